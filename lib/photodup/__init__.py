@@ -1,0 +1,1 @@
+"""photodup: find near-duplicate photos, and study how the embedding behind it is served."""

@@ -1,0 +1,1 @@
+"""One image to one vector, in process or from a server."""

@@ -1,0 +1,1 @@
+"""Photos in, decisions out: scan, hash, group, review, remove."""

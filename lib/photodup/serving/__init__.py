@@ -1,0 +1,1 @@
+"""What answers embedding requests, how it is started and how it is found."""

@@ -1,0 +1,147 @@
+"""What a measurement ran on: hardware, kernel, packages, source version. No host, user or folder names."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "fastapi",
+    "grpcio",
+    "httptools",
+    "numpy",
+    "nvidia-pytriton",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "open_clip_torch",
+    "pillow",
+    "torch",
+    "tritonclient",
+    "uvicorn",
+    "uvloop",
+)
+# What decides a measurement. Notebooks and results change while a run writes them, so they do not count.
+SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
+
+
+def describe(model: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Describe this machine and its software.
+
+    Args:
+        model: what is known of the weights (`digest`, …); laid over `MODEL_NAME` and `MODEL_PRETRAINED`.
+
+    Returns:
+        JSON-ready facts. The same machine and installation always give the same dictionary, so its
+        digest tells whether two records are comparable. `gpus` is empty where no NVIDIA driver answers.
+    """
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": _memory_gib(),
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "tcp": _tcp_settings(),
+        "python": platform.python_version(),
+        "packages": _packages(),
+        "gpus": _gpus(),
+        "model": {
+            "name": os.environ.get("MODEL_NAME", "ViT-B-32"),
+            "pretrained": _without_folder(os.environ.get("MODEL_PRETRAINED", "laion2b_s34b_b79k")),
+            **(model or {}),
+        },
+    }
+
+
+@cache
+def source_version() -> tuple[str | None, bool | None]:
+    """Return the checkout's commit and whether its sources differ from it; (None, None) outside git."""
+    root = Path(__file__).resolve().parents[3]
+    commit = _git(root, "rev-parse", "HEAD")
+    status = _git(root, "status", "--porcelain", "--", *SOURCES)
+    return commit, None if status is None else bool(status)
+
+
+def photodup_version() -> str:
+    """Return the installed version of photodup."""
+    try:
+        return metadata.version("photodup")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _without_folder(pretrained: str) -> str:
+    """A checkpoint's folder says who ran it, not what ran; its file name is kept."""
+    kind, colon, rest = pretrained.partition(":")
+    if colon and kind == "onnx":
+        return f"onnx:{Path(rest).name}"
+    return Path(pretrained).name if os.sep in pretrained else pretrained
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _tcp_settings() -> dict[str, str]:
+    """Congestion control and slow start after idle: they decide what a large payload costs on a long link."""
+    folder = Path("/proc/sys/net/ipv4")
+    names = ("tcp_congestion_control", "tcp_slow_start_after_idle")
+    return {name: (folder / name).read_text().strip() for name in names if (folder / name).is_file()}
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _gpus() -> list[dict[str, Any]]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no package, no driver, no device: all mean "no GPU here"
+        return []
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        gpus = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            device = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(device).total
+            name = pynvml.nvmlDeviceGetName(device)
+            gpus.append({"name": name, "memory_gib": round(memory / 2**30, 1), "driver": driver})
+        return gpus
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,192 @@
+"""From encoded bytes to the pixels the model sees: the one place where an image is read.
+
+Only Pillow and NumPy. `to_uint8` gives the very pixels of open_clip's own validation transform, so an
+embedding does not depend on whether PyTorch, ONNX Runtime or Triton computed it.
+"""
+
+import io
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from photodup.errors import PhotodupError
+
+IMAGE_SIZE = 224
+# CLIP's normalisation (OPENAI_DATASET_MEAN / _STD in open_clip), per RGB channel, for pixels in 0..1.
+MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
+STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
+
+# Phones take 200-megapixel photographs (16320 × 12240), so Pillow's own limit of 179 would refuse real
+# ones. 250 megapixels are 750 MB of RGB; a server should set its own, lower limit.
+MAX_PIXELS = 250_000_000
+
+# A closed list: no reader that runs another program (EPS) or that hides a second image with a size of
+# its own inside a container (ICO, ICNS), where a check of the header would prove nothing.
+FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "PPM", "HEIF", "AVIF")
+
+# Beyond this aspect ratio the resized image is not made in full before its centre is cut out: a file of
+# 1 × 65,535 pixels would need 10 GB.
+_MAX_FULL_RESIZE_RATIO = 50
+
+_open_lock = threading.Lock()
+_heif_registered = False
+
+
+class ImageError(PhotodupError):
+    """An image that cannot be read; `reason` is a clause for a report ("the file is empty")."""
+
+    def __init__(self, reason: str, source: str | None = None) -> None:
+        super().__init__(f"{source}: {reason}" if source else reason)
+        self.reason = reason
+
+
+def decode(
+    source: bytes | Path, *, max_pixels: int = MAX_PIXELS, draft_size: int | None = None
+) -> Image.Image:
+    """Read an image as upright 8-bit RGB.
+
+    The size in the header is checked before any pixel is decoded. 16-bit greys and floats are scaled,
+    not clipped; CMYK is converted; palettes and transparency are laid over white; of an animation
+    the first frame is read; EXIF orientation is applied. Colour profiles are ignored, as by open_clip.
+
+    Args:
+        source: encoded bytes, or a file.
+        max_pixels: refuse an image with more (width × height) than this.
+        draft_size: JPEG only: let the decoder shrink by 2, 4 or 8 while both sides stay at least this
+            long. About four times faster for a 12-megapixel photograph, but the pixels differ from a
+            full decode, so use it for hashes and thumbnails and never for a reference embedding.
+
+    Raises:
+        ImageError: unreadable, empty, truncated, too large or not an image.
+    """
+    name = None if isinstance(source, bytes | bytearray | memoryview) else os.fspath(source)
+    try:
+        data = source if name is None else Path(name).read_bytes()
+        if not len(data):
+            raise ImageError("the file is empty", name)
+        with _open(data) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise ImageError(
+                    f"{width} × {height} is {width * height / 1e6:,.0f} megapixels, "
+                    f"more than the limit of {max_pixels / 1e6:,.4g}",
+                    name,
+                )
+            if draft_size:
+                image.draft(image.mode, (draft_size, draft_size))
+            image.load()
+            return _to_rgb(_upright(image))
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(f"not an image in a format that is read here ({', '.join(FORMATS)})", name) from None
+    except MemoryError:
+        raise ImageError("not enough memory to decode it", name) from None
+    except Exception as error:  # Decoders raise nearly anything on hostile bytes; the caller needs one kind.
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ImageError(f"cannot be decoded: {reason}", name) from error
+
+
+def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
+    """Resize the shorter side to `size` (bicubic), cut the centre square, return uint8 [3, size, size].
+
+    Bit for bit what open_clip's validation transform does before scaling to 0..1, up to an aspect
+    ratio of 50; beyond that the values may differ by rounding, so that memory stays bounded.
+    """
+    return np.ascontiguousarray(np.asarray(_resize_and_crop(image, size)).transpose(2, 0, 1))
+
+
+def normalize(batch: np.ndarray) -> np.ndarray:
+    """Scale uint8 [..., 3, h, w] to CLIP's float32 input: (x / 255 - mean) / std per channel."""
+    scaled = batch.astype(np.float32)
+    scaled /= np.float32(255)
+    scaled -= MEAN[:, None, None]
+    scaled /= STD[:, None, None]
+    return scaled
+
+
+def to_jpeg(image: Image.Image, quality: int = 90) -> bytes:
+    """Encode as baseline JPEG (4:2:0 chroma, Pillow's default)."""
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def client_jpeg(source: bytes | Path | Image.Image, quality: int = 90, size: int = IMAGE_SIZE) -> bytes:
+    """Shrink to the model's input and encode as JPEG: the ~10 KB payload of the published study.
+
+    The server then has nothing to resize, but it sees pixels that went through JPEG twice: the embedding
+    drifts a little, and that drift belongs next to any latency measured with this payload.
+    """
+    image = source if isinstance(source, Image.Image) else decode(source)
+    return to_jpeg(_resize_and_crop(image, size), quality)
+
+
+def _open(data: bytes) -> Image.Image:
+    global _heif_registered
+    if not _heif_registered and bytes(data[4:8]) == b"ftyp":
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+        _heif_registered = True
+    # The plugins of Pillow itself register on init(); asking for one that is not there is a KeyError.
+    Image.init()
+    formats = [name for name in FORMATS if name in Image.OPEN]
+    # Pillow's pixel limit is a global that warns or raises inside open(), where only the header is read.
+    # It is lifted for that moment only; `decode` then applies the caller's limit.
+    with _open_lock:
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            return Image.open(io.BytesIO(data), formats=formats)
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # Broken EXIF must not cost the photograph: only its orientation is unknown.
+        return image.copy()
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith(("I", "F")):
+        return _scale_to_8_bits(image).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _scale_to_8_bits(image: Image.Image) -> Image.Image:
+    """Scale integers and floats by the range they use; `convert` would clip everything above 255."""
+    values = np.nan_to_num(np.asarray(image).astype(np.float32))
+    if image.mode.startswith("I;16"):
+        full_scale = 65535.0
+    else:  # 32 bits hold 0..1, 0..255 or 0..65535 by convention; the file does not say which.
+        largest = float(values.max(initial=0))
+        full_scale = next((s for s in (1.0, 255.0, 65535.0) if largest <= s), largest)
+        if image.mode == "I" and full_scale == 1.0:
+            full_scale = 255.0
+    return Image.fromarray(np.clip(np.rint(values * (255.0 / full_scale)), 0, 255).astype(np.uint8))
+
+
+def _resize_and_crop(image: Image.Image, size: int) -> Image.Image:
+    image = image if image.mode == "RGB" else image.convert("RGB")
+    width, height = image.size
+    short, long = min(width, height), max(width, height)
+    if long > short * _MAX_FULL_RESIZE_RATIO:
+        left, top = (width - short) / 2, (height - short) / 2
+        centre = (left, top, left + short, top + short)
+        return image.resize((size, size), Image.Resampling.BICUBIC, box=centre)
+    # torchvision truncates the long side and rounds the crop offset half to even; so do these lines.
+    long = int(size * long / short)
+    new_width, new_height = (size, long) if width <= height else (long, size)
+    resized = image.resize((new_width, new_height), Image.Resampling.BICUBIC)
+    left, top = round((new_width - size) / 2), round((new_height - size) / 2)
+    return resized.crop((left, top, left + size, top + size))

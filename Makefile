@@ -1,0 +1,71 @@
+# make study    the whole study on embedded servers -> results/$(RUN)/index.html
+# make test     what CI runs
+# make lab      JupyterLab on the notebooks
+# make serve    the embedded servers, until Ctrl-C
+# make bench    the project's own speed figures, as ratios measured in one run
+PYTHON   ?= python3.11
+RUN      ?= quick
+SIZES    ?= quick
+# Where pip finds torch. The default index brings CUDA builds (gigabytes); for the small CPU build:
+#   make install TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+# Weights of the study. random:0 needs no download and no timing depends on it; laion2b_s34b_b79k is the real one.
+MODEL_PRETRAINED ?= random:0
+export MODEL_PRETRAINED
+
+BIN    := .venv/bin
+TRITON := .venv-triton
+
+.PHONY: help install study reference render test lab serve bench lint clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+install: .venv/.installed $(TRITON)/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q -c constraints.txt torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(BIN)/pip install -q -c constraints.txt -e '.[embed,service,cpu,app,study,test]'
+	touch $@
+
+# Triton lives apart: nvidia-pytriton needs NumPy 1.x, and a server's dependencies are the server's business.
+$(TRITON)/.installed: constraints-triton.txt
+	@if [ "$$(uname -sm)" != "Linux x86_64" ]; then \
+	  echo "The embedded Triton runs on Linux x86-64 only: use an endpoints file for a Triton elsewhere." >&2; \
+	else $(PYTHON) -m venv $(TRITON) && $(TRITON)/bin/pip install -q --upgrade pip \
+	  && $(TRITON)/bin/pip install -q -r constraints-triton.txt; fi
+	@mkdir -p $(TRITON) && touch $@
+
+study: install
+	$(BIN)/photodup study run --run $(RUN) --sizes $(SIZES)
+
+# The committed reference run: measured again in one go, then the notebooks are rendered from its records.
+reference: install
+	$(BIN)/photodup study run --run reference-cpu --sizes full
+	$(BIN)/photodup study render
+
+render: install
+	$(BIN)/photodup study render
+
+test: install
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/pytest
+	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 120 \
+	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
+
+lab: install
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+
+serve: install
+	$(BIN)/photodup serve --embedded
+
+bench: install
+	$(BIN)/photodup bench
+
+lint: install
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean:
+	rm -rf build results/quick

@@ -1,0 +1,86 @@
+"""Render an executed notebook as one self-contained page: no script, no font and no style from the network.
+
+nbconvert's own HTML templates load MathJax and RequireJS from a CDN and weigh 300 kB before the first word.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass
+class Cell:
+    """One rendered cell; `html` and `outputs` are safe to place in a page as they are."""
+
+    kind: str
+    html: str
+    outputs: list[str] = field(default_factory=list)
+    open: bool = True
+
+
+def environment():
+    """Return the Jinja environment for the study's pages; everything is escaped unless marked safe."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+    )
+
+
+def render_notebook(notebook: Path, run: str) -> str:
+    """Return the page for an executed notebook of `run`."""
+    from markupsafe import Markup
+    from pygments.formatters import HtmlFormatter
+
+    cells = [cell for cell in map(_cell, nbformat.read(notebook, as_version=4).cells) if cell]
+    for cell in cells:
+        cell.html = Markup(cell.html)
+        cell.outputs = [Markup(output) for output in cell.outputs]
+    styles = HtmlFormatter(style="friendly").get_style_defs(".highlight")
+    return (
+        environment()
+        .get_template("notebook.html")
+        .render(title=notebook.stem, run=run, cells=cells, pygments=Markup(styles))
+    )
+
+
+def _cell(cell: Any) -> Cell | None:
+    if cell.cell_type == "markdown":
+        from nbconvert.filters.markdown_mistune import markdown2html_mistune
+
+        return Cell("markdown", markdown2html_mistune(cell.source))
+    if cell.cell_type != "code" or not cell.source.strip():
+        return None
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    source = highlight(cell.source, PythonLexer(), HtmlFormatter())
+    return Cell("code", source, [text for text in map(_output, cell.outputs) if text])
+
+
+def _output(output: Any) -> str:
+    if output.output_type == "stream":
+        return f"<pre>{html.escape(_ANSI.sub('', output.text))}</pre>" if output.name == "stdout" else ""
+    if output.output_type == "error":
+        return f"<pre>{html.escape(_ANSI.sub('', chr(10).join(output.traceback)))}</pre>"
+    data = output.data
+    if "image/png" in data:
+        return f'<img alt="figure" src="data:image/png;base64,{data["image/png"].strip()}">'
+    if "text/html" in data:
+        return f'<div class="scroll">{data["text/html"]}</div>'
+    if "text/markdown" in data:
+        from nbconvert.filters.markdown_mistune import markdown2html_mistune
+
+        return markdown2html_mistune(data["text/markdown"])
+    return f"<pre>{html.escape(data.get('text/plain', ''))}</pre>"

@@ -1,0 +1,55 @@
+"""Execute the committed notebooks in place, from the records of the reference run alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import nbformat
+
+from photodup.errors import PhotodupError
+from photodup.study.execute import notebooks, source_sha256
+from photodup.study.run import REFERENCE
+
+
+def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> list[Path]:
+    """Re-execute notebooks with their own parameters and save them with outputs; return their paths.
+
+    Nothing is measured: a point without a record stays a gap, so what is committed is what the reference
+    run found. Each notebook is stamped with the digest of its source, which a test compares.
+
+    Raises:
+        PhotodupError: a cell failed; names the notebook and the error.
+    """
+    paths = notebooks(only)
+    for path in paths:
+        _render(path, cell_timeout_s)
+    return paths
+
+
+def _render(path: Path, cell_timeout_s: int) -> None:
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=cell_timeout_s,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+    )
+    try:
+        client.execute(env={**os.environ, "PHOTODUP_MEASURE": "0"})
+    except CellExecutionError as error:
+        raise PhotodupError(f"{path.name} does not render from the records of {REFERENCE}: {error}") from None
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        cell.metadata.pop("papermill", None)
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "photodup": {"run": REFERENCE, "source_sha256": source_sha256(path)},
+    }
+    nbformat.write(notebook, path)

@@ -1,0 +1,117 @@
+"""Turn a run's records and executed notebooks into `results/<run>/index.html`, which people read first."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.notebook_html import environment, render_notebook
+from photodup.study.run import describe_machine, describe_weights, read_environment
+
+
+def write_report(run: str) -> Path:
+    """Write index.html and one page per executed notebook under `results/<run>/`; return the index's path.
+
+    Raises:
+        PhotodupError: there is no such run.
+    """
+    directory = project_root() / "results" / run
+    if not directory.is_dir():
+        known = sorted(p.name for p in directory.parent.glob("*/") if (p / "records").is_dir())
+        raise PhotodupError(
+            f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
+        )
+    for executed in sorted((directory / "notebooks").glob("*.ipynb")):
+        executed.with_suffix(".html").write_text(render_notebook(executed, run), encoding="utf-8")
+    env = read_environment(directory)
+    records = sorted((directory / "records").glob("*.json"))
+    page = (
+        environment()
+        .get_template("report.html")
+        .render(
+            run=run,
+            machine=describe_machine(env),
+            weights=env.get("model", {}).get("pretrained", ""),
+            facts=list(_facts(env, len(records))),
+            notebooks=list(notebook_rows(run)),
+            verdicts=_read_json(directory / "verdicts.json", []),
+            figures=list(_figures(directory)),
+            commit=_commit(directory),
+            environment=sorted((k, _flat(v)) for k, v in env.items()),
+        )
+    )
+    index = directory / "index.html"
+    index.write_text(page, encoding="utf-8")
+    return index
+
+
+def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
+    """Yield title, question, this run's answer and state of every numbered notebook.
+
+    The answer is what the cell tagged `answer` printed in this run, never the prose of another one.
+    """
+    directory = project_root() / "results" / run
+    outcomes = {row["notebook"]: row for row in _read_json(directory / "study.json", [])}
+    for source in sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        executed = directory / "notebooks" / source.name
+        opening = nbformat.read(source, as_version=4).cells[0].source
+        outcome = outcomes.get(source.stem, {})
+        yield {
+            "title": _first(r"^#\s*(.+)$", opening) or source.stem,
+            "question": _first(r"\*\*Question[.:]?\*\*[.:]?\s*(.+?)(?:\n\s*\n|\Z)", opening),
+            "answer": printed_answer(executed) if executed.is_file() else "",
+            "status": outcome.get("status", "not_run"),
+            "seconds": outcome.get("seconds"),
+            "href": f"notebooks/{source.stem}.html" if executed.is_file() else "",
+        }
+
+
+def printed_answer(executed: Path) -> str:
+    """Return what the cell tagged `answer` of an executed notebook printed, or an empty string."""
+    for cell in nbformat.read(executed, as_version=4).cells:
+        if "answer" in cell.metadata.get("tags", []):
+            return " ".join("".join(o.get("text", "") for o in cell.get("outputs", [])).split())
+    return ""
+
+
+def _commit(directory: Path) -> str:
+    """The commit of the run's records, where they agree on one."""
+    commits = {_read_json(path, {}).get("git_commit") for path in (directory / "records").glob("*.json")}
+    return commits.pop() or "" if len(commits) == 1 else ""
+
+
+def _facts(env: dict[str, Any], n_records: int) -> Iterator[tuple[str, str]]:
+    if env:
+        yield "machine", describe_machine(env)
+        yield "weights", describe_weights(env)
+    yield "records", str(n_records)
+
+
+def _figures(directory: Path) -> Iterator[dict[str, str]]:
+    for path in sorted((directory / "figures").glob("*.png")):
+        yield {"name": path.stem.replace("_", " "), "data": base64.b64encode(path.read_bytes()).decode()}
+
+
+def _first(pattern: str, text: str) -> str:
+    match = re.search(pattern, text, re.MULTILINE | re.DOTALL if "+?" in pattern else re.MULTILINE)
+    return " ".join(match.group(1).split()) if match else ""
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_flat(v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_flat, value)) or "none"
+    return str(value)
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default

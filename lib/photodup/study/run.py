@@ -1,0 +1,141 @@
+"""A run: one machine or endpoint, its servers and its records. What every notebook opens first."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from photodup.bench import environment
+from photodup.bench.record import RunStore
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REFERENCE = "reference-cpu"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One directory under results/ together with the servers it is measured against."""
+
+    name: str
+    directory: Path
+    endpoints: Endpoints
+    store: RunStore
+
+    def measure_or_load(
+        self, key: str, measure: Callable[[], dict[str, Any]], *, config: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the record of `key` with this `config`; call `measure` only when there is none.
+
+        A committed run therefore renders again with no server, no model and no photographs at hand.
+        """
+        return self.store.measure_or_load(key, measure, config=config or {})
+
+    def points(self) -> pd.DataFrame:
+        """Return every point of this run as one tidy table (see `photodup.bench.record.load_points`)."""
+        from photodup.bench.record import load_points
+
+        return load_points(self.directory)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Return the facts about the measuring machine; of this one while the run is still empty."""
+        return read_environment(self.directory) or environment.describe()
+
+    @property
+    def machine(self) -> str:
+        """Return the measuring machine in a few words, for captions."""
+        return describe_machine(self.environment)
+
+    @property
+    def weights(self) -> str:
+        """Return the weights this run was made with, saying so when they are random."""
+        return describe_weights(self.environment)
+
+    @property
+    def n_records(self) -> int:
+        """Return how many points have been recorded, failed ones included."""
+        return len(list((self.directory / "records").glob("*.json")))
+
+    def _repr_markdown_(self) -> str:
+        packages = self.environment.get("packages", {})
+        rows = [
+            ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
+            ("measured on", self.machine),
+            ("weights", self.weights),
+            ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends)"),
+            ("versions", ", ".join(f"{name} {version}" for name, version in packages.items())),
+        ]
+        return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, {self.n_records} records, {self.endpoints.name})"
+
+
+def read_environment(directory: Path) -> dict[str, Any]:
+    """Return `environment.json` of a run's directory, or an empty dictionary."""
+    path = directory / "environment.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def describe_machine(facts: dict[str, Any]) -> str:
+    """Return the machine of an environment record in a few words, or an empty string."""
+    if not facts:
+        return ""
+    gpus = ", ".join(gpu["name"] for gpu in facts.get("gpus", [])) or "no GPU"
+    return f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
+
+
+def describe_weights(facts: dict[str, Any]) -> str:
+    """Return the weights of an environment record, saying so when they are random."""
+    name = str(facts.get("model", {}).get("pretrained", "not recorded"))
+    if name.startswith("random"):
+        return f"{name} (random weights: timings stand, similarities mean nothing)"
+    return name
+
+
+def open_run(
+    run: str = REFERENCE,
+    *,
+    endpoints: str | Path | None = None,
+    host: str = "",
+    pytorch_port: int = 8002,
+    triton_http_port: int = 8003,
+    triton_grpc_port: int = 8004,
+    triton_metrics_port: int = 8005,
+) -> Run:
+    """Open (or begin) the run `run` against the servers of an endpoints file, or of `host` and its ports.
+
+    Args:
+        run: directory name under results/: small letters, digits, dot, dash, underscore.
+        endpoints: YAML file, absolute or relative to the project root; the embedded servers by default.
+        host: a machine named by hand. It wins over `endpoints`, and unless you also name a run, the run is
+            named after it: a new machine must never be answered from the reference run's records.
+
+    `PHOTODUP_MEASURE=0` opens any run for reading only: a point without a record stays a gap.
+
+    Raises:
+        PhotodupError: a bad name, or an endpoints file that cannot be read.
+    """
+    if host:
+        where = from_ports(host, pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
+        if run == REFERENCE:
+            run = re.sub(r"[^a-z0-9.-]+", "-", f"{host}-{triton_http_port}".lower())
+    else:
+        path = Path(endpoints or "notebooks/endpoints/embedded.yaml")
+        where = load_endpoints(path if path.is_absolute() else project_root() / path)
+    if not _NAME.fullmatch(run):
+        raise PhotodupError(f"{run!r} is no run name: use small letters, digits, '.', '_' and '-'.")
+    directory = project_root() / "results" / run
+    measure = os.environ.get("PHOTODUP_MEASURE", "1") != "0"
+    return Run(run, directory, where, RunStore(directory, measure=measure))

@@ -41,9 +41,10 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
 }
 # fmt: off
 POINT_COLUMNS = [
-    "run", "backend", "server", "engine", "protocol", "wire", "connection", "scenario", "batch", "concurrency",
-    "offered_per_s", "link", "n_requests", "duration_s", "latency_ms_p50", "latency_ms_p90", "latency_ms_p95",
-    "latency_ms_p99", "latency_ms_mean", "throughput_images_per_s", "payload_bytes", "valid", "invalid_because",
+    "run", "backend", "server", "engine", "protocol", "wire", "connection", "scenario", "batch",
+    "concurrency", "offered_per_s", "link", "n_requests", "duration_s", "latency_ms_p50", "latency_ms_p90",
+    "latency_ms_p95", "latency_ms_p99", "latency_ms_mean", "throughput_images_per_s", "payload_bytes",
+    "valid", "invalid_because",
 ]
 # fmt: on
 _locked: dict[Path, int] = {}  # what this process holds: a notebook may open its own run twice

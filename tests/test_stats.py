@@ -1,0 +1,197 @@
+"""The statistics refuse what a sample cannot carry, and cover what they promise."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from photodup.bench import scaling, stats
+from scipy import stats as distributions
+
+
+def sample(n, *, mean_ms=10.0, sd_ms=0.5, concurrency=1, seed=0):
+    rng = np.random.default_rng(seed)
+    latency = rng.normal(mean_ms, sd_ms, n).clip(0.1)
+    finished = np.cumsum(latency / 1000 / concurrency)
+    return finished, latency
+
+
+def summary(finished, latency, **options):
+    defaults = {"batch": 1, "concurrency": 1, "duration_s": float(finished[-1])}
+    return stats.summarize(finished, latency, **(defaults | options))
+
+
+@pytest.mark.parametrize(("p", "count"), [(90, 64), (95, 200), (99, 662)])
+def test_a_percentile_appears_with_the_count_that_carries_it(p, count):
+    name = f"latency_ms_p{p}"
+
+    assert stats.percentiles(np.ones(count - 1))[name] is None
+    assert stats.percentiles(np.ones(count))[name] == 1.0
+
+
+def test_published_thirty_iterations_carry_no_tail():
+    assert [k for k, v in stats.percentiles(range(30)).items() if v is not None] == ["latency_ms_p50"]
+
+
+def test_a_steady_sample_is_valid_and_knows_its_rate():
+    finished, latency = sample(700, mean_ms=10)
+    point = summary(finished, latency, batch=8, min_requests=662, min_duration_s=5)
+
+    assert point["valid"], point["invalid_because"]
+    assert point["throughput_images_per_s"] == pytest.approx(800, rel=0.01)
+    assert point["throughput_images_per_s_ci_low"] < 800 < point["throughput_images_per_s_ci_high"]
+    assert point["latency_ms_p99_ci_low"] <= point["latency_ms_p99"] <= point["latency_ms_p99_ci_high"]
+    assert sum(w["n_requests"] for w in point["windows"]) == 700
+    assert sum(w["duration_s"] for w in point["windows"]) == pytest.approx(finished[-1])
+
+
+def test_a_slowing_server_is_not_stable():
+    latency = np.linspace(10, 30, 700)
+    point = summary(np.cumsum(latency / 1000), latency)
+
+    assert not point["valid"] and "not stable" in point["invalid_because"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"min_requests": 800}, "700 requests, 800 were asked for"),
+        ({"min_duration_s": 60}, "60 s were asked for"),
+        ({"n_errors": 2}, "2 of 702 requests failed"),
+        ({"scheduled_per_s": 110.0}, "overloaded"),
+    ],
+)
+def test_each_rule_can_fail_alone(options, reason):
+    point = summary(*sample(700), **options)
+
+    assert not point["valid"] and reason in point["invalid_because"]
+    assert summary(*sample(700))["valid"]
+
+
+def test_one_error_in_a_thousand_is_forgiven():
+    assert summary(*sample(1000), n_errors=1)["valid"]
+
+
+def test_few_slow_answers_are_not_called_unstable_by_their_clock():
+    """Twelve answers of 1.5 s: windows cut by a clock would hold 2 or 3 each, a false 50 % swing."""
+    latency = np.full(12, 1500.0)
+    assert summary(np.cumsum(latency / 1000), latency)["valid"]
+
+
+def test_no_answer_at_all_is_a_point_too():
+    point = stats.summarize([], [], batch=1, concurrency=4, duration_s=3.0, n_errors=9)
+
+    assert not point["valid"] and point["latency_ms_p50"] is None and "9 of 9" in point["invalid_because"]
+
+
+def test_the_interval_covers_the_truth_when_requests_share_a_mood():
+    """Slow drifts shared by neighbours: an interval from single requests covers about half as often."""
+    rng = np.random.default_rng(1)
+    covered = naive = 0
+    for seed in range(120):
+        mood = np.repeat(rng.normal(0, 1, 10), 60)  # ten moods of 60 requests
+        latency = 50 + mood + rng.normal(0, 1, 600)
+        low, high = stats.bootstrap(np.cumsum(latency / 1000), latency, resamples=300, seed=seed)[
+            "latency_ms_mean"
+        ]
+        covered += low <= 50 <= high
+        half = 1.96 * latency.std() / np.sqrt(len(latency))
+        naive += abs(latency.mean() - 50) <= half
+
+    assert covered / 120 >= 0.88
+    assert naive / 120 <= 0.60
+
+
+def test_the_interval_is_reproducible():
+    assert stats.bootstrap(*sample(300), seed=3) == stats.bootstrap(*sample(300), seed=3)
+
+
+@pytest.mark.parametrize(
+    ("percentile", "over", "n"), [(90, 1, 64), (99, 1, 662), (99, 0, 459), (90, 0, 44), (95, 1, 130)]
+)
+def test_early_stopping_counts(percentile, over, n):
+    """64 and 662 are LoadGen's published minima; 459 = ceil(ln 0.01 / ln 0.99)."""
+    assert stats.queries_needed(over, percentile) == n
+
+
+@given(st.integers(0, 40), st.sampled_from([90, 95, 97, 99]))
+def test_early_stopping_is_the_binomial_bound(over, percentile):
+    """An independent derivation: scipy's binomial distribution instead of the incomplete beta function."""
+    n = stats.queries_needed(over, percentile)
+    miss = 1 - percentile / 100
+
+    assert distributions.binom.cdf(over, n, miss) <= 0.01
+    assert n == over + 1 or distributions.binom.cdf(over, n - 1, miss) > 0.01
+
+
+def test_early_stopping_latency_drops_only_what_it_can_afford():
+    latency = np.arange(1.0, 101.0)  # 100 requests: for p90 one miss (64) is affordable, two (81), three (97)
+    affordable = max(t for t in range(1, 9) if stats.queries_needed(t, 90) <= 100)
+
+    assert stats.early_stopping_latency_ms(latency, 90) == 100 - (affordable - 1)
+    assert stats.early_stopping_latency_ms(latency[:63], 90) is None
+
+
+def point(value, *, spread=0.01, valid=True):
+    return {
+        "latency_ms_p50": value,
+        "latency_ms_p50_ci_low": value * (1 - spread),
+        "latency_ms_p50_ci_high": value * (1 + spread),
+        "valid": valid,
+        "invalid_because": "" if valid else "not stable",
+    }
+
+
+def test_no_difference_is_called_below_the_noise_floor():
+    floor = stats.noise_floor([(10.0, 10.4), (10.0, 9.9)])
+
+    assert stats.difference(point(10), point(10.39, spread=1e-6), floor)["verdict"] == "no difference"
+    assert stats.difference(point(10), point(10.8), floor)["verdict"] == "higher"
+    assert stats.difference(point(10.8), point(10), floor)["verdict"] == "lower"
+
+
+def test_no_difference_is_called_when_the_interval_holds_one():
+    said = stats.difference(point(10, spread=0.2), point(11, spread=0.2), 0.01)
+
+    assert said["verdict"] == "no difference" and "interval" in said["because"]
+    assert said["ratio"] == pytest.approx(1.1)
+
+
+def test_an_invalid_point_decides_nothing():
+    said = stats.difference(point(10), point(99, valid=False), 0.01)
+
+    assert said["verdict"] == "unknown" and said["because"] == "not stable"
+    assert stats.difference(point(10), {"valid": True}, 0.01)["verdict"] == "unknown"
+
+
+@given(st.floats(0.5, 500), st.floats(0.5, 500), st.floats(0, 0.5))
+def test_a_difference_is_never_within_the_floor_and_is_antisymmetric(a, b, floor):
+    there = stats.difference(point(a), point(b), floor)["verdict"]
+    back = stats.difference(point(b), point(a), floor)["verdict"]
+
+    assert {there, back} in ({"no difference"}, {"higher", "lower"})
+    if abs(np.log(a / b)) <= floor - 1e-12:
+        assert there == "no difference"
+
+
+def test_littles_law_exposes_a_load_that_was_not_held():
+    assert scaling.little_ratio(32, 43.2, 741) == pytest.approx(1.0, abs=0.01)
+    assert scaling.little_ratio(32, 43.2, 416) < 0.6  # the published median in place of the mean
+
+
+def test_the_scalability_law_is_recovered_from_noisy_rates():
+    load = np.array([1, 2, 4, 8, 16, 32, 64, 128])
+    rate = 100 * load / (1 + 0.05 * (load - 1) + 0.0005 * load * (load - 1))
+    noisy = rate * np.random.default_rng(0).normal(1, 0.01, len(load))
+
+    fit = scaling.fit_usl(load, noisy)
+
+    assert fit["rate_per_s"] == pytest.approx(100, rel=0.05)
+    assert fit["contention"] == pytest.approx(0.05, rel=0.15)
+    assert fit["coherency"] == pytest.approx(0.0005, rel=0.15)
+    assert fit["peak_concurrency"] == pytest.approx(np.sqrt(0.95 / 0.0005), rel=0.1)
+    assert fit["residual_max"] < 0.05
+
+
+def test_the_scalability_law_needs_four_loads():
+    with pytest.raises(ValueError, match="four loads"):
+        scaling.fit_usl([1, 2, 4], [1, 2, 3])

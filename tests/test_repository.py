@@ -1,0 +1,162 @@
+"""The repository itself: what git keeps, what is pinned, and whether the documents tell the truth."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docker").glob("*.md")),
+    *sorted((ROOT / "k8s").glob("*.md")),
+]
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+
+
+def package(requirement: str) -> str:
+    return NAME.match(requirement).group().lower().replace("_", "-")
+
+
+def extra(*names: str) -> set[str]:
+    return {package(r) for name in names for r in PYPROJECT["optional-dependencies"][name]}
+
+
+@pytest.mark.parametrize(
+    "folder", ["lib", "results", "notebooks", "model_repository", "docker", "k8s", "tests"]
+)
+def test_git_keeps_our_folders(folder):
+    ignored = git("check-ignore", folder, f"{folder}/some_file.json", f"{folder}/deeper/file.py")
+
+    assert ignored.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "path", [".venv/x", "build/x", "model_repository/a/1/model.onnx", "lib/a.egg-info/x"]
+)
+def test_git_ignores_what_can_be_made_again(path):
+    assert git("check-ignore", path).stdout.strip() == path
+
+
+def test_environment_yml_lists_what_pyproject_lists():
+    listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"][-1]["pip"]
+    conda = {package(r) for r in listed if not r.startswith("-")}
+    ours = {package(r) for r in PYPROJECT["dependencies"]} | extra(
+        "embed", "service", "gpu", "app", "study", "test"
+    )
+
+    assert conda == ours
+
+
+def test_the_two_onnxruntimes_never_share_an_environment():
+    conda = (ROOT / "environment.yml").read_text()
+
+    assert "onnxruntime" in extra("cpu") and "onnxruntime-gpu" not in extra("cpu")
+    assert "onnxruntime-gpu" in extra("gpu") and "onnxruntime" not in extra("gpu")
+    assert "onnxruntime-gpu" in conda and not re.search(r"- onnxruntime\s*$", conda, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-triton.txt"])
+def test_constraints_are_exact(name):
+    lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
+    pins = [line for line in lines if line]
+
+    assert pins
+    assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[\w.!+-]+( ?;.+)?", line)] == []
+
+
+def test_everything_required_is_pinned():
+    pinned = {package(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    required = {package(r) for r in PYPROJECT["dependencies"]} | extra(
+        "embed", "service", "cpu", "app", "study", "test"
+    )
+
+    assert required - pinned == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|<img[^>]+src=\"([^\"]+)\"", document.read_text())
+    local = [a or b for a, b in targets if not re.match(r"https?:|mailto:", a or b)]
+
+    assert [t for t in local if not (document.parent / t).exists()] == []
+
+
+def commands(document: Path) -> list[str]:
+    """Return every line of the document's shell blocks that starts with one of our commands."""
+    blocks = re.findall(r"```(?:bash|sh|console)\n(.*?)```", document.read_text(), re.DOTALL)
+    lines = [
+        line.strip().removeprefix("$ ")
+        for block in blocks
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    return [
+        line
+        for line in lines
+        if re.match(r"(make|photodup|papermill|\.venv/bin/\w+|python -m photodup)\b", line)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [(d, line) for d in DOCUMENTS for line in commands(d)],
+    ids=lambda v: v if isinstance(v, str) else v.stem,
+)
+def test_documented_commands_exist(document, line):
+    assert command_fault(line) == ""
+
+
+def test_the_command_check_sees_planted_faults():
+    assert command_fault("make does-not-exist")
+    assert command_fault("photodup fly")
+    assert command_fault("photodup scan --warp 9 photos")
+    assert command_fault("papermill notebooks/99_nothing.ipynb out.ipynb")
+    assert command_fault("papermill notebooks/_template.ipynb out.ipynb -p ENGIN onnx")
+
+
+def command_fault(line: str) -> str:
+    """Say why a documented command would not run, or return an empty string."""
+    words = shlex.split(line, comments=True)
+    program, *rest = words
+    if program == "make":
+        targets = [w for w in rest if "=" not in w and not w.startswith("-")]
+        known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return "" if set(targets) <= set(known) else f"no make target {targets}"
+    if Path(program).name == "papermill":
+        return papermill_fault(rest)
+    return typer_fault(rest) if Path(program).name == "photodup" else ""
+
+
+def papermill_fault(rest: list[str]) -> str:
+    from photodup.study.execute import declared_parameters
+
+    notebook = ROOT / rest[0]
+    if not notebook.is_file():
+        return f"no notebook {rest[0]}"
+    given = {rest[i + 1] for i, word in enumerate(rest) if word in ("-p", "-r")}
+    unknown = given - set(declared_parameters(notebook))
+    return f"{rest[0]} declares no {unknown}" if unknown else ""
+
+
+def typer_fault(rest: list[str]) -> str:
+    import typer
+
+    from photodup.cli import app
+
+    command = typer.main.get_command(app)
+    while rest and hasattr(command, "commands"):
+        if rest[0] not in command.commands:
+            return f"photodup has no command {rest[0]}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-p"}
+    unknown = [w for w in rest if w.startswith("-") and w.split("=")[0] not in options]
+    return f"photodup {command.name} has no option {unknown}" if unknown else ""

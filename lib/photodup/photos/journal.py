@@ -1,0 +1,94 @@
+"""An append-only file of JSON lines that survives being killed in the middle of a write."""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from photodup.errors import PhotodupError
+
+
+class JournalError(PhotodupError):
+    """The journal cannot be believed; it is left as it is for a person to read."""
+
+
+class Journal:
+    """Lines are appended whole and synced, and only then is anything done about them.
+
+    A last line without its newline is a write that was cut short: nothing was done about it yet, so
+    it is dropped. Any other unreadable line means damage, and that is an error.
+
+    Args:
+        path: the file; its folder need not exist until something is written.
+        on_step: called with a name between the halves of a write; tests kill there.
+    """
+
+    def __init__(self, path: Path, on_step: Callable[[str], None] = lambda name: None) -> None:
+        self.path = path
+        self._step = on_step
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return every complete line.
+
+        Raises:
+            JournalError: a line in the middle is not JSON.
+        """
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        entries = []
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                raise JournalError(
+                    f"Line {number} of {self.path} is damaged: repair or move it; no photo was touched."
+                ) from None
+        return entries
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Write one line and sync it. Call inside `exclusive()`; a failed write is taken back."""
+        line = json.dumps(entry, ensure_ascii=True).encode() + b"\n"
+        self._step("journal")
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            end = os.fstat(descriptor).st_size
+            try:
+                half = len(line) // 2
+                for piece in (line[:half], line[half:]):
+                    while piece:
+                        piece = piece[os.write(descriptor, piece) :]
+                    self._step("journal line")
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, end)
+                raise
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the journal; a line that was cut short is dropped first.
+
+        Raises:
+            BlockingIOError: another process holds it.
+        """
+        lock = os.open(self.path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.path.exists():
+                content = self.path.read_bytes()
+                if content and not content.endswith(b"\n"):
+                    os.truncate(self.path, content.rfind(b"\n") + 1)
+            else:
+                self.path.touch(0o600)
+                folder = os.open(self.path.parent, os.O_RDONLY)
+                os.fsync(folder)
+                os.close(folder)
+            yield
+        finally:
+            os.close(lock)  # releases the lock, as does being killed

@@ -1,0 +1,64 @@
+"""Files that belong to a photo and must go where it goes."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+# fmt: off
+RAW_SUFFIXES = frozenset({
+    ".3fr", ".arw", ".cr2", ".cr3", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mos", ".mrw", ".nef",
+    ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".srw", ".x3f",
+})
+RENDERED_SUFFIXES = frozenset({
+    ".avif", ".heic", ".heif", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff", ".webp",
+})
+_ATTACHED_SUFFIXES = frozenset({".aae", ".dop", ".mov", ".mp4", ".on1", ".pp3", ".thm", ".wav", ".xmp"})
+# fmt: on
+
+
+def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dict[Path, list[Path]]:
+    """Return each photo with the files that leave with it, sorted by name.
+
+    Found by name alone, as cameras and editors write them: `IMG_1.xmp` and `IMG_1.jpg.xmp` (metadata),
+    `IMG_1.AAE` and `IMG_O1.AAE` (Apple's edits), `IMG_1.MOV` (Live Photo), and the other half of a
+    RAW+JPEG pair. What a photo that stays still needs is left alone: with `IMG_1.jpg` kept and
+    `IMG_1.png` removed, only `IMG_1.png.xmp` leaves.
+
+    Args:
+        photos: the photos that leave.
+        staying: photos that must stay, such as the group's keeper; never taken for a sidecar.
+    """
+    photos, kept = list(photos), set(staying)
+    leaving = set(photos)
+    folders: dict[Path, dict[str, list[Path]]] = {}
+    claimed: set[Path] = set()
+    result: dict[Path, list[Path]] = {}
+    for photo in photos:
+        bundles = folders.get(photo.parent) or _bundles(photo.parent, folders)
+        bundle = bundles.get(photo.stem.lower(), [])
+        rendered = {p for p in bundle if p.suffix.lower() in RENDERED_SUFFIXES}
+        raw_pair = photo.suffix.lower() in RAW_SUFFIXES and len(rendered) == 1
+        shared = kept & set(bundle) or (rendered - leaving and not raw_pair)
+        found = [p for p in bundles.get(photo.name.lower(), []) if p.suffix.lower() == ".xmp"]
+        if not shared:
+            found += rendered
+            found += [p for p in bundle if p.suffix.lower() in _ATTACHED_SUFFIXES | RAW_SUFFIXES]
+        result[photo] = sorted(set(found) - leaving - kept - claimed)
+        claimed.update(result[photo])
+    return result
+
+
+def _bundles(folder: Path, folders: dict[Path, dict[str, list[Path]]]) -> dict[str, list[Path]]:
+    """Read a folder once and return its files by lower-case stem; an unreadable folder has none."""
+    by_stem: dict[str, list[Path]] = defaultdict(list)
+    try:
+        entries = [entry for entry in folder.iterdir() if entry.is_file()]
+    except OSError:
+        entries = []
+    for entry in entries:
+        stem = entry.stem.lower()
+        if entry.suffix.lower() == ".aae" and stem.startswith("img_o"):
+            stem = "img_" + stem.removeprefix("img_o")
+        by_stem[stem].append(entry)
+    folders[folder] = by_stem
+    return by_stem

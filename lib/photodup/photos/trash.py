@@ -1,0 +1,330 @@
+"""Removing photos without losing one: a move into `.photodup-trash/`, a journal, an undo.
+
+The order is always the same. What is about to happen is appended to the journal and synced; then the
+files move; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
+interrupted: an unfinished removal is taken back, an unfinished restore or purge is completed. So after
+recovery each file is in exactly one place, and the last journal line of its operation says which.
+"""
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePath
+
+from photodup.errors import PhotodupError
+from photodup.photos.journal import Journal, JournalError
+from photodup.photos.moving import free_name, make_folders, md5_of, move_file, part_of
+
+TRASH_FOLDER = ".photodup-trash"
+
+
+class TrashError(PhotodupError):
+    """A removal, restore or purge that did not happen; nothing was lost."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One photo to remove, with the copies that stay.
+
+    Attributes:
+        path: the photo.
+        md5: its content hash (hex) at the scan; a file that changed since is not touched.
+        keepers: path and md5 of each photo of the group that stays; one must be there unchanged.
+        sidecars: files that leave with it (`photodup.photos.sidecars.moving_together`).
+        reason: shown in `photodup trash list`.
+    """
+
+    path: Path
+    md5: str
+    keepers: Sequence[tuple[Path, str]]
+    sidecars: Sequence[Path] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One file of an operation: `home` relative to the library, `trash` to the trash folder."""
+
+    home: str
+    trash: str
+    md5: str
+    size: int
+    mtime_ns: int
+    atime_ns: int
+
+
+@dataclass
+class Operation:
+    """One photo's removal (the photo first, then its sidecars) and what became of it.
+
+    `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged.
+    """
+
+    id: str
+    batch: str
+    time: float
+    reason: str
+    state: str
+    files: list[Moved] = field(default_factory=list)
+
+    @property
+    def in_trash(self) -> bool:
+        """Whether its files are in the trash now."""
+        return self.state == "removed"
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files together."""
+        return sum(moved.size for moved in self.files)
+
+
+class Trash:
+    """The quarantine of one library, `.photodup-trash/` inside it.
+
+    Opening it finishes what a crash interrupted, unless another process is at work there; reading
+    needs no lock, changing takes one and fails at once if it is held.
+
+    Args:
+        library: the scanned folder.
+        on_step: called with a name before each step that a crash could separate; tests kill there.
+    """
+
+    def __init__(self, library: Path, on_step: Callable[[str], None] = lambda name: None) -> None:
+        self.library = Path(library).absolute()
+        self.root = self.library / TRASH_FOLDER
+        self._step = on_step
+        if not self.library.is_dir():
+            raise TrashError(f"There is no folder {self.library}: name the folder that was scanned.")
+        if self.root.is_symlink():
+            raise TrashError(f"{self.root} is a symbolic link: replace it by a real folder.")
+        self._journal = Journal(self.root / "journal.jsonl", on_step)
+        if any(operation.state.endswith("ing") for operation in self.operations()):
+            with suppress(_Busy), self._locked():
+                pass  # taking the lock recovers
+
+    def operations(self) -> list[Operation]:
+        """Return every operation in the journal, oldest first, with its present state."""
+        found: dict[str, Operation] = {}
+        try:
+            for line in self._journal.read():
+                if line["op"] not in found:
+                    found[line["op"]] = Operation(line["op"], line["batch"], line["time"], line["reason"], "")
+                operation = found[line["op"]]
+                operation.state = line["state"]
+                if "files" in line:  # a restore may have had to choose another name
+                    operation.files = [_trusted(Moved(**moved)) for moved in line["files"]]
+        except (KeyError, TypeError) as error:
+            raise JournalError(f"{self._journal.path} is damaged near {error}: repair or move it.") from None
+        return list(found.values())
+
+    def listing(self) -> list[Operation]:
+        """Return the operations whose files are in the trash now, newest first."""
+        return [operation for operation in reversed(self.operations()) if operation.in_trash]
+
+    def remove(self, removals: Iterable[Removal]) -> tuple[list[Operation], list[tuple[Removal, str]]]:
+        """Move photos and their sidecars into the trash.
+
+        Each photo is its own operation; all of one call share a batch, so one undo takes them back.
+
+        Returns:
+            The operations done, and the removals refused, each with one sentence why: a file that
+            changed or vanished since the scan, a photo whose last copy would go, a read-only folder.
+        """
+        removals, batch = list(removals), _new_id()
+        done, refused = [], []
+        leaving = {identity for removal in removals for identity in _identities(removal.path)}
+        keeper_stays: dict[tuple[Path, str], bool] = {}
+        with self._locked():
+            for removal in removals:
+                try:
+                    files = (removal.path, *removal.sidecars)
+                    before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
+                    self._check(removal, leaving, keeper_stays)
+                    done.append(self._remove_one(removal, batch, before))
+                except (TrashError, OSError) as error:
+                    refused.append((removal, _sentence(error, removal.path)))
+        return done, refused
+
+    def restore(self, operations: Iterable[Operation]) -> list[Path]:
+        """Put files back under their names, with their times; return where they are now.
+
+        A name that has been taken meanwhile is not overwritten: the file comes back as
+        `name (restored).jpg`.
+        """
+        restored = []
+        with self._locked():
+            for operation in self._present(operations):
+                for moved in operation.files:
+                    if not (self.root / moved.trash).is_file():
+                        raise TrashError(f"{moved.home} was deleted from the trash by hand: it is gone.")
+                restored += self._restore_one(operation)
+        return restored
+
+    def purge(self, operations: Iterable[Operation]) -> int:
+        """Delete files from the trash for good; return the bytes freed. Nothing else ever unlinks a photo."""
+        freed = 0
+        with self._locked():
+            for operation in self._present(operations):
+                self._write(operation, "purging")
+                self._finish_purge(operation)
+                freed += operation.bytes
+        return freed
+
+    def _check(self, removal: Removal, leaving: set, known: dict[tuple[Path, str], bool]) -> None:
+        for path in (removal.path, *removal.sidecars):
+            if path.is_symlink():
+                raise TrashError(f"{path} is a symbolic link: remove the photo it points to.")
+            inside = path.resolve().is_relative_to(self.library.resolve())
+            if not inside or self.root in path.absolute().parents:
+                raise TrashError(f"{path} is outside {self.library}: nothing there is ever moved.")
+        if not removal.path.is_file():
+            raise TrashError(f"{removal.path} is no longer there: scan again.")
+        if md5_of(removal.path) != removal.md5:
+            raise TrashError(f"{removal.path} has changed since the scan: scan again before removing it.")
+        for path, md5 in removal.keepers:
+            if (path, md5) not in known:
+                stays = path.is_file() and not path.is_symlink() and leaving.isdisjoint(_identities(path))
+                known[path, md5] = stays and md5_of(path) == md5
+            if known[path, md5]:
+                return
+        raise TrashError(f"{removal.path} stays: no copy to keep is there unchanged, and one must remain.")
+
+    def _remove_one(self, removal: Removal, batch: str, before: dict[Path, os.stat_result]) -> Operation:
+        operation = Operation(_new_id(), batch, time.time(), removal.reason, "")
+        for path in before:
+            home, status = path.absolute().relative_to(self.library), before[path]
+            md5 = removal.md5 if path == removal.path else md5_of(path)
+            trash = os.path.join("items", operation.id, home)
+            times = status.st_mtime_ns, status.st_atime_ns
+            operation.files.append(Moved(str(home), trash, md5, status.st_size, *times))
+        self._write(operation, "removing", batch=batch, reason=removal.reason, files=operation.files)
+        try:
+            for moved in operation.files:
+                self._move(self.library / moved.home, self.root / moved.trash, moved)
+            self._write(operation, "removed")
+        except OSError:
+            self._finish_home(operation, "taken back")
+            raise
+        return operation
+
+    def _restore_one(self, operation: Operation) -> list[Path]:
+        operation.files = [self._renamed_if_taken(moved) for moved in operation.files]
+        self._write(operation, "restoring", files=operation.files)
+        self._finish_home(operation, "restored")
+        return [self.library / moved.home for moved in operation.files]
+
+    def _finish_home(self, operation: Operation, outcome: str) -> None:
+        """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
+        for number, moved in enumerate(operation.files):
+            home, trash = self.library / moved.home, self.root / moved.trash
+            for leftover in (part_of(home), part_of(trash)):
+                leftover.unlink(missing_ok=True)
+            if not os.path.lexists(trash):
+                continue
+            if os.path.lexists(home) and (os.path.samefile(home, trash) or md5_of(home) == moved.md5):
+                trash.unlink()
+                with suppress(OSError):
+                    os.utime(home, ns=(moved.atime_ns, moved.mtime_ns))
+                continue
+            if os.path.lexists(home):  # someone else's file has the name by now
+                moved = operation.files[number] = self._renamed_if_taken(moved)
+                self._write(operation, operation.state, files=operation.files)
+            self._move(trash, self.library / moved.home, moved)
+        self._clear(operation)
+        self._write(operation, outcome, files=operation.files)
+
+    def _finish_purge(self, operation: Operation) -> None:
+        for moved in operation.files:
+            self._step("purge file")
+            (self.root / moved.trash).unlink(missing_ok=True)
+        self._clear(operation)
+        self._write(operation, "purged")
+
+    def _recover(self) -> None:
+        for operation in self.operations():
+            if operation.state == "removing":
+                self._finish_home(operation, "taken back")
+            elif operation.state == "restoring":
+                self._finish_home(operation, "restored")
+            elif operation.state == "purging":
+                self._finish_purge(operation)
+
+    def _present(self, wanted: Iterable[Operation]) -> list[Operation]:
+        ids = {operation.id for operation in wanted}
+        return [operation for operation in self.operations() if operation.id in ids and operation.in_trash]
+
+    def _renamed_if_taken(self, moved: Moved) -> Moved:
+        return replace(moved, home=str(free_name(self.library / moved.home).relative_to(self.library)))
+
+    def _move(self, source: Path, target: Path, moved: Moved) -> None:
+        make_folders(target.parent)
+        times_ns = (moved.atime_ns, moved.mtime_ns)
+        move_file(source, target, md5=moved.md5, times_ns=times_ns, on_step=self._step)
+
+    def _write(self, operation: Operation, state: str, **more: object) -> None:
+        if "files" in more:
+            more["files"] = [asdict(moved) for moved in operation.files]
+        self._journal.append({"op": operation.id, "state": state, "time": time.time()} | more)
+        operation.state = state
+
+    def _clear(self, operation: Operation) -> None:
+        """Remove the operation's empty folders from the trash; what is not ours is left alone."""
+        for path, _, _ in os.walk(self.root / "items" / operation.id, topdown=False):
+            with suppress(OSError):
+                os.rmdir(path)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the trash, recovered; one process and one thread at a time."""
+        try:
+            self.root.mkdir(exist_ok=True)
+            with self._journal.exclusive():
+                self._recover()
+                yield
+        except BlockingIOError:
+            raise _Busy(f"Another photodup is changing {self.root}: wait until it is done.") from None
+        except OSError as error:
+            raise TrashError(_sentence(error, self.root)) from error
+
+
+class _Busy(TrashError):
+    pass
+
+
+def _identities(path: Path) -> list[tuple]:
+    """Return what names a file: its path, and its inode unless other hard links hold the content."""
+    absolute = Path(path).absolute()
+    identities: list[tuple] = [(absolute.parent.resolve() / absolute.name,)]
+    with suppress(OSError):
+        status = os.lstat(path)
+        if status.st_nlink == 1:
+            identities.append((status.st_dev, status.st_ino))
+    return identities
+
+
+def _trusted(moved: Moved) -> Moved:
+    for relative in (moved.home, moved.trash):
+        path = PurePath(relative)
+        if path.is_absolute() or ".." in path.parts:
+            raise JournalError(f"The trash journal names {relative}, outside the library: repair it.")
+    return moved
+
+
+def _new_id() -> str:
+    """Return a name that sorts by time, so the trash folder reads chronologically."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+
+
+def _sentence(error: Exception, path: Path) -> str:
+    if isinstance(error, PhotodupError):
+        return str(error)
+    number = getattr(error, "errno", None)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"The disk is full at {path}: it was left alone, free some space first."
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{path} cannot be moved (read-only or locked): it was left alone, allow writing there first."
+    return f"{path} was left alone: {getattr(error, 'strerror', None) or error}."

@@ -1,0 +1,119 @@
+"""A server process that is watched while it starts and that never outlives us."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+
+
+class ServerProcess:
+    """A command under `supervise.py`, with its output in a log file.
+
+    Args:
+        name: What it is, for messages: `Triton`.
+        command: Program and arguments.
+        log_path: File for stdout and stderr, started afresh.
+        env: The whole environment; None inherits ours.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name, self.log_path = name, log_path
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                # -I: the supervisor uses the standard library alone, whatever is on the path.
+                [sys.executable, "-I", str(Path(__file__).with_name("supervise.py")), *command],
+                stdin=subprocess.PIPE,  # the other end of this pipe is what ties its life to ours
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(env) if env is not None else None,
+            )
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process.poll() is None
+
+    def wait_ready(
+        self,
+        is_ready: Callable[[], bool],
+        timeout_s: float,
+        progress: Callable[[str], None] | None = None,
+        explain: Callable[[str], str] = lambda log: "",
+    ) -> float:
+        """Wait until `is_ready()`; returns the seconds it took.
+
+        Args:
+            is_ready: Cheap check, called about twenty times a second; False or an OSError means not yet.
+            timeout_s: After this the process is stopped and an error raised.
+            progress: Called with a line of text when waiting starts, every five seconds, and when ready.
+            explain: Turns the log of a failed start into a remedy, or "".
+
+        Raises:
+            PhotodupError: it ended or did not become ready; quotes the last error of the log.
+        """
+        started, said = time.monotonic(), 0.0
+        if progress:
+            progress(f"Starting {self.name} (log: {self.log_path})")
+        while True:
+            waited = time.monotonic() - started
+            if not self.running:
+                log = self.log_text()
+                raise PhotodupError(
+                    f"{self.name} ended while it started: {last_error(log)} {explain(log)}".rstrip()
+                    + f" The whole log: {self.log_path}"
+                )
+            with contextlib.suppress(OSError):
+                if is_ready():
+                    if progress:
+                        progress(f"{self.name} is ready after {waited:.1f} s")
+                    return waited
+            if waited > timeout_s:
+                log = self.log_text()
+                self.stop()
+                raise PhotodupError(
+                    f"{self.name} was not ready after {timeout_s:.0f} s: {last_error(log)} "
+                    f"The whole log: {self.log_path}"
+                )
+            if progress and waited - said >= 5:
+                said = waited
+                progress(f"Waiting for {self.name}: {waited:.0f} s")
+            time.sleep(0.05)
+
+    def log_text(self) -> str:
+        """What the process has printed so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Stop the process and everything it started. Calling it again does nothing."""
+        if self._process.stdin and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def last_error(log: str) -> str:
+    """Return the line of a server's log that says what went wrong: the last error, else the last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if _is_error(line)]
+    picked = (errors or lines or ["it printed nothing"])[-1]
+    return picked if picked.endswith((".", "!")) else picked + "."
+
+
+def _is_error(line: str) -> bool:
+    if "NVML" in line or "CudaDriverHelper" in line:  # printed by every Triton on a machine without a GPU
+        return False
+    return (
+        line[:2] in ("E0", "E1")  # Triton: level, month
+        or "error" in line.lower()
+        or line.startswith("CRITICAL")
+    )

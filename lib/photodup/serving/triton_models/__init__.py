@@ -1,0 +1,4 @@
+"""Python-backend models for the embedded Triton. Rendering copies them into a repository as `1/model.py`.
+
+They run in Triton's own environment (NumPy 1.x, no photodup), so each file is self-contained.
+"""

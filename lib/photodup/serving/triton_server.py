@@ -1,0 +1,285 @@
+"""A real Triton Inference Server on this machine, without Docker.
+
+The binary is the one that NVIDIA's `nvidia-pytriton` wheel carries. It lives in a virtual environment of its
+own (it needs NumPy 1.x): `PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout.
+"""
+
+import glob
+import os
+import platform
+import shutil
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir, project_root
+from photodup.serving.ports import claim_ports
+from photodup.serving.process import ServerProcess
+
+_SHM_PREFIX = "photodup_"
+
+
+def triton_venv() -> Path:
+    """Return the virtual environment that holds Triton.
+
+    Raises:
+        PhotodupError: none here, or none possible on this platform; says what to do instead.
+    """
+    folder = Path(os.environ.get("PHOTODUP_TRITON_VENV") or project_root() / ".venv-triton")
+    if _server_dir(folder) is not None:
+        return folder
+    elsewhere = "point an endpoints file at a Triton elsewhere (notebooks/endpoints/)"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise PhotodupError(
+            f"The embedded Triton exists for Linux on x86-64 only, this is {platform.system()} on "
+            f"{platform.machine()}: {elsewhere}."
+        )
+    raise PhotodupError(
+        f"No Triton server in {folder}: run `make install`, set PHOTODUP_TRITON_VENV, or {elsewhere}."
+    )
+
+
+def _server_dir(venv: Path) -> Path | None:
+    found = sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
+    return found[0] if found and (found[0] / "bin" / "tritonserver").exists() else None
+
+
+def _backends(venv: Path) -> Path:
+    """Assemble a backend directory: the wheel keeps the stub of each Python version elsewhere."""
+    server = _server_dir(venv)
+    version = server.parents[2].name.removeprefix("python")
+    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.exists():
+        raise PhotodupError(
+            f"Triton in {venv} has no Python backend for Python {version}: make that environment with one of "
+            f"{', '.join(sorted(p.name for p in stub.parents[1].iterdir()))}."
+        )
+    folder = build_dir() / "triton" / "backends" / "python"
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in [*(server / "backends" / "python").glob("*.*"), stub]:
+        copy = folder / source.name
+        if source.is_file() and (not copy.exists() or copy.stat().st_size != source.stat().st_size):
+            scratch = copy.with_name(f".{copy.name}.{os.getpid()}")
+            shutil.copy2(source, scratch)
+            os.replace(scratch, copy)
+    return folder.parent
+
+
+def _environment(venv: Path) -> dict[str, str]:
+    """The server's environment: its own Python first, and the shared libraries that the copied stub needs."""
+    site = _server_dir(venv).parents[1]
+    libraries = [site / "nvidia_pytriton.libs"]
+    for line in (venv / "pyvenv.cfg").read_text().splitlines():
+        if line.startswith("home"):  # libpython, where the interpreter is not the distribution's
+            libraries.append(Path(line.split("=", 1)[1].strip()).parent / "lib")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment["PATH"] = f"{venv / 'bin'}:{os.environ.get('PATH', '')}"
+    environment["LD_LIBRARY_PATH"] = ":".join(
+        [str(path) for path in libraries] + [os.environ.get("LD_LIBRARY_PATH", "")]
+    ).rstrip(":")
+    return environment
+
+
+def _explain(log: str) -> str:
+    if "libpython" in log and "cannot open shared object" in log:
+        return "Install the shared library of that Python (Debian: apt-get install libpython3.11)."
+    if "shared memory" in log.lower() and "No space left" in log:
+        return "Give /dev/shm more room (Docker: --shm-size=1g)."
+    return ""
+
+
+class EmbeddedTriton:
+    """Triton on loopback, as a context manager; stopped with the block, and with this process if it dies.
+
+    Args:
+        repository: A repository rendered for `cpu-embedded`.
+        models: Models to load at the start (an ensemble brings its steps); None is all of the repository.
+            Others are loaded later with `load`.
+        http_port: Documented default 8003; 0 takes a free port. Likewise `grpc_port` and `metrics_port`.
+        host: Address to listen on; loopback unless a link is emulated in front.
+        timeout_s: How long to wait for readiness.
+        progress: Receives a line of text now and then; None is silent.
+        server_args: Further arguments for `tritonserver`, such as `--log-verbose=1`.
+
+    Attributes:
+        http_port, grpc_port, metrics_port: Ports in use.
+        startup_s: Seconds from start to ready.
+        log_path: Log of this start.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        models: Sequence[str] | None = None,
+        *,
+        http_port: int = 8003,
+        grpc_port: int = 8004,
+        metrics_port: int = 8005,
+        host: str = "127.0.0.1",
+        timeout_s: float = 120.0,
+        progress: Callable[[str], None] | None = None,
+        server_args: Sequence[str] = (),
+    ) -> None:
+        self.repository, self.host, self.timeout_s = Path(repository), host, timeout_s
+        self.models = list(models) if models is not None else models_in(self.repository)
+        self.http_port, self.grpc_port, self.metrics_port = http_port, grpc_port, metrics_port
+        self.progress, self.server_args = progress, list(server_args)
+        self.startup_s = 0.0
+        self._process: ServerProcess | None = None
+        self.log_path = build_dir() / "logs" / f"triton-{http_port}.log"
+        self._shm_prefix = f"{_SHM_PREFIX}{os.getpid()}_{uuid.uuid4().hex[:6]}_"
+
+    @property
+    def http_url(self) -> str:
+        """`http://host:port`; the same address for a client on this machine if Triton listens on all."""
+        return f"http://{_client_host(self.host)}:{self.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        """`host:port`, without a scheme, as gRPC clients want it."""
+        return f"{_client_host(self.host)}:{self.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Address of the Prometheus page."""
+        return f"http://{_client_host(self.host)}:{self.metrics_port}/metrics"
+
+    def start(self) -> "EmbeddedTriton":
+        """Start the server and wait until every model asked for is ready.
+
+        Raises:
+            PhotodupError: no binary, a port in use, a model that does not load (quotes the log's last error).
+        """
+        venv = triton_venv()
+        for name in self.models:
+            if not (self.repository / name / "config.pbtxt").exists():
+                raise PhotodupError(
+                    f"Model {name} is not in {self.repository}: render it first (it has "
+                    f"{', '.join(models_in(self.repository)) or 'no models'})."
+                )
+        ports = claim_ports(
+            self.host,
+            {
+                "Triton HTTP": self.http_port,
+                "Triton gRPC": self.grpc_port,
+                "Triton metrics": self.metrics_port,
+            },
+        )
+        self.http_port, self.grpc_port, self.metrics_port = ports.values()
+        remove_stale_shared_memory()
+        self.log_path = build_dir() / "logs" / f"triton-{self.http_port}.log"
+        self._process = ServerProcess("Triton", self._command(venv), self.log_path, _environment(venv))
+        try:
+            self.startup_s = self._process.wait_ready(
+                lambda: _status(f"{self.http_url}/v2/health/ready") == 200,
+                self.timeout_s,
+                self.progress,
+                _explain,
+            )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _command(self, venv: Path) -> list[str]:
+        return [
+            str(_server_dir(venv) / "bin" / "tritonserver"),
+            f"--model-repository={self.repository.resolve()}",
+            f"--backend-directory={_backends(venv)}",
+            # Explicit: models and versions change when we ask, not when a file happens to be touched.
+            "--model-control-mode=explicit",
+            *(f"--load-model={name}" for name in self.models),
+            # Our configurations are complete; guessing would start every Python model once more.
+            "--disable-auto-complete-config",
+            f"--http-address={self.host}",
+            f"--http-port={self.http_port}",
+            f"--grpc-address={self.host}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-address={self.host}",
+            f"--metrics-port={self.metrics_port}",
+            "--allow-gpu-metrics=false",
+            "--exit-timeout-secs=2",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            *self.server_args,
+        ]
+
+    def load(self, model: str, config: Any = None) -> None:
+        """Load or reload a model; the old version answers until the new one is ready.
+
+        Args:
+            model: Its name. New versions (a folder `2/`) are found now; the version policy retires the rest.
+            config: A `ModelConfig` to use in place of the file, for trying out a setting.
+
+        Raises:
+            PhotodupError: Triton refuses; its reason is quoted.
+        """
+        from google.protobuf import json_format
+        from tritonclient.utils import InferenceServerException
+
+        override = json_format.MessageToJson(config, preserving_proto_field_name=True) if config else None
+        with self._client() as client:
+            try:
+                client.load_model(model, config=override)
+            except InferenceServerException as error:
+                raise PhotodupError(f"Triton did not load {model}: {error.message()}") from error
+
+    def unload(self, model: str) -> None:
+        """Retire a model; requests in flight are answered first."""
+        with self._client() as client:
+            client.unload_model(model)
+
+    def _client(self) -> Any:
+        from tritonclient.grpc import InferenceServerClient
+
+        return InferenceServerClient(self.grpc_url)
+
+    def stop(self) -> None:
+        """Stop the server; does nothing if it is not running."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        _remove_shared_memory(self._shm_prefix)
+
+    def __enter__(self) -> "EmbeddedTriton":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def models_in(repository: Path) -> list[str]:
+    """Names of the models in a repository."""
+    return sorted(path.parent.name for path in Path(repository).glob("*/config.pbtxt"))
+
+
+def remove_stale_shared_memory() -> None:
+    """Remove shared memory of embedded servers whose starter is gone (a killed server cannot tidy up)."""
+    for path in glob.glob(f"/dev/shm/{_SHM_PREFIX}*"):
+        owner = Path(path).name.removeprefix(_SHM_PREFIX).split("_")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            _remove_shared_memory(Path(path).name)
+
+
+def _remove_shared_memory(prefix: str) -> None:
+    for path in glob.glob(f"/dev/shm/{prefix}*"):
+        Path(path).unlink(missing_ok=True)
+
+
+def _client_host(host: str) -> str:
+    return "127.0.0.1" if host in ("", "0.0.0.0") else host
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code

@@ -1,0 +1,45 @@
+"""Triton Python-backend model: encoded photographs in, 224-pixel RGB out, as open_clip prepares them.
+
+`imaging.py` and `decoders.py` beside this file are the photodup library's own modules, put here when the
+repository is rendered (`photodup render`), so server and client cannot disagree about a pixel. Needs Pillow
+and NumPy in Triton's Python; `simplejpeg` for the `turbo` decoder, `pillow-heif` for HEIC.
+"""
+
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from decoders import DECODERS
+from imaging import IMAGE_SIZE, to_uint8
+
+
+class TritonPythonModel:
+    """Decodes image by image. An image that cannot be read fails its own request and no other."""
+
+    def initialize(self, args):
+        """Read the limits and the decoder's name from the model's parameters."""
+        config = json.loads(args["model_config"])
+        parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
+        self.max_pixels = int(parameters["max_pixels"])
+        self.max_bytes = int(parameters["max_bytes"])
+        self.decode = DECODERS[parameters["decoder"]]
+
+    def execute(self, requests):
+        """Answer each request with uint8 [n, 3, 224, 224] or with the reason it failed."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        try:
+            encoded = pb_utils.get_input_tensor_by_name(request, "encoded").as_numpy().reshape(-1)
+            pixels = np.empty((len(encoded), 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.uint8)
+            for index, data in enumerate(encoded):
+                try:
+                    if len(data) > self.max_bytes:
+                        raise ValueError(f"{len(data):,} bytes, more than the limit of {self.max_bytes:,}")
+                    pixels[index] = to_uint8(self.decode(data, self.max_pixels))
+                except Exception as error:
+                    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+                    raise ValueError(f"image {index}: {reason}") from error
+            return pb_utils.InferenceResponse([pb_utils.Tensor("image", pixels)])
+        except Exception as error:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))

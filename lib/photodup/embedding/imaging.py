@@ -94,7 +94,7 @@ def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
     """Resize the shorter side to `size` (bicubic), cut the centre square, return uint8 [3, size, size].
 
     Bit for bit what open_clip's validation transform does before scaling to 0..1, up to an aspect
-    ratio of 50; beyond that the values may differ by rounding, so that memory stays bounded.
+    ratio of 50; beyond that a pixel may differ by a few levels, so that memory stays bounded.
     """
     return np.ascontiguousarray(np.asarray(_resize_and_crop(image, size)).transpose(2, 0, 1))
 

@@ -22,7 +22,7 @@ app.add_typer(study, name="study")
 Only = Annotated[list[str] | None, typer.Option(help="notebook prefix such as 03; repeat for more")]
 
 
-# Typer has no repeated option of two words, and `-p KEY VALUE` is what papermill's users have in their fingers.
+# Typer has no repeated option of two words, and papermill's users have -p KEY VALUE in their fingers.
 @study.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def study_run(
     context: typer.Context,
@@ -82,6 +82,13 @@ def report(run: Annotated[str, typer.Argument(help="directory under results/")] 
     from photodup.study.report import write_report
 
     print(write_report(run))
+
+
+from photodup.serving import commands as serving  # noqa: E402  (imports nothing heavy)
+
+app.command()(serving.serve)
+app.command()(serving.render)
+app.add_typer(serving.endpoints, name="endpoints")
 
 
 def main() -> None:

@@ -1,0 +1,118 @@
+"""The `serve`, `endpoints` and `render` commands. Each imports what it needs when it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
+
+
+def serve(
+    embedded: Annotated[bool, typer.Option("--embedded", help="also run Triton, on this machine")] = False,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="FastAPI; 0 for a free one, as for the others")] = 8002,
+    triton_http_port: int = 8003,
+    triton_grpc_port: int = 8004,
+    triton_metrics_port: int = 8005,
+    model: Annotated[list[str] | None, typer.Option(help="Triton model to load; repeat for more")] = None,
+    variant: Annotated[
+        str, typer.Option(help="batching: default, published, published-early, off")
+    ] = "default",
+    save: Annotated[Path | None, typer.Option(help="write the addresses as an endpoints file")] = None,
+) -> None:
+    """Serve embeddings until Ctrl-C: FastAPI alone, or with a real Triton beside it."""
+    import os
+    import sys
+
+    if not embedded:
+        os.environ.update(HOST=host, PORT=str(port))
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "photodup.serving.service"])
+    from photodup.serving.embedded import MODELS, embedded_servers
+
+    with (
+        _quiet_interrupt(),
+        embedded_servers(
+            pytorch_port=port,
+            triton_http_port=triton_http_port,
+            triton_grpc_port=triton_grpc_port,
+            triton_metrics_port=triton_metrics_port,
+            host=host,
+            models=model or MODELS,
+            variant=variant,
+            progress=lambda text: print(text, flush=True),
+        ) as found,
+    ):
+        from photodup.serving.endpoints import save_endpoints
+
+        if save:
+            save_endpoints(found, save)
+        width = max(map(len, found.backends))
+        for name, url in found.backends.items():
+            print(f"  {name:<{width}}  {url}")
+        for name, url in found.metrics.items():
+            print(f"  {name + ' metrics':<{width}}  {url}")
+        print("Ctrl-C stops both.", flush=True)
+        _wait_for_signal()
+
+
+@endpoints.command("check")
+def endpoints_check(
+    file: Annotated[Path, typer.Argument(help="YAML file, such as notebooks/endpoints/embedded.yaml")],
+    timeout: Annotated[float, typer.Option(help="seconds to wait for each answer")] = 3.0,
+) -> None:
+    """Ask every server in FILE whether it is ready; says what is wrong otherwise, and exits 1."""
+    from photodup.serving.endpoints import load_endpoints
+    from photodup.serving.endpoints_check import check, render_check
+
+    rows = check(load_endpoints(file), timeout)
+    print(render_check(rows))
+    if not all(row["ok"] for row in rows):
+        raise typer.Exit(1)
+
+
+def render(
+    target: Annotated[str, typer.Argument(help="cpu-embedded, cuda or tensorrt")],
+    out: Annotated[Path, typer.Option(help="folder for the repository")] = Path("build/triton/rendered"),
+    model: Annotated[
+        list[str] | None, typer.Option(help="model to render; repeat for more; else all")
+    ] = None,
+    variant: Annotated[
+        str, typer.Option(help="batching: default, published, published-early, off")
+    ] = "default",
+    instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,
+) -> None:
+    """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
+    from photodup.serving.embedded import export_models
+    from photodup.serving.triton_config import render_repository
+
+    made = export_models()
+    print(
+        render_repository(
+            target,
+            out,
+            made["files"],
+            models=model,
+            variant=variant,
+            instances=instances,
+            model_digest=made["model_digest"],
+            pretrained=made["pretrained"],
+        )
+    )
+
+
+def _quiet_interrupt():
+    import contextlib
+
+    return contextlib.suppress(KeyboardInterrupt)
+
+
+def _wait_for_signal() -> None:
+    """Sleep until Ctrl-C or SIGTERM; both end the servers through the `with` block."""
+    import signal
+    import threading
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop.wait()

@@ -1,0 +1,173 @@
+"""Both servers of the study on this machine: FastAPI and Triton, started together and stopped together."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir
+from photodup.serving.endpoints import Endpoints, from_ports
+from photodup.serving.ports import claim_ports
+from photodup.serving.process import ServerProcess
+from photodup.serving.triton_config import render_repository
+from photodup.serving.triton_server import EmbeddedTriton
+
+MODELS = (
+    "openclip_vit_b32",
+    "openclip_vit_b32_openvino",
+    "openclip_vit_b32_uint8",
+    "openclip_vit_b32_fp16",
+    "openclip_vit_b32_jpeg",
+)
+"""What the study needs. Each holds its own copy of the weights, about 350 MB."""
+
+# Exporting needs PyTorch and the weights: about 1 GB that a process which keeps servers should not hold.
+_EXPORT = """
+import json, sys
+from pathlib import Path
+from photodup.embedding.export import export
+from photodup.embedding.model import load_model
+from photodup.errors import PhotodupError
+try:
+    model = load_model()
+    files = export(model, Path(sys.argv[1]))
+except PhotodupError as error:
+    sys.exit(f"photodup: {error}")
+print(json.dumps({"files": {k: str(v) for k, v in files.items()},
+                  "model_digest": model.digest, "pretrained": model.pretrained}))
+"""
+
+
+def export_models(env: Mapping[str, str] | None = None) -> dict:
+    """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
+
+    Returns:
+        `files` (variant -> path), `model_digest`, `pretrained`.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _EXPORT, str(build_dir() / "models")],
+        env=dict(os.environ) | dict(env or {}),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+        raise PhotodupError(lines[-1].removeprefix("photodup: "))
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    result["files"] = {variant: Path(path) for variant, path in result["files"].items()}
+    return result
+
+
+@contextlib.contextmanager
+def embedded_servers(
+    *,
+    pytorch_port: int = 8002,
+    triton_http_port: int = 8003,
+    triton_grpc_port: int = 8004,
+    triton_metrics_port: int = 8005,
+    host: str = "127.0.0.1",
+    models: Sequence[str] = MODELS,
+    service: bool = True,
+    repository: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 180.0,
+    progress: Callable[[str], None] | None = None,
+    **render: object,
+) -> Iterator[Endpoints]:
+    """Run FastAPI and Triton for the length of a `with` block and yield where they are.
+
+    Both end with the block, with an exception, and with this process however it ends.
+
+    Args:
+        pytorch_port: FastAPI service; 0 takes a free port. Likewise Triton's three.
+        models: Triton models to load.
+        service: False leaves the FastAPI service out.
+        repository: A repository rendered for `cpu-embedded`; None exports the model and renders one.
+        env: Settings for the FastAPI service and the export (`MODEL_PRETRAINED`, `BATCH_MAX`, ...).
+        timeout_s: How long each server may take to be ready.
+        progress: Receives a line of text now and then.
+        **render: Passed to `render_repository`: `variant`, `instances`, `threads`, ...
+
+    Raises:
+        PhotodupError: a port in use, no Triton here, a server that does not start (its log is quoted).
+    """
+    say = progress or (lambda text: None)
+    wanted = {"Triton HTTP": triton_http_port, "Triton gRPC": triton_grpc_port}
+    wanted |= {"Triton metrics": triton_metrics_port} | ({"FastAPI": pytorch_port} if service else {})
+    ports = claim_ports(host, wanted)  # before the minutes that an export may take
+    if repository is None:
+        say("Exporting the model (kept for the next time)")
+        made = export_models(env)
+        repository = render_repository(
+            "cpu-embedded",
+            build_dir() / "triton" / "cpu-embedded",
+            made["files"],
+            models=models,
+            model_digest=made["model_digest"],
+            pretrained=made["pretrained"],
+            **render,
+        )
+    with contextlib.ExitStack() as stack:
+        fastapi = None
+        if service:
+            fastapi = _start_service(host, ports["FastAPI"], env)
+            stack.callback(fastapi.stop)
+        triton = EmbeddedTriton(
+            repository,
+            models,
+            http_port=ports["Triton HTTP"],
+            grpc_port=ports["Triton gRPC"],
+            metrics_port=ports["Triton metrics"],
+            host=host,
+            timeout_s=timeout_s,
+            progress=progress,
+        )
+        stack.enter_context(triton)
+        client_host = "127.0.0.1" if host in ("", "0.0.0.0") else host
+        if fastapi:
+            url = f"http://{client_host}:{ports['FastAPI']}/readyz"
+            fastapi.wait_ready(lambda: _answers(url), timeout_s, progress)
+        yield _endpoints(client_host, ports, triton.models)
+
+
+def _start_service(host: str, port: int, env: Mapping[str, str] | None) -> ServerProcess:
+    return ServerProcess(
+        "FastAPI",
+        [sys.executable, "-m", "photodup.serving.service"],
+        build_dir() / "logs" / f"fastapi-{port}.log",
+        dict(os.environ) | {"HOST": host, "PORT": str(port), "PYTHONUNBUFFERED": "1"} | dict(env or {}),
+    )
+
+
+def _endpoints(host: str, ports: Mapping[str, int], models: Sequence[str]) -> Endpoints:
+    """Everything that could be there, less the backends whose model was not loaded."""
+    from photodup.serving.endpoints import parse_backend
+
+    emulated = {"-".join(name.split("_")[:2]) for name in models if name.startswith("emulated_")}
+    everything = from_ports(
+        host,
+        ports.get("FastAPI", 0),
+        ports["Triton HTTP"],
+        ports["Triton gRPC"],
+        ports["Triton metrics"],
+        name="embedded",
+        gpu="none",
+        engines=("onnx", "openvino", *sorted(emulated)),
+        location="this machine",
+    )
+    present = {n: u for n, u in everything.backends.items() if parse_backend(n).model in ("", *models)}
+    return everything.model_copy(update={"backends": present})
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        return False  # 503 while the model loads

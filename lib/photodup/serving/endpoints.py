@@ -1,0 +1,183 @@
+"""Where the servers are: one small YAML file per machine, and a check that says what is wrong with it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from photodup.errors import PhotodupError
+
+WIRES = ("fp32", "fp16", "uint8", "jpeg")
+_NAME = re.compile(
+    r"(?P<server>pytorch)-(?P<protocol>http)-(?P<wire>jpeg|base64)"
+    r"|(?P<server_>triton)-(?P<engine>onnx|trt|openvino|emulated-[a-z0-9]+)"
+    r"-(?P<protocol_>http|grpc)-(?P<wire_>fp32|fp16|uint8|jpeg)"
+)
+
+
+@dataclass(frozen=True)
+class BackendName:
+    """A backend's name taken apart; `model` is the Triton model behind it ("" for the FastAPI service)."""
+
+    server: str
+    engine: str
+    protocol: str
+    wire: str
+
+    @property
+    def model(self) -> str:
+        """Triton's name for the model: engine and wire together choose it."""
+        if self.server != "triton":
+            return ""
+        suffix = "" if self.wire == "fp32" else f"_{self.wire}"
+        if self.engine.startswith("emulated-"):
+            return self.engine.replace("-", "_") + suffix
+        if self.engine != "onnx":
+            suffix = f"_{self.engine}{suffix}"
+        return f"openclip_vit_b32{suffix}"
+
+
+def parse_backend(name: str) -> BackendName:
+    """Take a backend's name apart.
+
+    Raises:
+        PhotodupError: it is not a name of a backend; the message shows the pattern.
+    """
+    match = _NAME.fullmatch(name)
+    if not match:
+        raise PhotodupError(
+            f"{name!r} names no backend: use pytorch-http-jpeg, pytorch-http-base64 or "
+            "triton-<onnx|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg>."
+        )
+    part = match.groupdict()
+    if part["server"]:
+        return BackendName("pytorch", "pytorch", part["protocol"], part["wire"])
+    return BackendName("triton", part["engine"], part["protocol_"], part["wire_"])
+
+
+class Endpoints(BaseModel):
+    """Servers of one machine.
+
+    Attributes:
+        name: Short, used for directories: `embedded`, `a100-texas`.
+        gpu: Model of the accelerator, or "none".
+        price_per_hour_usd: What the machine costs; None if that is no question, and then no cost is computed.
+        location: Where it is, as a reader would say it.
+        backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
+            reported as not measured.
+        metrics: `pytorch` and `triton` -> address of the Prometheus page.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    gpu: str = "none"
+    price_per_hour_usd: float | None = Field(default=None, ge=0)
+    location: str = ""
+    backends: dict[str, str] = Field(min_length=1)
+    metrics: dict[str, str] = {}
+
+    @field_validator("backends")
+    @classmethod
+    def _addresses(cls, backends: dict[str, str]) -> dict[str, str]:
+        clean = {}
+        for name, url in backends.items():
+            try:
+                backend = parse_backend(name)
+            except PhotodupError as error:
+                raise ValueError(str(error)) from None
+            parts = urlsplit(url if "://" in url else f"//{url}")
+            try:
+                port = parts.port
+            except ValueError:
+                port = None
+            if backend.protocol == "grpc":
+                if parts.scheme not in ("", "grpc") or not parts.hostname or not port:
+                    raise ValueError(f"{name}: {url!r} should be host:port (gRPC has no http://)")
+                clean[name] = f"{parts.hostname}:{port}"
+            else:
+                if parts.scheme not in ("http", "https") or not parts.hostname:
+                    raise ValueError(f"{name}: {url!r} should be http://host:port")
+                clean[name] = url.rstrip("/")
+        return clean
+
+
+def load_endpoints(path: Path | str) -> Endpoints:
+    """Read an endpoints file.
+
+    Raises:
+        PhotodupError: missing, not YAML, or not an endpoints file; names the key and the remedy.
+    """
+    path = Path(path)
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        known = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none"
+        raise PhotodupError(
+            f"Endpoints file {path}: {error.strerror}. Files in that folder: {known}."
+        ) from None
+    except yaml.YAMLError as error:
+        raise PhotodupError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise PhotodupError(f"{path} should be a mapping with name and backends; see notebooks/endpoints/.")
+    try:
+        return Endpoints(**data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "file"
+        raise PhotodupError(f"{path}: {key}: {first['msg'].removeprefix('Value error, ')}.") from None
+
+
+def save_endpoints(endpoints: Endpoints, path: Path) -> None:
+    """Write an endpoints file that `load_endpoints` reads back."""
+    path.write_text(yaml.safe_dump(endpoints.model_dump(), sort_keys=False))
+
+
+def from_ports(
+    host: str = "127.0.0.1",
+    pytorch_port: int = 8002,
+    triton_http_port: int = 8003,
+    triton_grpc_port: int = 8004,
+    triton_metrics_port: int = 8005,
+    *,
+    name: str = "",
+    gpu: str = "none",
+    engines: Sequence[str] = ("onnx", "trt"),
+    wires: Sequence[str] = WIRES,
+    price_per_hour_usd: float | None = None,
+    location: str = "",
+) -> Endpoints:
+    """Build the endpoints of one machine from its ports, as notebooks do with HOST and the port parameters.
+
+    Args:
+        host: Name or address.
+        pytorch_port: FastAPI service; 0 if there is none. Likewise the three of Triton.
+        engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`. The compiled ones (`trt`,
+            `openvino`) have the fp32 wire only, the others every wire of `wires`.
+        name, gpu, price_per_hour_usd, location: As in `Endpoints`; the name defaults to the host.
+    """
+    backends, metrics = {}, {}
+    if pytorch_port:
+        for wire in ("jpeg", "base64"):
+            backends[f"pytorch-http-{wire}"] = f"http://{host}:{pytorch_port}"
+        metrics["pytorch"] = f"http://{host}:{pytorch_port}/metrics"
+    for engine in engines:
+        for wire in [w for w in wires if w == "fp32" or engine not in ("trt", "openvino")]:
+            if triton_http_port:
+                backends[f"triton-{engine}-http-{wire}"] = f"http://{host}:{triton_http_port}"
+            if triton_grpc_port:
+                backends[f"triton-{engine}-grpc-{wire}"] = f"{host}:{triton_grpc_port}"
+    if triton_metrics_port:
+        metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
+    return Endpoints(
+        name=name or host,
+        gpu=gpu,
+        price_per_hour_usd=price_per_hour_usd,
+        location=location,
+        backends=backends,
+        metrics=metrics,
+    )

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -116,26 +117,25 @@ def execute_notebook(
     command = [sys.executable, "-m", "papermill", str(source), str(output), "--no-progress-bar"]
     command += ["--kernel", "python3", "--cwd", str(source.parent), "-y", json.dumps(dict(parameters))]
     started = time.monotonic()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
-    )
-    try:
-        while process.poll() is None:
-            if time.monotonic() - started > budget_s:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:  # a pipe nobody reads would block it
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            while process.poll() is None and time.monotonic() - started < budget_s:
+                if on_cell:
+                    on_cell(*_cells_done(output))
+                time.sleep(0.5)
+            if process.returncode is None:
                 outcome.status = "timeout"
                 outcome.error = f"{source.name} was stopped after its budget of {budget_s:.0f} s."
-                return outcome
-            if on_cell:
-                on_cell(*_cells_done(output))
-            time.sleep(0.5)
-        _, stderr = process.communicate()
-        outcome.status = "passed" if process.returncode == 0 else "failed"
-        if outcome.status == "failed":
-            outcome.error = "\n".join(stderr.strip().splitlines()[-8:])
-        return outcome
-    finally:
-        _end_group(process)
-        outcome.seconds = round(time.monotonic() - started, 1)
+            elif process.returncode == 0:
+                outcome.status = "passed"
+            else:
+                log.seek(0)
+                outcome.status, outcome.error = "failed", "\n".join(log.read().strip().splitlines()[-8:])
+        finally:
+            _end_group(process)
+    outcome.seconds = round(time.monotonic() - started, 1)
+    return outcome
 
 
 def run_study(
@@ -246,9 +246,10 @@ def _is_current(previous: Outcome | None, path: Path, parameters: dict[str, Any]
 
 
 def source_sha256(notebook: Path) -> str:
-    """Return the digest of what a notebook says and does: its cells' source and tags, not the outputs."""
+    """Return the digest of what a notebook does: its code cells and their tags, not prose, not outputs."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    source = json.dumps([["".join(c["source"]), c["metadata"].get("tags", [])] for c in cells])
+    code = [c for c in cells if c["cell_type"] == "code"]
+    source = json.dumps([["".join(c["source"]), c["metadata"].get("tags", [])] for c in code])
     return hashlib.sha256(source.encode()).hexdigest()
 
 

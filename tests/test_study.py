@@ -155,9 +155,20 @@ def test_a_run_opened_for_reading_measures_nothing(project, monkeypatch):
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
     run = open_run("mine", endpoints=project / "endpoints.yaml")
 
-    result = run.measure_or_load("anything", lambda: pytest.fail("measured"))
+    result = run.measure_or_load("anything", lambda: pytest.fail("measured"), may_fail=True)
 
     assert result["status"] == "missing"
+    with pytest.raises(PhotodupError, match="anything was not measured"):
+        run.measure_or_load("anything", lambda: pytest.fail("measured"))
+
+
+def test_a_failed_measurement_names_its_reason_and_is_tried_again(project):
+    run = open_run("mine", endpoints=project / "endpoints.yaml")
+
+    with pytest.raises(PhotodupError, match="point: ValueError: the reason"):
+        run.measure_or_load("point", lambda: (_ for _ in ()).throw(ValueError("the reason")))
+    assert run.measure_or_load("point", lambda: {"n": 1}) == {"n": 1}
+    run.store.close()
 
 
 def test_the_digest_sees_code_and_tags_but_not_prose_or_outputs(tmp_path):

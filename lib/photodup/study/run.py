@@ -33,13 +33,31 @@ class Run:
     store: RunStore
 
     def measure_or_load(
-        self, key: str, measure: Callable[[], dict[str, Any]], *, config: dict[str, Any] | None = None
+        self,
+        key: str,
+        measure: Callable[[], dict[str, Any]],
+        *,
+        config: dict[str, Any] | None = None,
+        may_fail: bool = False,
     ) -> dict[str, Any]:
         """Return the record of `key` with this `config`; call `measure` only when there is none.
 
         A committed run therefore renders again with no server, no model and no photographs at hand.
+
+        Args:
+            key: readable name of what is measured.
+            measure: measures it; see `RunStore.measure_or_load`.
+            config: everything the result depends on.
+            may_fail: True for one point of many: a failure is recorded, shown as a gap and tried again by the
+                next run, and the notebook goes on.
+
+        Raises:
+            PhotodupError: the measurement failed, or there is none and this run is only read.
         """
-        return self.store.measure_or_load(key, measure, config=config or {})
+        result = self.store.measure_or_load(key, measure, config=config or {})
+        if result.get("status") in ("failed", "missing") and not may_fail:
+            raise PhotodupError(f"{key}: {result['error']}")
+        return result
 
     def points(self) -> pd.DataFrame:
         """Return every point of this run as one tidy table (see `photodup.bench.record.load_points`)."""

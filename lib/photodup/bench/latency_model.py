@@ -1,0 +1,179 @@
+"""Two rival models of what a request costs on a wide-area link, and their fit to measured or published rows.
+
+bandwidth only   T = RTT + bytes/rate + server
+rounds           T = (new + rounds(bytes, window)) · RTT + bytes/rate + server
+
+A sender may have `window` segments unacknowledged and doubles that number once per round trip (slow start,
+RFC 5681), so a payload needs a whole number of round trips before its last byte arrives, whatever the rate.
+`new` is 1 when the connection is opened first. On a connection whose window has already grown past the
+payload, `rounds` is 1 and both models agree.
+
+`rounds` ignores that a full pipe sends without waiting: where rate · RTT is less than the payload it counts
+both the rounds and the bytes. `pipe_limited_ms` counts each only once; it is not linear, so it is predicted
+and not fitted.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+MSS_BYTES = 1448
+INITCWND = 10
+CONNECTIONS = ("new", "warm", "idle")
+
+
+def segments(payload_bytes: int, mss: int = MSS_BYTES) -> int:
+    """Return the TCP segments of a payload (at least one)."""
+    return max(1, math.ceil(payload_bytes / mss))
+
+
+def rounds(payload_bytes: int, initcwnd: int = INITCWND, mss: int = MSS_BYTES, growth: float = 2.0) -> int:
+    """Return the round trips until a payload is answered: flights of a window that grows by `growth`.
+
+    `growth` 2 is slow start with every segment acknowledged or counted; 1.5 is delayed acknowledgement
+    without byte counting. No loss, no rate limit. 602,112 bytes are 416 segments: flights of 10, 20, 40, 80,
+    160, 106, so 6 rounds.
+    """
+    if initcwnd < 1 or growth <= 1:
+        raise PhotodupError(
+            f"A window of {initcwnd} growing {growth}-fold per round never ends: use ≥ 1 and > 1."
+        )
+    left, window, count = segments(payload_bytes, mss), float(initcwnd), 0
+    while left > 0:
+        left -= int(window)
+        window *= growth
+        count += 1
+    return count
+
+
+def round_trips(payload_bytes: int, connection: str, initcwnd: int = INITCWND, restarts: bool = True) -> int:
+    """Return `new + rounds` for a connection: `new`, `warm` (window grown), `idle` (reset, if it `restarts`).
+
+    Linux restarts from the initial window after an idle retransmission timeout, unless
+    `tcp_slow_start_after_idle` is 0 or the congestion control sets its own rate (BBR): then pass
+    `restarts=False`.
+    """
+    if connection not in CONNECTIONS:
+        raise PhotodupError(f"Connection {connection!r} is none of {', '.join(CONNECTIONS)}.")
+    if connection == "warm" or (connection == "idle" and not restarts):
+        return 1
+    return rounds(payload_bytes, initcwnd) + (connection == "new")
+
+
+def serialisation_ms(payload_bytes: int, rate_mbit_s: float) -> float:
+    """Return the time of the bytes on the wire, headers included (1500 wire bytes per full segment)."""
+    wire = payload_bytes + segments(payload_bytes) * 52
+    return wire * 8e-3 / rate_mbit_s
+
+
+def bandwidth_only_ms(payload_bytes: int, rtt_ms: float, rate_mbit_s: float, server_ms: float = 0.0) -> float:
+    """Predict a latency from bytes and rate alone."""
+    return rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
+
+
+def rounds_ms(
+    payload_bytes: int,
+    rtt_ms: float,
+    rate_mbit_s: float,
+    server_ms: float = 0.0,
+    *,
+    connection: str = "new",
+    initcwnd: int = INITCWND,
+    restarts: bool = True,
+) -> float:
+    """Predict a latency from round trips, plus bytes and rate."""
+    trips = round_trips(payload_bytes, connection, initcwnd, restarts)
+    return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
+
+
+def pipe_limited_ms(
+    payload_bytes: int,
+    rtt_ms: float,
+    rate_mbit_s: float,
+    server_ms: float = 0.0,
+    *,
+    connection: str = "new",
+    initcwnd: int = INITCWND,
+    restarts: bool = True,
+) -> float:
+    """Predict like `rounds_ms`, but a full pipe streams: flights that take a round trip to send hide it."""
+    reset = connection == "new" or (connection == "idle" and restarts)
+    left = segments(payload_bytes)
+    window = initcwnd if reset else left
+    total = rtt_ms if connection == "new" else 0.0
+    while left > window:
+        flight_ms = serialisation_ms(window * MSS_BYTES, rate_mbit_s)
+        if flight_ms >= rtt_ms:  # acknowledgements return before the flight is out
+            break
+        total, left, window = total + rtt_ms, left - window, window * 2
+    return total + rtt_ms + serialisation_ms(left * MSS_BYTES, rate_mbit_s) + server_ms
+
+
+@dataclass(frozen=True)
+class Fit:
+    """RTT and per-connection rate by least squares; residuals are observed − predicted."""
+
+    model: str
+    rtt_ms: float
+    rate_mbit_s: float
+    residuals_ms: tuple[float, ...]
+
+    @property
+    def rmse_ms(self) -> float:
+        return float(np.sqrt(np.mean(np.square(self.residuals_ms))))
+
+
+def _trips(model: str) -> Callable[[Mapping], int]:
+    if model == "bandwidth-only":
+        return lambda row: 1
+    if model == "rounds":
+        return lambda row: round_trips(
+            int(row["payload_bytes"]),
+            row.get("connection", "new"),
+            int(row.get("initcwnd", INITCWND)),
+            bool(row.get("restarts", True)),
+        )
+    raise PhotodupError(f"No latency model {model!r}: choose bandwidth-only or rounds.")
+
+
+def fit(
+    rows: Iterable[Mapping], model: str, *, rate_mbit_s: float | None = None, rtt_ms: float | None = None
+) -> Fit:
+    """Fit RTT and rate (both ≥ 0) to rows by least squares; a known value can be given and is then kept.
+
+    Args:
+        rows: mappings with `payload_bytes`, `latency_ms`, and optionally `server_ms` (default 0),
+            `connection` (`new`), `initcwnd` (10), `restarts`. Both models are linear in RTT and 1/rate.
+        model: `bandwidth-only` or `rounds`.
+
+    Raises:
+        PhotodupError: fewer rows than free values. With as many, the fit is exact and proves nothing.
+    """
+    rows, trips = list(rows), _trips(model)
+    free = (rate_mbit_s is None) + (rtt_ms is None)
+    if len(rows) < max(1, free):
+        raise PhotodupError(
+            f"{len(rows)} rows cannot determine {free} values of {model}: give more rows or fix a value."
+        )
+    from scipy.optimize import nnls
+
+    target = np.array([float(row["latency_ms"]) - float(row.get("server_ms", 0.0)) for row in rows])
+    columns = np.array(
+        [[trips(row), serialisation_ms(int(row["payload_bytes"]), 1.0)] for row in rows], dtype=float
+    )
+    known = [rtt_ms, None if rate_mbit_s is None else 1.0 / rate_mbit_s]
+    fitted = [value is None for value in known]
+    rest = target - columns @ np.array([0.0 if value is None else value for value in known])
+    solved = iter(nnls(columns[:, fitted], rest)[0] if free else ())
+    rtt, inverse = (next(solved) if value is None else value for value in known)
+    residuals = target - columns @ np.array([rtt, inverse])
+    return Fit(
+        model,
+        float(rtt),
+        math.inf if inverse == 0 else float(1 / inverse),
+        tuple(float(r) for r in residuals),
+    )

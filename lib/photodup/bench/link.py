@@ -1,0 +1,327 @@
+"""A wide-area link on one machine: chosen round-trip time, rate and loss, with the kernel's own TCP at both
+ends.
+
+    with Link(rtt_ms=25, rate_mbit_s=210) as link:
+        with link.client_namespace():               # this thread's new sockets are now at the far end
+            httpx.get(link.url("http://127.0.0.1:8002/health"))
+
+The client side is a network namespace of its own; the server side is the host, whose loopback the client sees
+as `link.address`. How packets travel is described in `link_relay`. Rates count IP bytes (a full segment is
+1500 of them and carries 1448 of payload). Loss is drawn per segment, in both directions, from `seed`.
+
+What surprises: every library decides in its own thread when to make a socket. A socket belongs to the
+namespace that its *thread* was in at that moment; threads and processes started inside `client_namespace()`
+are born there. So pool workers need `initializer=link.enter`, or the whole load generator is started as a
+child process inside the block.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from photodup.bench.link_relay import CLONE_NEWNET, DEVICE
+from photodup.errors import PhotodupError
+
+T = TypeVar("T")
+MAX_RATE_MBIT_S = 1000
+MAX_LATE_MS = 1.0
+MAX_RTT_ERROR_MS = 1.0
+MODULE = "photodup.bench.link_relay"
+
+
+class LinkError(PhotodupError):
+    """The link cannot be made here, or did not hold what was asked of it."""
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """What a link is asked to be. Up to `queue_ms` of line time waits before it; None: one RTT, at least
+    20."""
+
+    rtt_ms: float = 25.0
+    rate_mbit_s: float = 210.0
+    loss: float = 0.0
+    congestion: str = "cubic"
+    initcwnd: int = 10
+    queue_ms: float | None = None
+    slow_start_after_idle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (
+            0 <= self.rtt_ms <= 2000 and self.rate_mbit_s > 0 and 0 <= self.loss < 1 and self.initcwnd > 0
+        ):
+            raise LinkError(f"{self} is no link: rtt_ms 0–2000, rate_mbit_s > 0, 0 ≤ loss < 1, initcwnd > 0.")
+
+    @property
+    def queue_bytes(self) -> int:
+        queue_ms = self.queue_ms if self.queue_ms is not None else max(self.rtt_ms, 20.0)
+        return max(65_536, int(queue_ms * self.rate_mbit_s * 125))
+
+    @property
+    def label(self) -> str:
+        """For the `link` column, e.g. `25ms-210mbit-cubic-iw10`."""
+        loss = f"-loss{self.loss:g}" if self.loss else ""
+        return f"{self.rtt_ms:g}ms-{self.rate_mbit_s:g}mbit{loss}-{self.congestion}-iw{self.initcwnd}"
+
+
+# Rates without a published figure are ours: a link that is not the bottleneck for one photo.
+PRESETS = {
+    "datacentre": LinkSpec(rtt_ms=0.5, rate_mbit_s=10_000),
+    "metro": LinkSpec(rtt_ms=5, rate_mbit_s=500),
+    "us-east": LinkSpec(rtt_ms=25, rate_mbit_s=210),
+    "cross-country": LinkSpec(rtt_ms=70, rate_mbit_s=210),
+    "home-uplink": LinkSpec(rtt_ms=25, rate_mbit_s=20),
+    # Rounds model through the published A100 rows (56.9 ms for 13.7 KB, 182.9 ms for 602 KB, taken as new
+    # connections) with 15 ms of server time and the 210 Mbit/s that 16 requests in flight reached there.
+    "published-6a": LinkSpec(rtt_ms=21, rate_mbit_s=210),
+}
+
+
+def _setns(fd: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(fd, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+class Link:
+    """An emulated link, alive inside its `with` block.
+
+    Args:
+        spec: a `LinkSpec` or the name of one of `PRESETS`; keywords replace single fields of it.
+        engine: `auto` uses the kernel's netem where it exists, else the delay line; or `relay`, `netem`.
+
+    Raises:
+        LinkError: unknown preset, a rate that cannot be held, no right to make network devices, or a
+            self-test whose round trip is off by more than 1 ms.
+    """
+
+    def __init__(self, spec: LinkSpec | str | None = None, *, engine: str = "auto", **fields: Any):
+        if isinstance(spec, str):
+            if spec not in PRESETS:
+                raise LinkError(f"No link preset {spec!r}: choose from {', '.join(PRESETS)}.")
+            spec = PRESETS[spec]
+        try:
+            self.spec = replace(spec or LinkSpec(), **fields)
+        except TypeError as error:
+            raise LinkError(f"No such link parameter ({error}); see LinkSpec.") from None
+        self.engine = engine
+
+    def __enter__(self) -> Self:
+        if sys.platform != "linux":
+            raise LinkError(
+                "The emulated link needs Linux network namespaces; open the committed records instead."
+            )
+        if self.spec.rate_mbit_s > MAX_RATE_MBIT_S:
+            raise LinkError(
+                f"The emulated link holds up to {MAX_RATE_MBIT_S} Mbit/s, not {self.spec.rate_mbit_s:g}: "
+                "ask for less, or measure without a link."
+            )
+        remove_leftovers()
+        self._lock = threading.Lock()
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(30)
+        config = asdict(self.spec) | {
+            "queue_bytes": self.spec.queue_bytes,
+            "engine": self.engine,
+            "parent": os.getpid(),
+        }
+        self._relay = subprocess.Popen(
+            [sys.executable, "-m", MODULE, str(theirs.fileno()), json.dumps(config)],
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C is for the notebook, not for the relay
+        )
+        theirs.close()
+        self._namespace = -1
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
+            reply = json.loads(data or b'{"error": "the relay process died"}')
+            if fds:
+                self._namespace = fds[0]
+            if "error" in reply:
+                raise LinkError(_explain(reply))
+            self.address: str = reply["address"]
+            self.client_address: str = reply["client_address"]
+            self.engine = reply["engine"]
+            self._self_test()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
+        if self._namespace >= 0:
+            os.close(self._namespace)
+            self._namespace = -1
+        try:
+            self._relay.wait(5)
+        except subprocess.TimeoutExpired:
+            self._relay.kill()
+            self._relay.wait()
+
+    @contextlib.contextmanager
+    def client_namespace(self) -> Iterator[str]:
+        """Put the calling thread at the client's end for the block; yields the address of the servers."""
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        try:
+            _setns(self._namespace)
+            yield self.address
+        finally:
+            _setns(here)
+            os.close(here)
+
+    def enter(self) -> None:
+        """Put the calling thread at the client's end for good: the `initializer` of a thread pool."""
+        _setns(self._namespace)
+
+    def run_client(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Run `function` in a fresh thread at the client's end and return what it returns."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1, initializer=self.enter) as pool:
+            return pool.submit(function, *args, **kwargs).result()
+
+    def connect(self, port: int, timeout_s: float = 30.0) -> socket.socket:
+        """Return a TCP connection through the link to the host's `port`; any thread may use it."""
+        with self.client_namespace():
+            connection = socket.socket()
+        connection.settimeout(timeout_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            connection.connect((self.address, port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def url(self, url: str) -> str:
+        """Return a loopback URL as the client sees it: 127.0.0.1:8002/x becomes 198.18.0.1:8002/x."""
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        host = f"{self.address}:{parts.port}" if parts.port else self.address
+        moved = urlunsplit(parts._replace(netloc=host))
+        return moved if "//" in url else moved.removeprefix("//")
+
+    def report(self, reset: bool = False) -> dict[str, dict[str, float]]:
+        """Return what each direction carried since the last reset: IP bytes, segments, losses, lateness."""
+        with self._lock:
+            try:
+                self._control.sendall(b"reset\n" if reset else b"stats\n")
+                data = b""
+                while not data.endswith(b"\n"):
+                    if not (part := self._control.recv(65_536)):
+                        raise ConnectionError
+                    data += part
+            except OSError:
+                raise LinkError(
+                    "The relay of the emulated link died; what it carried last is not valid."
+                ) from None
+        up, down = json.loads(data)
+        return {"up": up, "down": down}
+
+    def invalid_because(self) -> str:
+        """Return why points since the last `report(reset=True)` must not carry this link's label, or ""."""
+        late_ms = max(direction["late_ms_p99"] for direction in self.report().values())
+        if late_ms > MAX_LATE_MS:
+            return (
+                f"the emulated link was {late_ms:.1f} ms late (99th percentile; {MAX_LATE_MS:g} ms allowed)"
+            )
+        return ""
+
+    def label(self) -> str:
+        """Return the label for a point measured since the last reset.
+
+        Raises:
+            LinkError: the link did not hold its promise, so the point must not be called by its name.
+        """
+        if reason := self.invalid_because():
+            raise LinkError(
+                f"No point may be labelled {self.spec.label}: {reason}; use a lower rate or a quiet machine."
+            )
+        return self.spec.label
+
+    def measure_rtt_ms(self, n: int = 5) -> float:
+        """Return the median time of `n` TCP handshakes with a listener on the host's loopback."""
+        samples = []
+        with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+            for _ in range(n):
+                started = time.perf_counter()
+                self.connect(listener.getsockname()[1]).close()
+                samples.append((time.perf_counter() - started) * 1000)
+        return median(samples)
+
+    def _self_test(self) -> None:
+        for _ in range(5):  # a busy machine may spoil one attempt; a wrong link spoils them all
+            measured = self.measure_rtt_ms(3)
+            if abs(measured - self.spec.rtt_ms) <= MAX_RTT_ERROR_MS:
+                return
+        raise LinkError(
+            f"The emulated link's round trip is {measured:.1f} ms, not {self.spec.rtt_ms:g}: "
+            "use a quieter machine, or engine='relay' if this is netem."
+        )
+
+
+def _explain(reply: dict) -> str:
+    if reply.get("errno") in (1, 13):
+        return (
+            "The emulated link needs root or CAP_NET_ADMIN to make network devices: run as root, "
+            "or open the committed records, which need no right at all."
+        )
+    if reply.get("errno") == 2:
+        return f"The emulated link needs /dev/net/tun: load it with `modprobe tun` ({reply['error']})."
+    return f"The emulated link could not be set up: {reply['error']}."
+
+
+def available() -> str:
+    """Return why an emulated link cannot be made here, or an empty string."""
+    try:
+        with Link(rtt_ms=1, rate_mbit_s=10):
+            return ""
+    except LinkError as error:
+        return str(error)
+
+
+def leftovers() -> list[int]:
+    """Return the process ids of relays whose `Link` is gone; each holds a namespace and two TUN devices."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            if MODULE.encode() not in command:
+                continue
+            parent = json.loads(command[command.index(MODULE.encode()) + 2])["parent"]
+            actual = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError, KeyError):
+            continue
+        if actual != parent:  # re-parented: whoever made it died
+            found.append(int(entry.name))
+    return found
+
+
+def remove_leftovers() -> list[int]:
+    """End such relays, and with them their namespaces and devices. Returns their process ids."""
+    stale = leftovers()
+    for pid in stale:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 2
+    while stale and set(leftovers()) & set(stale) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return stale
+
+
+def devices() -> list[str]:
+    """Return the host ends of all emulated links on this machine."""
+    return sorted(name for _, name in socket.if_nameindex() if name.startswith(DEVICE))

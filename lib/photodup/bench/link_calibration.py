@@ -1,0 +1,84 @@
+"""Does the emulated link keep its promise? RTT from TCP handshakes, rate from one bulk transfer."""
+
+import contextlib
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+from photodup.bench.link import Link
+from photodup.bench.link_packets import MTU
+from photodup.bench.tcp import MSS_BYTES
+
+RTT_TOLERANCE_MS = 1.0
+RATE_TOLERANCE = 0.05
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # Linux; not in the socket module
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One checked corner of the link. Rates count IP bytes, as the request does."""
+
+    rtt_ms: float
+    rate_mbit_s: float
+    measured_rtt_ms: float
+    measured_rate_mbit_s: float
+    late_ms_p99: float
+
+    @property
+    def rtt_error_ms(self) -> float:
+        return self.measured_rtt_ms - self.rtt_ms
+
+    @property
+    def rate_error(self) -> float:
+        return self.measured_rate_mbit_s / self.rate_mbit_s - 1
+
+    @property
+    def holds(self) -> bool:
+        return abs(self.rtt_error_ms) <= RTT_TOLERANCE_MS and abs(self.rate_error) <= RATE_TOLERANCE
+
+
+def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5, handshakes: int = 9) -> Calibration:
+    """Measure what a link of this RTT and rate really does. Takes about 10 RTT + `seconds` + 1 s.
+
+    The transfer must be limited by the link alone: the first window fills the pipe, the receiver's buffer is
+    ample, and the sender's holds more than the pipe but less than pipe and queue, so nothing overflows. The
+    rate is the slope of the last `seconds` of arrivals.
+    """
+    pipe = rtt_ms * rate_mbit_s * 125
+    with Link(rtt_ms=rtt_ms, rate_mbit_s=rate_mbit_s, initcwnd=max(10, int(1.2 * pipe / MSS_BYTES))) as link:
+        measured_rtt_ms = link.measure_rtt_ms(handshakes)
+        link.report(reset=True)
+        rate = _bulk_rate_mbit_s(link, int(pipe), 10 * rtt_ms / 1000 + seconds, seconds)
+        late_ms = max(direction["late_ms_p99"] for direction in link.report().values())
+    return Calibration(rtt_ms, rate_mbit_s, measured_rtt_ms, rate, late_ms)
+
+
+def _bulk_rate_mbit_s(link: Link, pipe_bytes: int, total_s: float, last_s: float) -> float:
+    arrivals: list[tuple[float, int]] = []
+
+    def receive(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        buffer, total = bytearray(1 << 20), 0
+        with connection, contextlib.suppress(ConnectionResetError):
+            while got := connection.recv_into(buffer):
+                total += got
+                arrivals.append((time.perf_counter(), total))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 2 * pipe_bytes + (1 << 20))
+        receiver = threading.Thread(target=receive, args=(listener,))
+        receiver.start()
+        block = bytes(1 << 16)
+        with link.connect(listener.getsockname()[1]) as connection, contextlib.suppress(TimeoutError):
+            connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, int(0.8 * pipe_bytes) + (1 << 16))
+            started = time.perf_counter()
+            connection.settimeout(1.0)
+            while time.perf_counter() - started < total_s:
+                connection.send(block)
+            stopped = time.perf_counter()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # forget the rest
+        receiver.join()
+    inside = [(at, total) for at, total in arrivals if stopped - last_s <= at <= stopped]
+    (start, first), (end, last) = inside[0], inside[-1]
+    return (last - first) * 8e-6 / (end - start) * MTU / MSS_BYTES

@@ -1,0 +1,254 @@
+"""The process behind one emulated link: two TUN devices and a delay line between them.
+
+`link.Link` starts it as `python -m photodup.bench.link_relay FD CONFIG`; nobody else does. It owns every
+kernel object of the link (both TUN devices, the client's anonymous network namespace), so all of them vanish
+with it: at `Link`'s exit, when the control socket closes, or when its parent is gone.
+
+Kernel TCP runs at both ends. A packet is read from one TUN device, waits behind the earlier ones at the line
+rate, is dropped if the queue is full or if the dice say so, and is written to the other device half a round
+trip later. The host side is addressed as 127.0.0.1 (stateless translation below), so servers that listen on
+loopback only can be reached.
+
+To keep up at high rates the kernel hands over TCP super-packets (segmentation offload), never longer than
+`SUPERPACKET_MS` of line time, so that they do not blur the round trips. Loss and tail drop act on single
+segments all the same.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import math
+import os
+import random
+import select
+import socket
+import struct
+import sys
+import time
+from collections import deque
+
+from photodup.bench.link_packets import HEAD, MTU, VNET, rewrite_address, segments_of, split
+
+SUPERPACKET_MS = 0.25
+DEVICE = "pdup"
+LOOPBACK = socket.inet_aton("127.0.0.1")
+CLONE_NEWNET = 0x40000000
+TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
+
+
+class Line:
+    """One direction of the link: a queue in front of a wire of `rate_mbit_s`, `delay_s` long."""
+
+    def __init__(self, source: int, sink: int, config: dict, address_at: int, address: bytes, seed: int):
+        self.source, self.sink = source, sink
+        self.delay_s = config["rtt_ms"] / 2000
+        self.s_per_byte = 8e-6 / config["rate_mbit_s"] if config["rate_mbit_s"] else 0.0
+        self.queue_s = config["queue_bytes"] * self.s_per_byte
+        self.loss = config["loss"]
+        self.address_at, self.address = address_at, address
+        self.dice = random.Random(seed)
+        self.flying: deque[tuple[float, bytearray, bytes]] = deque()
+        self.free_at = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        self.bytes = self.segments = self.lost = self.overflowed = 0
+        self.late_ms: list[float] = []
+
+    def accept(self, frame: bytes, now: float) -> None:
+        """Queue a frame read at `now`, as a whole where all its segments survive."""
+        if frame[VNET.size] >> 4 != 4:  # IPv6 chatter of the kernel
+            return
+        count, size, _ = segments_of(frame)
+        self.free_at = max(self.free_at, now)
+        fits = self.free_at - now + size * self.s_per_byte <= self.queue_s or not self.s_per_byte
+        if fits and (not self.loss or all(self.dice.random() >= self.loss for _ in range(count))):
+            self._send(frame, size, count)
+        elif count == 1:
+            self.lost, self.overflowed = self.lost + fits, self.overflowed + (not fits)
+        elif not fits:  # some of the segments may fit
+            for part in split(frame):
+                self.accept(part, now)
+        else:  # at least one segment of this super-packet was lost: draw again, on condition of that
+            kept = [True] * count
+            while all(kept):
+                kept = [self.dice.random() >= self.loss for _ in range(count)]
+            self.lost += count - sum(kept)
+            for part, keep in zip(split(frame), kept, strict=True):
+                if keep:
+                    self._send(part, len(part) - VNET.size, 1)
+
+    def _send(self, frame: bytes, size: int, count: int) -> None:
+        self.free_at += size * self.s_per_byte
+        head = bytearray(frame[:HEAD])
+        rewrite_address(head, self.address_at, self.address)
+        self.flying.append((self.free_at + self.delay_s, head, frame[HEAD:]))
+        self.bytes, self.segments = self.bytes + size, self.segments + count
+
+    def deliver(self, now: float) -> None:
+        while self.flying and self.flying[0][0] <= now:
+            due, head, rest = self.flying.popleft()
+            with contextlib.suppress(OSError):  # a device going down at the end
+                os.writev(self.sink, (head, rest))
+            if len(self.late_ms) < 200_000:
+                self.late_ms.append((now - due) * 1000)
+
+    def report(self) -> dict:
+        late = sorted(self.late_ms)
+        return {
+            "bytes": self.bytes,
+            "segments": self.segments,
+            "lost": self.lost,
+            "overflowed": self.overflowed,
+            "late_ms_p99": late[int(len(late) * 0.99)] if late else 0.0,
+        }
+
+
+def open_tun(name: str, superpackets: bool) -> int:
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
+        fcntl.ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | (TUN_F_TSO4 if superpackets else 0))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def sysctl(name: str, value: str) -> None:
+    with open(f"/proc/sys/net/{name}", "w") as file:
+        file.write(value)
+
+
+def set_up(name: str, address: str, peer: str, config: dict, segments: int) -> str:
+    """Give the device of this thread's namespace its address, route and, where asked for, netem qdisc."""
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    if os.path.exists("/proc/sys/net/ipv6"):
+        sysctl(f"ipv6/conf/{name}/disable_ipv6", "1")
+    engine = "relay"
+    with IPRoute() as ip:
+        index = ip.link_lookup(ifname=name)[0]
+        # A long device queue: packets may be dropped by the modelled queue alone.
+        ip.link("set", index=index, mtu=MTU, txqlen=50_000, gso_max_segs=segments, state="up")
+        ip.addr("add", index=index, address=address, prefixlen=32)
+        metrics = {"initcwnd": config["initcwnd"], "cc_algo": config["congestion"]}
+        ip.route("add", dst=f"{peer}/32", oif=index, prefsrc=address, metrics=metrics)
+        if config["engine"] != "relay":
+            try:
+                flying = int(config["rtt_ms"] * config["rate_mbit_s"] * 125 / MTU) + 1000
+                ip.tc(
+                    "add",
+                    "netem",
+                    index,
+                    "1:",
+                    delay=int(config["rtt_ms"] * 500),
+                    loss=config["loss"] * 100,
+                    limit=flying,
+                )
+                # The rate as a child: pyroute2 0.9.7 sends netem's own `rate` in a form that is refused.
+                rate = {
+                    "rate": int(config["rate_mbit_s"] * 125_000),
+                    "burst": 64 * MTU,
+                    "limit": config["queue_bytes"],
+                }
+                ip.tc("add", "tbf", index, "10:", parent="1:1", **rate)
+                engine = "netem"
+            except NetlinkError as error:
+                if error.code != errno.ENOENT or config["engine"] == "netem":
+                    raise
+        if name != DEVICE:
+            return engine
+        ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
+    return engine
+
+
+def build(config: dict) -> tuple[int, int, str, str, str]:
+    """Make both ends. Returns (host TUN, client TUN, host address, client address, engine)."""
+    segments = max(1, int(config["rate_mbit_s"] * 1e3 * SUPERPACKET_MS / 8 / MTU))
+    for number in range(64):  # the first free name, which also reserves its four addresses
+        try:
+            host = open_tun(f"{DEVICE}{number}", segments > 1)
+            break
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+    else:
+        raise OSError(errno.EBUSY, "all 64 emulated links are in use")
+    here, there = f"198.18.{number}.1", f"198.18.{number}.2"  # RFC 2544: reserved for benchmarks
+    device = f"{DEVICE}{number}"
+    sysctl(f"ipv4/conf/{device}/route_localnet", "1")
+    engine = set_up(device, here, there, config, segments)
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "unshare")
+    client = open_tun(DEVICE, segments > 1)
+    set_up(DEVICE, there, here, config, segments)
+    sysctl("ipv4/tcp_slow_start_after_idle", str(int(config["slow_start_after_idle"])))
+    sysctl("ipv4/tcp_no_metrics_save", "1")  # else a connection inherits what an earlier one learned
+    return host, client, here, there, engine
+
+
+def run(control: socket.socket, lines: tuple[Line, Line], parent: int) -> None:
+    """Shuttle packets until the parent closes the control socket or is gone."""
+    by_source = {line.source: line for line in lines}
+    wait_on = [*by_source, control]
+    clock = time.monotonic
+    while True:
+        due = min((line.flying[0][0] for line in lines if line.flying), default=math.inf)
+        ready, _, _ = select.select(wait_on, [], [], min(max(due - clock(), 0.0), 1.0))
+        if not ready and os.getppid() != parent:
+            return
+        for source in ready:
+            if source is control:
+                message = control.recv(64)
+                if not message:
+                    return
+                control.sendall(json.dumps([line.report() for line in lines]).encode() + b"\n")
+                if message == b"reset\n":
+                    for line in lines:
+                        line.reset()
+                continue
+            line = by_source[source]
+            for _ in range(32):
+                try:
+                    frame = os.read(source, 65_600)
+                except BlockingIOError:
+                    break
+                line.accept(frame, clock())
+                line.deliver(clock())
+        now = clock()
+        for line in lines:
+            line.deliver(now)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    config = json.loads(sys.argv[2])
+    try:
+        host, client, here, there, engine = build(config)
+    except Exception as error:  # told to the parent, which words it
+        reply = {"error": f"{type(error).__name__}: {error}", "errno": getattr(error, "errno", None)}
+        control.sendall(json.dumps(reply).encode() + b"\n")
+        return
+    with contextlib.suppress(OSError):  # better timing on a busy machine, not a condition
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    if engine == "netem":  # the kernel delays; this process only carries and translates
+        config |= {"rtt_ms": 0, "rate_mbit_s": 0, "loss": 0}
+    lines = (
+        Line(client, host, config, 16, LOOPBACK, config["seed"]),
+        Line(host, client, config, 12, socket.inet_aton(here), config["seed"] + 1),
+    )
+    reply = {"address": here, "client_address": there, "engine": engine}
+    namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
+    socket.send_fds(control, [json.dumps(reply).encode() + b"\n"], [namespace])
+    os.close(namespace)
+    run(control, lines, config["parent"])
+
+
+if __name__ == "__main__":
+    main()

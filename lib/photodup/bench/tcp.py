@@ -1,0 +1,155 @@
+"""What the kernel says about one TCP connection, and a plain server when only the network is of interest.
+
+A request's record carries `request_info(before, after)`: what the connection looked like when the request
+ended, and what happened on it meanwhile. Field order: `struct tcp_info` in Linux' include/uapi/linux/tcp.h;
+it only ever grows at the end, so fields that an older kernel does not return are absent from the result.
+"""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from typing import Self
+
+from photodup.errors import PhotodupError
+
+MSS_BYTES = 1448  # 1500 − 20 (IPv4) − 20 (TCP) − 12 (timestamps)
+_REPLY = b"k"
+_LENGTH = struct.Struct("!Q")
+
+_FIELDS = struct.Struct("=8B24I4Q6I4Q2I2Q4I")
+_NAMES = (
+    *("state", "ca_state", "retransmits", "probes", "backoff", "options", "wscale", "flags"),
+    *("rto_us", "ato_us", "snd_mss", "rcv_mss", "unacked", "sacked", "lost", "retrans", "fackets"),
+    *(
+        "last_data_sent_ms",
+        "last_ack_sent_ms",
+        "last_data_recv_ms",
+        "last_ack_recv_ms",
+        "pmtu",
+        "rcv_ssthresh",
+    ),
+    *("rtt_us", "rttvar_us", "snd_ssthresh", "snd_cwnd", "advmss", "reordering", "rcv_rtt_us", "rcv_space"),
+    "total_retrans",
+    *("pacing_rate", "max_pacing_rate", "bytes_acked", "bytes_received"),
+    *("segs_out", "segs_in", "notsent_bytes", "min_rtt_us", "data_segs_in", "data_segs_out"),
+    *("delivery_rate", "busy_us", "rwnd_limited_us", "sndbuf_limited_us"),
+    *("delivered", "delivered_ce"),
+    *("bytes_sent", "bytes_retrans"),
+    *("dsack_dups", "reord_seen", "rcv_ooopack", "snd_wnd"),
+)
+
+
+def tcp_info(connection: socket.socket) -> dict[str, int]:
+    """Return the kernel's `tcp_info` of a connection (Linux); windows in segments of `snd_mss`.
+
+    Raises:
+        PhotodupError: not a TCP socket, or not Linux.
+    """
+    try:
+        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
+    except (AttributeError, OSError) as error:
+        raise PhotodupError(f"TCP_INFO needs a TCP socket on Linux: {error}.") from None
+    values = _FIELDS.unpack(raw.ljust(_FIELDS.size, b"\0"))
+    sizes = [1] * 8 + [4] * 24 + [8] * 4 + [4] * 6 + [8] * 4 + [4] * 2 + [8] * 2 + [4] * 4
+    known, at = {}, 0
+    for name, value, size in zip(_NAMES, values, sizes, strict=True):
+        at += size
+        if at <= len(raw):
+            known[name] = value
+    return known
+
+
+def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
+    """Return the columns that a request adds to its record: state at its end, and what happened during it."""
+
+    def during(name: str) -> int:
+        return after.get(name, 0) - before.get(name, 0)
+
+    return {
+        "tcp_cwnd_before": before.get("snd_cwnd", 0),
+        "tcp_cwnd": after["snd_cwnd"],
+        "tcp_rtt_ms": after["rtt_us"] / 1000,
+        "tcp_min_rtt_ms": after.get("min_rtt_us", 0) / 1000,
+        "tcp_retransmits": during("total_retrans"),
+        "tcp_busy_ms": during("busy_us") / 1000,
+        "tcp_rwnd_limited_ms": during("rwnd_limited_us") / 1000,
+        "tcp_sndbuf_limited_ms": during("sndbuf_limited_us") / 1000,
+    }
+
+
+def congestion(connection: socket.socket) -> str:
+    """Return the congestion control of a connection, e.g. `cubic`."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).partition(b"\0")[0].decode()
+
+
+def set_congestion(connection: socket.socket, name: str) -> None:
+    """Choose the congestion control of a socket. Connect first: a route that names one overrides it.
+
+    Raises:
+        PhotodupError: the kernel does not offer it.
+    """
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except OSError as error:
+        raise PhotodupError(
+            f"No congestion control {name!r} here ({error.strerror}): choose from {available_congestion()}."
+        ) from None
+
+
+def available_congestion() -> list[str]:
+    with open("/proc/sys/net/ipv4/tcp_available_congestion_control") as file:
+        return file.read().split()
+
+
+class ByteSink:
+    """A server on 127.0.0.1 that reads a length and as many bytes, then answers one byte: it takes no
+    time."""
+
+    def __enter__(self) -> Self:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._open.add(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        buffer = memoryview(bytearray(1 << 20))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError), connection:
+            while len(head := connection.recv(_LENGTH.size, socket.MSG_WAITALL)) == _LENGTH.size:
+                (left,) = _LENGTH.unpack(head)
+                while left > 0 and (got := connection.recv_into(buffer[: min(left, len(buffer))])):
+                    left -= got
+                if left:
+                    break
+                connection.sendall(_REPLY)
+        self._open.discard(connection)
+
+
+def send_to_sink(connection: socket.socket, payload: bytes) -> float:
+    """Send `payload` to a `ByteSink` and wait for its answer. Returns milliseconds."""
+    started = time.perf_counter()
+    connection.sendall(
+        _LENGTH.pack(len(payload)) + payload if len(payload) < 1e5 else _LENGTH.pack(len(payload))
+    )
+    if len(payload) >= 1e5:
+        connection.sendall(payload)
+    if connection.recv(1) != _REPLY:
+        raise PhotodupError("The byte sink closed the connection before it had everything.")
+    return (time.perf_counter() - started) * 1000

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from photodup.bench.link import Link
+from photodup.bench.link import Link, LinkSpec
 from photodup.bench.link_packets import MTU
 from photodup.bench.tcp import MSS_BYTES
 
@@ -46,7 +46,13 @@ def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5, handsh
     rate is the slope of the last `seconds` of arrivals.
     """
     pipe = rtt_ms * rate_mbit_s * 125
-    with Link(rtt_ms=rtt_ms, rate_mbit_s=rate_mbit_s, initcwnd=max(10, int(1.2 * pipe / MSS_BYTES))) as link:
+    spec = LinkSpec(
+        rtt_ms=rtt_ms,
+        rate_mbit_s=rate_mbit_s,
+        initcwnd=max(10, int(1.2 * pipe / MSS_BYTES)),
+        queue_ms=max(20.0, 2 * rtt_ms),
+    )
+    with Link(spec) as link:
         measured_rtt_ms = link.measure_rtt_ms(handshakes)
         link.report(reset=True)
         rate = _bulk_rate_mbit_s(link, int(pipe), 10 * rtt_ms / 1000 + seconds, seconds)
@@ -71,7 +77,7 @@ def _bulk_rate_mbit_s(link: Link, pipe_bytes: int, total_s: float, last_s: float
         receiver.start()
         block = bytes(1 << 16)
         with link.connect(listener.getsockname()[1]) as connection, contextlib.suppress(TimeoutError):
-            connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, int(0.8 * pipe_bytes) + (1 << 16))
+            connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, int(1.2 * pipe_bytes) + (1 << 16))
             started = time.perf_counter()
             connection.settimeout(1.0)
             while time.perf_counter() - started < total_s:

@@ -1,0 +1,73 @@
+"""The model in this process: what a server is compared with when it costs nothing to reach it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.adapters import split_backend
+from photodup.bench.wires import pixels
+from photodup.embedding.imaging import normalize
+
+
+class _Local:
+    is_async, can_reconnect = False, False
+    backend: str
+
+    def describe(self) -> dict[str, Any]:
+        return {"backend": self.backend, **split_backend(self.backend), "channel": None}
+
+    def prepare(self, photos: Sequence[bytes]) -> np.ndarray:
+        return normalize(pixels(photos))
+
+    def payload_bytes(self, prepared: np.ndarray) -> int:
+        return 0  # nothing crosses a network
+
+    def open(self) -> "_Local":
+        return self
+
+    def decode(self, answer: np.ndarray) -> np.ndarray:
+        return answer
+
+    def close(self) -> None:
+        """The model is the caller's, or goes with this object."""
+
+
+class LocalPyTorch(_Local):
+    """PyTorch.
+
+    Args:
+        model: an `ImageModel`; loaded by MODEL_NAME and MODEL_PRETRAINED when not given.
+    """
+
+    backend = "local-pytorch"
+
+    def __init__(self, model: Any = None) -> None:
+        if model is None:
+            from photodup.embedding.model import load_model
+
+            model = load_model()
+        self._model = model
+
+    def request(self, prepared: np.ndarray) -> np.ndarray:
+        return self._model.embed(prepared)
+
+
+class LocalOnnx(_Local):
+    """ONNX Runtime.
+
+    Args:
+        path: the exported fp32 graph.
+        providers: execution providers; the CPU's unless given.
+    """
+
+    backend = "local-onnx"
+
+    def __init__(self, path: Path | str, providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
+        import onnxruntime
+
+        self._session = onnxruntime.InferenceSession(str(path), providers=list(providers))
+
+    def request(self, prepared: np.ndarray) -> np.ndarray:
+        return self._session.run(["embedding"], {"image": prepared})[0]

@@ -1,0 +1,151 @@
+"""A thin HTTP/1.1 client connection: one socket, one request at a time, as little Python as possible.
+
+Load generators must not measure themselves. The well-known clients cost several times what a blocking socket
+and the C parser of `httptools` cost, and less than a quarter of wrk's rate remains with them
+(`python -m photodup.bench.engine_bench` prints the comparison). Connecting is explicit, which the connection
+policies of a measurement need. Not thread-safe: each worker has its own.
+"""
+
+import socket
+import struct
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import httptools
+
+from photodup.errors import PhotodupError
+
+RECEIVE_BYTES = 1 << 16
+
+
+class HttpError(PhotodupError):
+    """The server answered with a status other than 200, or not in HTTP."""
+
+
+class HttpConnection:
+    """One TCP connection to one server.
+
+    Args:
+        url: `http://host:port`; a path in it is put before every request's path.
+        timeout_s: per send or receive; kept by the kernel (SO_RCVTIMEO), which costs no extra system call.
+        congestion: TCP congestion control of the socket (`cubic`, `bbr`); None leaves the system's.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 60.0, congestion: str | None = None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme != "http" or not parts.hostname:
+            raise PhotodupError(f"{url!r} is not a server address: write http://host:port.")
+        self._address = (parts.hostname, parts.port or 80)
+        self._host_header = parts.netloc
+        self._prefix = parts.path.rstrip("/")
+        self._timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        self._congestion = congestion
+        self.socket: socket.socket | None = None
+        self._buffer = bytearray(RECEIVE_BYTES)
+
+    def head(self, method: str, path: str, length: int, headers: Mapping[str, str] | None = None) -> bytes:
+        """Return the bytes before the body; made once per payload, outside the timed span."""
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}"]
+        lines += [f"Content-Length: {length}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+    def connect(self) -> None:
+        """Open the connection now; nothing when it is open already."""
+        if self.socket is not None:
+            return
+        family = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
+        connection = socket.socket(family[0], socket.SOCK_STREAM)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._congestion:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, self._timeval)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._timeval)
+            connection.connect(family[4])
+        except BlockingIOError:
+            connection.close()
+            raise TimeoutError("the server did not accept the connection in time") from None
+        except OSError:
+            connection.close()
+            raise
+        self.socket = connection
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+    def request(self, head: bytes, body: bytes = b"") -> tuple[Mapping[str, str], bytes]:
+        """Send one request and return headers (lower-case names) and body of the answer.
+
+        The connection is opened when needed and closed after an error, so that the next request starts clean.
+
+        Raises:
+            HttpError: status other than 200, or no HTTP.
+            OSError: the connection failed; TimeoutError when the server took too long.
+        """
+        try:
+            self.connect()
+            self._send(head, body)
+            answer = self._receive()
+        except BlockingIOError:
+            self.close()
+            raise TimeoutError("the server did not answer in time") from None
+        except httptools.HttpParserError as error:
+            self.close()
+            raise HttpError(f"The server's answer is not HTTP: {error}.") from None
+        except OSError:
+            self.close()
+            raise
+        if not answer.keep_alive:
+            self.close()
+        if answer.status != 200:
+            said = bytes(answer.body[:200]).decode("utf-8", "replace").strip()
+            raise HttpError(f"The server answered {answer.status}: {' '.join(said.split())}")
+        return answer.headers, bytes(answer.body)
+
+    def _send(self, head: bytes, body: bytes) -> None:
+        """Head and body leave in one system call, hence in as few segments as possible."""
+        sent = self.socket.sendmsg((head, body)) if body else self.socket.send(head)
+        if sent < len(head):
+            self.socket.sendall(head[sent:])
+            sent = len(head)
+        if sent - len(head) < len(body):
+            self.socket.sendall(memoryview(body)[sent - len(head) :])
+
+    def _receive(self) -> "_Answer":
+        answer = _Answer()
+        view = memoryview(self._buffer)
+        while not answer.complete:
+            received = self.socket.recv_into(self._buffer)
+            if not received:
+                raise ConnectionResetError("the server closed the connection before it had answered")
+            answer.parser.feed_data(view[:received])
+        answer.finish()
+        return answer
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.status, self.keep_alive, self.complete = 0, True, False
+
+    def finish(self) -> None:
+        """Parser and answer hold each other; without this each request would wait for a collector."""
+        self.keep_alive = self.parser.should_keep_alive()
+        self.parser = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self.parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.complete = True

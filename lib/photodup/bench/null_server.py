@@ -1,0 +1,105 @@
+"""A real HTTP server that does nothing, with planted delays: what the load generator is checked against.
+
+    python -m photodup.bench.null_server --delay-ms 5 --stall-after-s 2 --stall-s 1.4
+
+Prints its port on the first line. POST anything; the answer is a fixed JSON body.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import httptools
+
+BODY = b'{"embeddings": [[' + b", ".join([b"0.044194173"] * 512) + b"]]}"
+
+
+class NullProtocol(asyncio.Protocol):
+    """Answers each request after a delay; the stall blocks everybody, as a garbage collector would."""
+
+    def __init__(self, options: argparse.Namespace, state: dict) -> None:
+        self.options, self.state = options, state
+        self.answer = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+            options.status,
+            len(BODY),
+            BODY,
+        )
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.parser = httptools.HttpRequestParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_message_complete(self) -> None:
+        options, state = self.options, self.state
+        state["requests"] += 1
+        now = time.monotonic()
+        state.setdefault("first", now)
+        if options.die_after and state["requests"] > options.die_after:
+            os._exit(1)
+        if options.stall_s and not state.get("stalled") and now - state["first"] > options.stall_after_s:
+            state["stalled"] = True
+            time.sleep(options.stall_s)
+        if options.delay_ms:
+            asyncio.get_running_loop().call_later(options.delay_ms / 1000, self._write)
+        else:
+            self._write()
+
+    def _write(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(self.answer)
+
+
+async def serve(options: argparse.Namespace) -> None:
+    state = {"requests": 0}
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: NullProtocol(options, state), options.host, options.port)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextlib.contextmanager
+def running(**options: float) -> Iterator[str]:
+    """Run the server in its own process (so that it shares no interpreter lock); gives its URL.
+
+    Args:
+        options: the command line's options, `delay_ms=5`.
+    """
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    process = subprocess.Popen([sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE)
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--stall-after-s", type=float, default=1.0, help="after the first request")
+    parser.add_argument("--stall-s", type=float, default=0.0)
+    parser.add_argument("--die-after", type=int, default=0, help="exit at this many requests")
+    parser.add_argument("--status", type=int, default=200)
+    options = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        if options.delay_ms:  # uvloop rounds timers to whole milliseconds
+            asyncio.run(serve(options))
+        else:
+            import uvloop
+
+            uvloop.run(serve(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The timed loops: one worker, one connection, one request at a time; blocking or in an event loop.
+
+A request is timed in four readings of one clock: photographs in hand, prepared, answered, embedding in hand.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.adapters import Adapter, Connection
+
+clock = time.perf_counter
+READINGS = ("due", "picked", "begun", "prepared", "answered", "done")
+
+
+@dataclass
+class Window:
+    """What the workers of one point share. Lists are appended to by one worker each; nothing is locked."""
+
+    adapter: Adapter
+    requests: list[Any]  # photographs of each request, or requests prepared ahead
+    prepared_ahead: bool
+    new_connection: bool
+    idle_s: float
+    batch: int
+    schedule_s: np.ndarray | None = None  # open loop: when each request is due, seconds after `started`
+    started: float = 0.0
+    stop_at: float | None = None  # a closed loop begins nothing after this; an open loop, nothing due later
+    give_up_at: float = float("inf")  # an open loop's backlog is not worked off beyond this
+    samples: list[list[tuple[float, ...]]] = field(default_factory=list)  # rows of `READINGS`
+    errors: list[tuple[float, str]] = field(default_factory=list)
+    turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
+
+    def answered(self) -> int:
+        return sum(map(len, self.samples))
+
+    def common_error(self) -> str:
+        return Counter(text for _, text in self.errors).most_common(1)[0][0] if self.errors else ""
+
+    def next_due(self) -> tuple[int, float]:
+        """Return the next request's number and when it is due: now, in a closed loop."""
+        number = next(self.turn)
+        if self.schedule_s is None:
+            return number, clock()
+        if number >= len(self.schedule_s):
+            return number, float("inf")
+        return number, self.started + float(self.schedule_s[number])
+
+    def is_over(self, due: float) -> bool:
+        """Say whether a request due then is no longer part of the point."""
+        return (self.stop_at is not None and due >= self.stop_at) or clock() >= self.give_up_at
+
+    def check(self, embedding: np.ndarray) -> None:
+        if embedding.ndim != 2 or len(embedding) != self.batch:
+            raise ValueError(f"{self.batch} embeddings were asked for, the shape is {embedding.shape}")
+
+
+def run_blocking(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:
+    """Work until the point is over."""
+    adapter, failures = window.adapter, 0
+    ready.wait()
+    while True:
+        number, due = window.next_due()
+        picked = clock()
+        if window.idle_s:
+            due = picked = clock() + window.idle_s
+        while (left := due - clock()) > 0 and not window.is_over(due):
+            time.sleep(min(left, 0.1))
+        if window.is_over(due):
+            return
+        begun = clock()
+        request = window.requests[number % len(window.requests)]
+        try:
+            if not window.prepared_ahead:
+                request = adapter.prepare(request)
+            prepared = clock()
+            answer = connection.request(request)
+            answered = clock()
+            window.check(connection.decode(answer))
+            samples.append((due, picked, begun, prepared, answered, clock()))
+            failures = 0
+        except Exception as error:  # any failure of a server is a failed request, whatever its kind
+            window.errors.append((clock(), describe_error(error)))
+            connection.close()
+            failures += 1
+            time.sleep(min(0.01 * 2**failures, 0.5))
+        if window.new_connection:
+            connection.close()
+
+
+async def run_in_loop(window: Window, connection: Connection, samples: list) -> None:
+    """The same loop as `run_blocking` for a client library that is asynchronous."""
+    adapter, failures = window.adapter, 0
+    while True:
+        number, due = window.next_due()
+        picked = clock()
+        if window.idle_s:
+            due = picked = clock() + window.idle_s
+        while (left := due - clock()) > 0 and not window.is_over(due):
+            await asyncio.sleep(min(left, 0.1))
+        if window.is_over(due):
+            return
+        begun = clock()
+        request = window.requests[number % len(window.requests)]
+        try:
+            if not window.prepared_ahead:  # in a thread: preparing must not hold up the other requests
+                request = await asyncio.to_thread(adapter.prepare, request)
+            prepared = clock()
+            answer = await connection.request(request)
+            answered = clock()
+            window.check(connection.decode(answer))
+            samples.append((due, picked, begun, prepared, answered, clock()))
+            failures = 0
+        except Exception as error:
+            window.errors.append((clock(), describe_error(error)))
+            failures += 1
+            await asyncio.sleep(min(0.01 * 2**failures, 0.5))
+
+
+def describe_error(error: BaseException) -> str:
+    """One line for a record."""
+    details = getattr(error, "details", None)  # gRPC keeps its sentence there
+    text = details() if callable(details) else str(error)
+    return f"{type(error).__name__}: {' '.join(str(text).split())[:300]}"

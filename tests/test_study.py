@@ -88,7 +88,7 @@ def test_what_passed_is_not_run_again_until_its_code_changes(project):
 def test_a_failing_notebook_is_reported_and_the_others_still_run(project):
     write_notebook(project / "notebooks" / "00_bad.ipynb", "raise ValueError('the reason')")
 
-    bad, good = study(project)
+    good, bad = study(project)  # 00 is run last: it quotes the others
 
     assert (bad.status, good.status) == ("failed", "passed")
     assert "the reason" in bad.error

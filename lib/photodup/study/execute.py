@@ -175,6 +175,7 @@ def run_study(
     for key in parameters or {}:
         if not any(key in declared_parameters(path) for path in chosen):
             raise PhotodupError(f"No chosen notebook has a parameter {key}: see `photodup study parameters`.")
+    chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
     plan = [(path, *_plan(path, name, sizes, parameters or {})) for path in chosen]
     directory = project_root() / "results" / name
     done = {} if again else _read_outcomes(directory)
@@ -208,7 +209,7 @@ def run_study(
                 mark = "[green]passed[/]" if outcome.status == "passed" else f"[red]{outcome.status}[/]"
                 progress.update(bar, description=f"{path.stem} {mark}", total=1, completed=1)
                 if outcome.error:
-                    console.print(f"[red]{path.name}[/]\n{outcome.error}", highlight=False, markup=False)
+                    console.print(f"{path.name}\n{outcome.error}", style="red", highlight=False, markup=False)
     index = write_report(name)
     console.print(f"\nReport: {index}", soft_wrap=True, highlight=False)
     return [outcomes[path.stem] for path in chosen]

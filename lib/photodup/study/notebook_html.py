@@ -5,6 +5,7 @@ nbconvert's own HTML templates load MathJax and RequireJS from a CDN and weigh 3
 
 from __future__ import annotations
 
+import base64
 import html
 import re
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+
+from photodup.paths import project_root
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -43,8 +46,9 @@ def render_notebook(notebook: Path, run: str) -> str:
     from pygments.formatters import HtmlFormatter
 
     cells = [cell for cell in map(_cell, nbformat.read(notebook, as_version=4).cells) if cell]
+    images = project_root() / "notebooks"
     for cell in cells:
-        cell.html = Markup(cell.html)
+        cell.html = Markup(_embed_images(cell.html, images))
         cell.outputs = [Markup(output) for output in cell.outputs]
     styles = HtmlFormatter(style="friendly").get_style_defs(".highlight")
     return (
@@ -67,6 +71,19 @@ def _cell(cell: Any) -> Cell | None:
 
     source = highlight(cell.source, PythonLexer(), HtmlFormatter())
     return Cell("code", source, [text for text in map(_output, cell.outputs) if text])
+
+
+def _embed_images(page: str, folder: Path) -> str:
+    """Put the pictures that prose links to (`images/...`) into the page itself."""
+
+    def data_uri(match: re.Match) -> str:
+        path = folder / match.group(1)
+        kind = {".svg": "image/svg+xml", ".png": "image/png"}.get(path.suffix)
+        if kind is None or not path.is_file():
+            return match.group(0)
+        return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
+
+    return re.sub(r'src="(images/[\w./-]+)"', data_uri, page)
 
 
 def _output(output: Any) -> str:

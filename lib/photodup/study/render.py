@@ -26,7 +26,7 @@ def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> 
     Raises:
         PhotodupError: a cell failed; names the notebook and the error.
     """
-    paths = notebooks(only)
+    paths = sorted(notebooks(only), key=lambda path: path.name.startswith("00"))  # it quotes the others
     for path in paths:
         _render(path, cell_timeout_s)
     return paths

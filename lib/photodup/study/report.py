@@ -13,8 +13,9 @@ import nbformat
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.execute import notebooks
 from photodup.study.notebook_html import environment, render_notebook
-from photodup.study.run import describe_machine, describe_weights, read_environment
+from photodup.study.run import REFERENCE, describe_machine, describe_weights, read_environment
 
 
 def write_report(run: str) -> Path:
@@ -29,8 +30,11 @@ def write_report(run: str) -> Path:
         raise PhotodupError(
             f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
         )
-    for executed in sorted((directory / "notebooks").glob("*.ipynb")):
-        executed.with_suffix(".html").write_text(render_notebook(executed, run), encoding="utf-8")
+    for source in notebooks():
+        if executed := executed_notebook(run, source):
+            page = directory / "notebooks" / f"{source.stem}.html"
+            page.parent.mkdir(exist_ok=True)
+            page.write_text(render_notebook(executed, run), encoding="utf-8")
     env = read_environment(directory)
     records = sorted((directory / "records").glob("*.json"))
     page = (
@@ -53,24 +57,36 @@ def write_report(run: str) -> Path:
     return index
 
 
+def executed_notebook(run: str, source: Path) -> Path | None:
+    """Return the executed copy of a notebook in `run`: for the reference run, the committed notebook itself."""
+    if run == REFERENCE:
+        stamped = nbformat.read(source, as_version=4).metadata.get("photodup", {})
+        if stamped.get("run") == REFERENCE:
+            return source
+    path = project_root() / "results" / run / "notebooks" / source.name
+    return path if path.is_file() else None
+
+
 def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
     """Yield title, question, this run's answer and state of every numbered notebook.
 
     The answer is what the cell tagged `answer` printed in this run, never the prose of another one.
     """
-    directory = project_root() / "results" / run
-    outcomes = {row["notebook"]: row for row in _read_json(directory / "study.json", [])}
-    for source in sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        executed = directory / "notebooks" / source.name
+    outcomes = {
+        row["notebook"]: row for row in _read_json(project_root() / "results" / run / "study.json", [])
+    }
+    for source in notebooks():
+        executed = executed_notebook(run, source)
         opening = nbformat.read(source, as_version=4).cells[0].source
         outcome = outcomes.get(source.stem, {})
         yield {
+            "stem": source.stem,
             "title": _first(r"^#\s*(.+)$", opening) or source.stem,
-            "question": _first(r"\*\*Question[.:]?\*\*[.:]?\s*(.+?)(?:\n\s*\n|\Z)", opening),
-            "answer": printed_answer(executed) if executed.is_file() else "",
+            "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
+            "answer": printed_answer(executed) if executed else "",
             "status": outcome.get("status", "not_run"),
             "seconds": outcome.get("seconds"),
-            "href": f"notebooks/{source.stem}.html" if executed.is_file() else "",
+            "href": f"notebooks/{source.stem}.html" if executed else "",
         }
 
 

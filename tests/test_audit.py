@@ -1,0 +1,125 @@
+"""The internal audit: every verdict is computed, so other rows give another one."""
+
+import pytest
+
+from photodup.study import audit, audit_method, audit_speed
+from photodup.study.published import PublishedError, load_measurements
+
+ROWS = load_measurements()
+FINDINGS = audit.run_all(ROWS)
+
+
+def changed(**values):
+    rows = ROWS.copy()
+    for row_id, value in values.items():
+        assert row_id in rows.index
+        rows.loc[row_id, "value"] = value
+    return rows
+
+
+def test_all_checks_speak():
+    assert list(FINDINGS) == [f"E{n}" for n in range(1, 22)]
+    for name, finding in FINDINGS.items():
+        assert finding.check == name and finding.sentence.endswith(".") and len(finding.table) >= 1
+        assert finding.claim in finding._repr_markdown_()
+    assert audit.summary(FINDINGS)["verdict"].value_counts().to_dict() == {
+        "does not stand": 20,
+        "not arithmetic": 1,
+    }
+
+
+WOULD_STAND = {  # what the rows would have to say for the claim to survive
+    "E1": {"step7_a100_onnx_http_c16_throughput": 6.5, "step6a_a100_pytorch_b1": 42.0},
+    "E2": {f"step5a_triton_b{n}_mean": n * 7.0 for n in (1, 4, 8, 16, 32)},
+    "E3": {"step6a_a100_onnx_gpu_compute": 1.0},
+    "E4": {"step6a_a100_trt_gpu_compute": 3.7, "step7_a100_trt_http_gpu_compute": 3.7},
+    "E6": {
+        f"step6b_c{n}_p50": n / ROWS.at[f"step6b_c{n}_throughput", "value"] * 1000
+        for n in (1, 4, 8, 16, 32, 64, 128)
+    },
+    "E7": {"queue_delay_step5a": 0.1},
+    "E9": {"step5a_pytorch_concurrent": 120.0},
+    "E10": {"step7_rtx4090_pytorch_c16_throughput": 90.0},
+    "E11": {"step7_rtx4090_trt_grpc_gpu_compute": 7.7, "step7_rtx4090_onnx_grpc_gpu_compute": 8.6},
+    "E12": {"k8s_quota_limits": 12.0},
+    "E14": {"step7_a100_onnx_http_b32_throughput": 32.0},
+    "E15": {"step5a_binary_encode_b1": 0.1, "step5a_triton_b32_mean": 1000.0},
+    "E17": {"wire_jpeg_payload": 121_000.0},
+    "E19": {"step5a_cpu_b32_latency": 31.0},
+    "E20": {"step6a_rtx4080_trt_gpu_compute": 2.7},
+    "E21": {
+        "step7_rtx4090_trt_http_b32_throughput": 5.0,
+        "step7_a100_pytorch_c16_throughput": 60.0,
+        "step7_a100_trt_http_c16_throughput": 50.0,
+        "step7_rtx4090_trt_http_c16_throughput": 40.0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", [n for n in WOULD_STAND if n != "E14"])
+def test_other_rows_turn_the_verdict(name):
+    assert FINDINGS[name].stands is False
+    other = audit.CHECKS[name](changed(**WOULD_STAND[name]))
+    assert other.stands is True
+    assert other.sentence != FINDINGS[name].sentence
+
+
+def test_a_repeat_that_agrees_leaves_fewer_effects_below_it():
+    agreed = audit_method.repeat_spread(changed(**WOULD_STAND["E14"]))
+    assert "4 of 4" in FINDINGS["E14"].sentence and "4 of 4" not in agreed.sentence
+
+
+def test_assumptions_are_parameters():
+    assert audit_speed.littles_law(ROWS, tolerance=2.0).stands
+    assert audit_speed.queue_delay(ROWS, delay_ms=0.0).stands
+    assert audit_method.protective_probe(ROWS, unready=0).stands
+    assert audit_method.laptop_against_gpu(ROWS, laptop_watts=0).stands
+    assert audit_method.connection_policy(ROWS, rtt_ms=1e-6, rate_mb_per_s=1e9).stands
+    assert (
+        audit_method.json_factor(ROWS, fastest_copy_gb_per_s=100).stands is False
+    )  # the path still differed
+    near = audit_speed.bandwidth_or_round_trips(ROWS, rtt_ms=1.0)
+    assert near.table["round_trips_give_ms"].max() < 30
+
+
+def test_a_same_workload_would_make_the_gpu_ratio_a_ratio():
+    rows = ROWS.copy()
+    rows.loc["step6a_rtx4080_onnx_b32_throughput", ["scenario", "batch", "concurrency"]] = [
+        "closed_loop",
+        1,
+        32,
+    ]
+    assert audit_speed.multi_gpu_scaling(rows).stands is True
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "expected"),
+    [
+        ("E1", "round_trips_give_ms", [190.1, 65.1, 190.1]),
+        ("E6", "mean_by_littles_law_ms", [294, 364, 396, 502, 741, 1711, 3450]),
+        ("E12", "cpu_limits", [4, 8, 12]),
+        ("E19", "throughput_gain", [1, 1.46, 1.56, 1.65, 1.64]),
+    ],
+)
+def test_known_numbers(name, column, expected):
+    """Worked by hand from the documents."""
+    assert list(FINDINGS[name].table[column]) == pytest.approx(expected, rel=0.005)
+
+
+def test_sentences_carry_the_numbers():
+    for name, words in {
+        "E2": ("0.050 TFLOP/s", "0.26%", "R² 0.983"),
+        "E3": ("2.3 to 3.4", "12.9"),
+        "E5": ("613 images/s", "7% busy", "208 Mb/s"),
+        "E6": ("103 requests", "1.29 images"),
+        "E10": ("0.4%",),
+        "E12": ("at most 4", "14"),
+        "E14": ("5.3 times",),
+    }.items():
+        for word in words:
+            assert word in FINDINGS[name].sentence, (name, word)
+
+
+def test_a_dropped_row_is_an_error_not_a_guess():
+    with pytest.raises(PublishedError, match="step6b_requests"):
+        audit_speed.multi_gpu_scaling(ROWS.drop(index="step6b_requests"))

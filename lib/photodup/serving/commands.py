@@ -85,7 +85,7 @@ def render(
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
     from photodup.serving.embedded import export_models
-    from photodup.serving.triton_config import render_repository
+    from photodup.serving.triton_repository import render_repository
 
     made = export_models()
     print(

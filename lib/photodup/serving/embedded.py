@@ -15,7 +15,7 @@ from photodup.paths import build_dir
 from photodup.serving.endpoints import Endpoints, from_ports
 from photodup.serving.ports import claim_ports
 from photodup.serving.process import ServerProcess
-from photodup.serving.triton_config import render_repository
+from photodup.serving.triton_repository import render_repository
 from photodup.serving.triton_server import EmbeddedTriton
 
 MODELS = (

@@ -2,20 +2,20 @@
 
 from photodup.serving.triton_config import (
     BATCHING,
-    WEIGHTS,
     parse_config,
     read_config,
-    render_repository,
     set_batching,
     set_parameter,
     write_config,
 )
+from photodup.serving.triton_repository import WEIGHTS, link_weights, render_repository
 from photodup.serving.triton_server import EmbeddedTriton, triton_venv
 
 __all__ = [
     "BATCHING",
     "WEIGHTS",
     "EmbeddedTriton",
+    "link_weights",
     "parse_config",
     "read_config",
     "render_repository",

@@ -1,0 +1,82 @@
+"""The emulated accelerator: GPU-speed serving without the GPU, labelled as such wherever it appears."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from photodup.errors import PhotodupError
+from photodup.serving.triton_models.emulation import compute_ms, emulated_embedding
+
+__all__ = ["WIRE_SUFFIXES", "Preset", "emulated_embedding", "emulated_models", "parse_emulated", "presets"]
+
+WIRE_SUFFIXES = {"": "TYPE_FP32", "_fp16": "TYPE_FP16", "_uint8": "TYPE_UINT8", "_jpeg": "TYPE_STRING"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Timing of one emulated device, with where it comes from.
+
+    Attributes:
+        name: As in `emulated_<name>` and `triton-emulated-<name>-http-fp32`.
+        base_ms, per_image_ms: One execution of n images takes `base_ms + n × per_image_ms`.
+        gpu, engine, source: What is imitated, and who measured `base_ms + per_image_ms`.
+        assumption: What nobody measured.
+    """
+
+    name: str
+    base_ms: float
+    per_image_ms: float
+    gpu: str
+    engine: str
+    source: str
+    assumption: str
+
+    def compute_ms(self, images: int) -> float:
+        """Return the time of one execution of `images` images."""
+        return compute_ms(images, self.base_ms, self.per_image_ms)
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """Return every preset by name, from `emulated_gpus.yaml`."""
+    data = yaml.safe_load(Path(__file__).with_name("emulated_gpus.yaml").read_text())
+    share, gflop = data["share_of_peak"], data["image_gflop"]
+    found = {}
+    for name, entry in data["gpus"].items():
+        peak = entry["peak_tflops"]
+        slope = gflop / (peak * share) if peak else 0.0  # GFLOP / (TFLOP/s) = ms
+        found[name] = Preset(
+            name=name,
+            base_ms=entry["batch_1_ms"] - slope,
+            per_image_ms=slope,
+            gpu=entry["gpu"],
+            engine=entry["engine"],
+            source=entry["source"],
+            assumption=(
+                f"per-image time assumed: {gflop} GFLOP at {share:.0%} of {peak} TFLOP/s" if peak else ""
+            ),
+        )
+    return found
+
+
+def parse_emulated(model: str) -> tuple[Preset, str]:
+    """Take `emulated_<gpu>[_fp16|_uint8|_jpeg]` apart into the preset and the suffix.
+
+    Raises:
+        PhotodupError: no such preset or wire.
+    """
+    _, name, *wire = model.split("_")
+    suffix = f"_{wire[0]}" if wire else ""
+    if name not in presets() or suffix not in WIRE_SUFFIXES or len(wire) > 1:
+        raise PhotodupError(
+            f"There is no emulated model {model!r}: use emulated_<{'|'.join(presets())}>, with _fp16, _uint8 or "
+            "_jpeg for another wire."
+        )
+    return presets()[name], suffix
+
+
+def emulated_models(gpu: str) -> list[str]:
+    """Names of the Triton models of one emulated GPU, one per wire (the JPEG one needs the uint8 one)."""
+    return [f"emulated_{gpu}{suffix}" for suffix in WIRE_SUFFIXES]

@@ -1,0 +1,49 @@
+"""Triton Python-backend model that takes a GPU's time and none of its arithmetic.
+
+Everything around it is real: protocols, serialization, queues, batching, instances. One execution at a time per
+instance, so an instance group of k stands for k GPUs. Two Triton models are two devices: load one at a time.
+"""
+
+import json
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from emulation import compute_ms, emulated_embedding, sharpen_sleep, wait_until
+
+
+class TritonPythonModel:
+    """Waits `base_ms + per_image_ms × images - overhead_ms` from the start of the execution, then answers."""
+
+    def initialize(self, args):
+        """Read the preset from the model's parameters.
+
+        `overhead_ms` is what Triton counts as compute beyond `execute`: the way to this process and back.
+        """
+        config = json.loads(args["model_config"])
+        value = {key: entry["string_value"] for key, entry in config["parameters"].items()}
+        self.base_ms, self.per_image_ms = float(value["base_ms"]), float(value["per_image_ms"])
+        self.overhead_ms = float(value.get("overhead_ms", "0"))
+        self.shape = tuple(int(size) for size in config["input"][0]["dims"])
+        self.dtype = np.dtype(pb_utils.triton_string_to_numpy(config["input"][0]["data_type"]))
+        sharpen_sleep()
+
+    def execute(self, requests):
+        """Answer every request after one wait for all of them, as a GPU would run one batch."""
+        started = time.perf_counter()
+        responses, images = [], 0
+        for request in requests:
+            array = pb_utils.get_input_tensor_by_name(request, "image").as_numpy()
+            if array.dtype != self.dtype or array.shape[1:] != self.shape:
+                reason = (
+                    f"image must be {self.dtype}{['n', *self.shape]}, got {array.dtype}{list(array.shape)}"
+                )
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(reason)))
+                continue
+            images += len(array)
+            output = pb_utils.Tensor("embedding", emulated_embedding(array))
+            responses.append(pb_utils.InferenceResponse([output]))
+        milliseconds = compute_ms(images, self.base_ms, self.per_image_ms) if images else 0
+        if milliseconds:
+            wait_until(started + (milliseconds - self.overhead_ms) / 1000)
+        return responses

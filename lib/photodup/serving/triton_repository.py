@@ -1,0 +1,276 @@
+"""Write a Triton model repository for one target.
+
+`model_repository/` is the source: what is deployed on a GPU, with Triton's stock onnxruntime backend.
+Rendering copies it into a folder that holds the weights too, fills in where they come from, and changes the
+few lines that a target needs. For `cpu-embedded` that is the backend: the embedded Triton has only the Python
+backend.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.serving.triton_config import (
+    check_config,
+    read_config,
+    set_batching,
+    set_parameter,
+    write_config,
+)
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+Target = Literal["cpu-embedded", "cuda", "tensorrt"]
+TARGETS: tuple[Target, ...] = ("cpu-embedded", "cuda", "tensorrt")
+
+WEIGHTS: dict[str, str | None] = {
+    "openclip_vit_b32": "fp32",
+    "openclip_vit_b32_openvino": "fp32",
+    "openclip_vit_b32_trt": "fp32",
+    "openclip_vit_b32_uint8": "uint8",
+    "openclip_vit_b32_fp16": "fp16",
+    "openclip_vit_b32_preprocess": None,
+    "openclip_vit_b32_jpeg": None,
+}
+"""Triton model -> export variant of the graph it runs (None: Python code or an ensemble)."""
+
+ONLY: dict[str, tuple[Target, ...]] = {
+    "openclip_vit_b32_trt": ("tensorrt",),
+    "openclip_vit_b32_openvino": ("cpu-embedded",),
+}
+"""Models of some targets only. TensorRT has a target of its own: its first start builds engines."""
+
+_PREPROCESS = "openclip_vit_b32_preprocess"
+# Library modules run inside Triton as plain files: its Python has no photodup.
+_IMPORTS = {
+    "from photodup.errors import PhotodupError": "PhotodupError = Exception",
+    "from photodup.embedding import imaging": "import imaging",
+}
+
+
+def render_repository(
+    target: Target,
+    out_dir: Path,
+    exported: Mapping[str, Path],
+    *,
+    models: Sequence[str] | None = None,
+    variant: str = "default",
+    instances: int = 1,
+    threads: int = 0,
+    pin: bool = False,
+    preprocess_instances: int = 2,
+    preprocess_variant: str = "off",
+    decoder: str = "pil",
+    emulated_overhead_ms: float = 0.0,
+    model_digest: str = "",
+    pretrained: str = "",
+) -> Path:
+    """Write the repository for `target` into `out_dir` and return it.
+
+    Args:
+        target: `cpu-embedded`, `cuda`, or `tensorrt` (cuda and the TensorRT model beside it).
+        out_dir: The repository; models already there that are not asked for stay.
+        exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.export.export`.
+        models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
+            None is every model of the target whose graph is in `exported`.
+        variant: Batching of the encoders: a name of `triton_config.BATCHING` or a pbtxt snippet.
+        instances: Encoder instances: on GPU targets per GPU, on the CPU in all, emulated: the number of GPUs.
+        threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
+        pin: CPU only: instance i keeps to its own cores, so that instances stand for devices.
+        preprocess_instances: Processes that decode images in front of the JPEG ensemble.
+        preprocess_variant: Batching in front of them; off, since decoding gains nothing from a batch.
+        decoder: How they decode: a name of `serving.decoders.DECODERS`.
+        emulated_overhead_ms: Taken off the emulated wait: what Triton counts as compute around it.
+        model_digest: Digest of weights and options; clients compare it before they trust an embedding.
+        pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
+
+    Raises:
+        PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
+    """
+    from photodup.serving.decoders import DECODERS
+
+    if target not in TARGETS:
+        raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
+    if decoder not in DECODERS:
+        raise PhotodupError(f"Decoder {decoder!r} is unknown: use one of {', '.join(DECODERS)}.")
+    if instances < 1 or preprocess_instances < 1:
+        raise PhotodupError("A model needs at least one instance.")
+    names = _available(target, exported) if models is None else _with_steps(models)
+    for name in names:
+        folder = out_dir / name
+        (folder / "1").mkdir(parents=True, exist_ok=True)
+        source = f"openclip_vit_b32{_wire_suffix(name)}" if _is_emulated(name) else name
+        config = _committed(source)
+        if _is_emulated(name):
+            _check_target(name, target, exported)
+            _emulate(config, name, emulated_overhead_ms, folder / "1")
+        elif (weights := _check_target(name, target, exported)) is not None:
+            set_parameter(config, model_digest=model_digest or "unset", pretrained=pretrained or "unset")
+            if target == "cpu-embedded":
+                _run_on_cpu(config, threads or max(1, _cores() // instances), pin, folder / "1")
+            link_weights(exported[weights], folder / "1")
+        if name == _PREPROCESS:
+            config.instance_group[0].count = preprocess_instances
+            set_batching(config, preprocess_variant)
+            set_parameter(config, decoder=decoder)
+            _copy_preprocessing(folder / "1")
+        elif config.platform != "ensemble":
+            config.instance_group[0].count = instances
+            set_batching(config, variant)
+        check_config(config, folder)
+        write_config(
+            config, folder / "config.pbtxt", f"Rendered for {target} from model_repository/{source}."
+        )
+    return out_dir
+
+
+def link_weights(onnx: Path, version_dir: Path) -> None:
+    """Put a graph into a version folder (`<model>/2`, say) as `model.onnx`, by hard link where possible.
+
+    A hard link costs nothing and, unlike a symbolic one, survives being mounted into a container.
+    """
+    if not onnx.exists():
+        raise PhotodupError(f"{onnx} is missing: `photodup render` exports the model first.")
+    version_dir.mkdir(parents=True, exist_ok=True)
+    link = version_dir / "model.onnx"
+    if link.exists() and os.path.samefile(onnx, link):
+        return
+    scratch = link.with_name(f".{link.name}.{os.getpid()}")
+    scratch.unlink(missing_ok=True)
+    try:
+        os.link(onnx.resolve(), scratch)
+    except OSError:  # another file system
+        shutil.copyfile(onnx, scratch)
+    os.replace(scratch, link)
+
+
+def _is_emulated(name: str) -> bool:
+    return name.startswith("emulated_")
+
+
+def _wire_suffix(name: str) -> str:
+    from photodup.serving.emulated import parse_emulated
+
+    return parse_emulated(name)[1]
+
+
+def _steps(name: str) -> tuple[str, ...]:
+    """Models that an ensemble calls; they are rendered and loaded with it."""
+    if name.endswith("_jpeg"):
+        return (_PREPROCESS, name.removesuffix("_jpeg") + "_uint8")
+    return ()
+
+
+def _with_steps(models: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(step for name in models for step in (*_steps(name), name)))
+
+
+def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
+    def usable(name: str) -> bool:
+        weights = WEIGHTS[name]
+        return target in ONLY.get(name, TARGETS) and (weights is None or weights in exported)
+
+    return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]
+
+
+def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> str | None:
+    """Return the export variant that `name` needs on `target`, None if it has no weights."""
+    if _is_emulated(name):
+        if target != "cpu-embedded":
+            raise PhotodupError(f"{name} stands for a GPU that is not there; {target} has one.")
+        return None
+    if target not in ONLY.get(name, TARGETS):
+        raise PhotodupError(f"{name} is for {' and '.join(ONLY[name])} only, not for {target}.")
+    weights = WEIGHTS[name]
+    if weights is not None and weights not in exported:
+        raise PhotodupError(f"{name} needs the exported graph {weights!r}: `photodup render` exports it.")
+    return weights
+
+
+def _committed(name: str) -> "ModelConfig":
+    if name not in WEIGHTS:
+        raise PhotodupError(
+            f"There is no model {name!r} for Triton: choose from {', '.join(WEIGHTS)} or emulated_<gpu>."
+        )
+    return read_config(project_root() / "model_repository" / name / "config.pbtxt")
+
+
+def _to_python(config: "ModelConfig") -> None:
+    """Turn a committed encoder configuration into one for the Python backend on the CPU."""
+    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+    config.backend = "python"
+    config.ClearField("optimization")  # accelerators are options of the stock backend
+    config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
+
+
+def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Path) -> None:
+    _to_python(config)
+    set_parameter(config, threads=threads, pin=str(pin).lower())
+    # On a CPU every batch size runs at speed from the second call on: one sample proves that the graph runs.
+    del config.model_warmup[1:]
+    _copy(_code("onnx_session.py"), version_dir / "model.py")
+
+
+def _emulate(config: "ModelConfig", name: str, overhead_ms: float, version_dir: Path) -> None:
+    from photodup.serving.emulated import parse_emulated
+
+    preset, _ = parse_emulated(name)
+    config.name = name
+    if config.platform == "ensemble":
+        config.ensemble_scheduling.step[-1].model_name = _steps(name)[-1]
+        return
+    _to_python(config)
+    config.ClearField("model_warmup")
+    config.ClearField("parameters")
+    set_parameter(
+        config,
+        engine=f"emulated-{preset.name}",
+        base_ms=f"{preset.base_ms:.6f}",
+        per_image_ms=f"{preset.per_image_ms:.6f}",
+        overhead_ms=f"{overhead_ms:.6f}",
+        source=preset.source,
+        assumption=preset.assumption,
+    )
+    _copy(_code("emulated_model.py"), version_dir / "model.py")
+    _copy(_code("emulation.py"), version_dir / "emulation.py")
+
+
+def _copy_preprocessing(version_dir: Path) -> None:
+    from photodup.embedding import imaging
+    from photodup.serving import decoders
+
+    _copy(project_root() / "model_repository" / _PREPROCESS / "1" / "model.py", version_dir / "model.py")
+    for module in (imaging, decoders):
+        source = Path(module.__file__)
+        text = source.read_text()
+        for ours, theirs in _IMPORTS.items():
+            text = text.replace(ours, theirs)
+        if any(
+            "photodup" in line for line in text.splitlines() if line.lstrip().startswith(("import", "from"))
+        ):
+            raise PhotodupError(f"{source.name} imports more of photodup than Triton's Python can be given.")
+        _write_if_changed(version_dir / source.name, text)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _code(name: str) -> Path:
+    return Path(__file__).parent / "triton_models" / name
+
+
+def _copy(source: Path, destination: Path) -> None:
+    _write_if_changed(destination, source.read_text())
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    """Leave an equal file alone: Triton takes a newer file for a new model."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)

@@ -91,6 +91,76 @@ app.command()(serving.render)
 app.add_typer(serving.endpoints, name="endpoints")
 
 
+@app.command()
+def demo(directory: Annotated[Path, typer.Argument(help="folder to build it in")]) -> None:
+    """Build a demonstration library with known near-duplicates; nothing is downloaded."""
+    from photodup.photos.demo import build_demo
+
+    print(f"Ground truth: {build_demo(directory)}")
+
+
+CatalogueFile = Annotated[Path | None, typer.Option(help="file; default DIR/.photodup/catalogue.sqlite")]
+
+
+@app.command()
+def scan(
+    directory: Annotated[Path | None, typer.Argument(help="the folder that holds your photographs")] = None,
+    catalogue: CatalogueFile = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="threads; default one per core")] = None,
+    apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
+) -> None:
+    """Bring the catalogue of a photo library up to date. Photographs are only read."""
+    from photodup.photos.library import scan, scan_apple_photos
+
+    if directory is None and not apple_photos:
+        raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
+    options = {"workers": workers} | ({"catalogue": catalogue} if catalogue else {})
+    report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
+    for problem in report.problems:
+        print(f"not read: {problem}")
+    print(f"{report}\nCatalogue: {report.catalogue}")
+
+
+@app.command()
+def embed(
+    directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
+    catalogue: CatalogueFile = None,
+    url: Annotated[str | None, typer.Option(help="server; default from the environment, else local")] = None,
+    backend: Annotated[str | None, typer.Option(help="such as triton-onnx-grpc-fp32")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="photographs per request")] = 32,
+) -> None:
+    """Embed every photograph that has no embedding of this model yet; continues where it stopped."""
+    from photodup.embedding.clients import connect
+    from photodup.photos.library import Catalogue, embed_library
+
+    with Catalogue(directory, catalogue) as opened, connect(url, backend) as embedder:
+        report = embed_library(opened, embedder, batch)
+    for problem in report.problems:
+        print(f"not embedded: {problem}")
+    print(report)
+
+
+@app.command()
+def group(
+    directory: Annotated[Path, typer.Argument(help="a folder that was scanned and embedded")],
+    catalogue: CatalogueFile = None,
+    threshold: Annotated[float, typer.Option(min=-1, max=1, help="smallest cosine to the keeper")] = 0.96,
+    model: Annotated[str | None, typer.Option(help="digest of the model, or its beginning")] = None,
+    allow_random: Annotated[bool, typer.Option(help="study only: group by untrained weights")] = False,
+) -> None:
+    """Show exact copies and near-duplicates. Nothing is removed."""
+    from photodup.photos.grouping import group_library
+    from photodup.photos.library import Catalogue, printable
+
+    with Catalogue(directory, catalogue) as opened:
+        report = group_library(opened, threshold, digest=model, allow_random=allow_random)
+    for found in report.groups:
+        print(f"keep  {printable(found.keeper.path)}  ({found.keeper.width} × {found.keeper.height})")
+        for photo, similarity, exact in zip(found.members, found.similarities, found.is_exact, strict=True):
+            print(f"      {printable(photo.path)}  {'exact copy' if exact else f'cosine {similarity:.4f}'}")
+    print(report)
+
+
 def main() -> None:
     """Run the command line; a `PhotodupError` becomes one sentence on stderr and exit status 2."""
     try:

@@ -1,0 +1,295 @@
+"""The SQLite catalogue beside a library: which files are there, what is in them, and their embeddings.
+
+Facts and embeddings belong to the *content* (MD5), not to the path: they survive renames and moves, and
+two equal files share them. An embedding also names its model, and vectors of two models never meet.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+# Entry i brings a catalogue from version i to i + 1 (PRAGMA user_version). Append; never edit an entry.
+MIGRATIONS = [
+    """
+    CREATE TABLE content (
+        md5 TEXT PRIMARY KEY,
+        size_bytes INTEGER NOT NULL,
+        format TEXT NOT NULL,
+        width INTEGER NOT NULL,
+        height INTEGER NOT NULL,
+        phash TEXT,             -- NULL: a blank picture
+        taken_at TEXT,          -- ISO 8601, local time
+        camera TEXT,
+        exif_fields INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE file (
+        id INTEGER PRIMARY KEY,
+        path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
+        size_bytes INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('ok', 'unreadable', 'inaccessible', 'missing')),
+        reason TEXT,                -- why it is not ok
+        md5 TEXT REFERENCES content (md5),
+        CHECK (status <> 'ok' OR md5 IS NOT NULL)
+    ) STRICT;
+    CREATE INDEX file_md5 ON file (md5);
+    CREATE TABLE model (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        dim INTEGER NOT NULL,
+        is_random INTEGER NOT NULL  -- 1: untrained weights, for studying the machinery only
+    ) STRICT;
+    CREATE TABLE embedding (
+        model INTEGER NOT NULL REFERENCES model (id),
+        md5 TEXT NOT NULL REFERENCES content (md5),
+        vector BLOB NOT NULL,       -- float32, little endian, unit length
+        PRIMARY KEY (model, md5)
+    ) STRICT;
+    CREATE TABLE apple_photo (
+        file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
+        uuid TEXT NOT NULL,
+        original_filename TEXT
+    ) STRICT;
+    """,
+]
+
+
+class CatalogueError(PhotodupError):
+    """The catalogue cannot be read or written."""
+
+
+class CatalogueDamagedError(CatalogueError):
+    """The catalogue file is not a sound SQLite database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """One readable file: `path` is relative to the library; width and height are upright pixels."""
+
+    id: int
+    path: Path
+    md5: str
+    size_bytes: int
+    mtime_ns: int
+    format: str
+    width: int
+    height: int
+    phash: str | None
+    taken_at: str | None
+    camera: str | None
+    exif_fields: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that embeddings in the catalogue came from. `n_embeddings` counts contents, not files."""
+
+    digest: str
+    name: str
+    dim: int
+    is_random: bool
+    n_embeddings: int
+
+
+def printable(path: Path | bytes) -> str:
+    """Return a path for a report: bytes that are not UTF-8 become U+FFFD instead of breaking print()."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+class Catalogue:
+    """An open catalogue; a context manager. `path` is the SQLite file, `root` the library's folder.
+
+    Args:
+        root: the library.
+        path: where the catalogue lies; default `root/.photodup/catalogue.sqlite`.
+        create: make it if it is not there.
+
+    Raises:
+        CatalogueError: not there, not writable, or written by a newer photodup.
+        CatalogueDamagedError: not a sound SQLite database.
+    """
+
+    def __init__(self, root: Path | str, path: Path | str | None = None, *, create: bool = False) -> None:
+        self.root = Path(root).resolve()
+        self.path = Path(path) if path else self.root / ".photodup" / "catalogue.sqlite"
+        if not create and not self.path.is_file():
+            raise CatalogueError(
+                f"No catalogue at {printable(self.path)}: run `photodup scan {printable(self.root)}` first."
+            )
+        try:
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CatalogueError(
+                f"Cannot create the folder {printable(self.path.parent)} for the catalogue "
+                f"({error.strerror}): give another place with --catalogue FILE."
+            ) from None
+        with self._kind():
+            self.connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+            try:
+                self._prepare()
+            except BaseException:
+                self.connection.close()
+                raise
+
+    def _prepare(self) -> None:
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+            self.connection.execute(f"PRAGMA {pragma}")
+        with self.transaction():
+            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+            if version > len(MIGRATIONS):
+                raise CatalogueError(
+                    f"{printable(self.path)} was written by a newer photodup (catalogue version {version}, "
+                    f"this one knows {len(MIGRATIONS)}): upgrade photodup."
+                )
+            for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+                # Statement by statement: executescript() would commit the transaction we are in.
+                for statement in script.split(";\n"):
+                    self.connection.execute(statement)
+                self.connection.execute(f"PRAGMA user_version = {number}")
+
+    def __enter__(self) -> "Catalogue":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database; safe to call twice."""
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write all or nothing. SQLite's errors become one sentence."""
+        with self._kind():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _kind(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: sqlite3.DatabaseError) -> CatalogueError:
+        where, text = printable(self.path), str(error)
+        if "is full" in text or "disk I/O" in text:
+            return CatalogueError(
+                f"The disk that holds {where} is full or failing ({text}): free some space and run the "
+                "command again; everything written before is kept."
+            )
+        if "not a database" in text or "malformed" in text:
+            return CatalogueDamagedError(
+                f"{where} is damaged ({text}): move it away and scan again; your photographs are not touched."
+            )
+        if "readonly" in text or "unable to open" in text:
+            return CatalogueError(f"Cannot write {where} ({text}): give another place with --catalogue FILE.")
+        if "locked" in text:
+            return CatalogueError(f"{where} is in use by another photodup: wait for it to finish.")
+        return CatalogueError(f"{where}: {text}.")
+
+    def _query(self, sql: str, parameters: Sequence = ()) -> list[tuple]:
+        with self._kind():
+            return self.connection.execute(sql, parameters).fetchall()
+
+    def photos(self) -> list[Photo]:
+        """Return every readable file, ordered by path."""
+        rows = self._query(
+            "SELECT file.id, file.path, file.md5, file.size_bytes, file.mtime_ns, format, width, height, "
+            "phash, taken_at, camera, exif_fields FROM file JOIN content USING (md5) "
+            "WHERE status = 'ok' ORDER BY file.path"
+        )
+        return [Photo(row[0], Path(os.fsdecode(row[1])), *row[2:]) for row in rows]
+
+    def problems(self) -> list[tuple[Path, str]]:
+        """Return (path, reason) of every file that is there but cannot be read, ordered by path."""
+        rows = self._query(
+            "SELECT path, reason FROM file WHERE status IN ('unreadable', 'inaccessible') ORDER BY path"
+        )
+        return [(Path(os.fsdecode(path)), reason) for path, reason in rows]
+
+    def models(self) -> list[Model]:
+        """Return the models that have embeddings here, the one with most embeddings first."""
+        rows = self._query(
+            "SELECT digest, name, dim, is_random, count(embedding.md5) FROM model "
+            "LEFT JOIN embedding ON model = model.id GROUP BY model.id ORDER BY 5 DESC, digest"
+        )
+        return [Model(digest, name, dim, bool(rand), n) for digest, name, dim, rand, n in rows]
+
+    def missing_embeddings(self, model_digest: str) -> list[tuple[str, Path]]:
+        """Return (md5, a path that holds it) for each readable content without a vector of this model."""
+        rows = self._query(
+            "SELECT md5, min(path) FROM file WHERE status = 'ok' AND md5 NOT IN (SELECT md5 FROM embedding "
+            "WHERE model = (SELECT id FROM model WHERE digest = ?)) GROUP BY md5 ORDER BY 2",
+            (model_digest,),
+        )
+        return [(md5, Path(os.fsdecode(path))) for md5, path in rows]
+
+    def register_model(self, digest: str, *, name: str, dim: int, is_random: bool) -> None:
+        """Record where embeddings come from; the same digest again must agree in everything."""
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?)",
+                (digest, name, dim, int(is_random)),
+            )
+            row = connection.execute(
+                "SELECT dim, is_random FROM model WHERE digest = ?", (digest,)
+            ).fetchone()
+        if row != (dim, int(is_random)):
+            raise CatalogueError(
+                f"Model {digest[:12]} is in the catalogue with dim={row[0]}, is_random={bool(row[1])}, and "
+                f"now reports dim={dim}, is_random={is_random}: one of two servers is wrong about its model."
+            )
+
+    def store_embeddings(self, model_digest: str, md5s: Sequence[str], vectors: np.ndarray) -> None:
+        """Write float32[n, dim] unit vectors of a registered model, all or none.
+
+        Raises:
+            CatalogueError: unknown model, wrong shape, or vectors that are not finite and of length 1.
+        """
+        vectors = np.ascontiguousarray(vectors, dtype="<f4")
+        rows = self._query("SELECT id, dim FROM model WHERE digest = ?", (model_digest,))
+        if not rows:
+            raise CatalogueError(f"Model {model_digest[:12]} is not registered in the catalogue.")
+        model_id, dim = rows[0]
+        if vectors.shape != (len(md5s), dim):
+            raise CatalogueError(f"Expected {len(md5s)} × {dim} values, got {vectors.shape}.")
+        # NaN fails this comparison too.
+        if len(md5s) and not (abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-2).all():
+            raise CatalogueError("The backend returned vectors that are not of length 1: check its model.")
+        with self.transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO embedding (model, md5, vector) VALUES (?, ?, ?)",
+                [(model_id, md5, row.tobytes()) for md5, row in zip(md5s, vectors, strict=True)],
+            )
+
+    def load_embeddings(self, model_digest: str) -> tuple[list[str], np.ndarray]:
+        """Return (md5s, float32[n, dim]) of one model for contents some readable file has, ordered by MD5."""
+        where = "WHERE digest = ? AND EXISTS (SELECT 1 FROM file WHERE file.md5 = e.md5 AND status = 'ok')"
+        source = f"FROM embedding AS e JOIN model ON model.id = e.model {where}"
+        ((n, dim),) = self._query(f"SELECT count(*), max(dim) {source}", (model_digest,))
+        vectors = np.empty((n, dim or 0), dtype=np.float32)
+        md5s: list[str] = []
+        with self._kind():
+            rows = self.connection.execute(
+                f"SELECT e.md5, vector {source} ORDER BY e.md5 LIMIT ?", (model_digest, n)
+            )
+            for i, (md5, blob) in enumerate(rows):
+                md5s.append(md5)
+                vectors[i] = np.frombuffer(blob, dtype="<f4")
+        return md5s, vectors[: len(md5s)]

@@ -1,0 +1,91 @@
+"""Content and perceptual hashes: right for what they see, and scaled decoding costs next to nothing."""
+
+import hashlib
+import io
+
+import imagehash
+import pytest
+from PIL import Image
+
+from photodup.embedding.imaging import decode
+from photodup.photos.demo import SOURCES, make_12mp
+from photodup.photos.hashing import (
+    DRAFT_SIZE,
+    MAX_DRAFT_DISTANCE,
+    hamming,
+    md5,
+    perceptual_hash,
+    read_facts,
+)
+
+
+def encoded(image: Image.Image, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, **{"format": "JPEG", **options})
+    return buffer.getvalue()
+
+
+def test_scaled_decoding_changes_the_hash_by_at_most_the_stated_bits():
+    worst, drafted = 0, 0
+    for source in SOURCES:
+        for width in (700, 2600):
+            image = source.open()
+            image = image.resize((width, width * image.height // image.width), Image.Resampling.BICUBIC)
+            data = encoded(image, quality=85)
+            drafted += decode(data, draft_size=DRAFT_SIZE).size != image.size
+            worst = max(worst, hamming(read_facts(data).phash, str(imagehash.phash(decode(data)))))
+    assert drafted > 30  # else nothing was scaled and nothing is tested
+    assert worst <= MAX_DRAFT_DISTANCE
+
+
+def test_the_hash_is_imagehashs_own_for_what_is_not_scaled():
+    image = SOURCES[0].open()
+    assert read_facts(encoded(image, format="PNG")).phash == str(imagehash.phash(image))
+
+
+def test_different_photographs_are_far_apart():
+    hashes = [perceptual_hash(source.open()) for source in SOURCES]
+    pairs = [hamming(a, b) for i, a in enumerate(hashes) for b in hashes[:i]]
+    assert min(pairs) > MAX_DRAFT_DISTANCE
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "TIFF", "HEIF", "AVIF"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_orientation_is_applied_in_every_format(fmt, orientation):
+    if fmt == "HEIF":
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    upright = SOURCES[0].open()
+    turn = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
+    stored = upright.transpose(turn[orientation]) if orientation in turn else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    facts = read_facts(encoded(stored, format=fmt, quality=95, exif=exif.tobytes()))
+    assert (facts.width, facts.height, facts.format) == (*upright.size, fmt)
+    assert hamming(facts.phash, str(imagehash.phash(upright))) <= 4
+
+
+def test_a_blank_picture_has_no_hash():
+    assert perceptual_hash(Image.new("RGB", (200, 100), "white")) is None
+    assert read_facts(encoded(Image.new("RGB", (1, 1), "red"), format="PNG")).phash is None
+
+
+def test_md5_and_hamming():
+    assert md5(b"photo") == hashlib.md5(b"photo").hexdigest()
+    assert hamming("00000000000000ff", "0000000000000000") == 8
+
+
+@pytest.mark.parametrize("text", ["0000:00:00 00:00:00", "", "yesterday", "2020:13:01 00:00:00"])
+def test_an_impossible_date_is_no_date(text):
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0x9003] = text
+    assert read_facts(encoded(SOURCES[0].open(), exif=exif)).taken_at is None
+
+
+def test_twelve_megapixels_are_scaled_eightfold(tmp_path):
+    (path,) = make_12mp(tmp_path, 1)
+    assert decode(path, draft_size=DRAFT_SIZE).size == (500, 375)
+    facts = read_facts(path.read_bytes())
+    assert (facts.width, facts.height) == (4000, 3000)
+    assert hamming(facts.phash, str(imagehash.phash(decode(path)))) <= MAX_DRAFT_DISTANCE

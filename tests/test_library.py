@@ -1,0 +1,256 @@
+"""The catalogue: incremental, by content, in whole batches, never mixing models."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from photodup.embedding.imaging import ImageError, decode
+from photodup.errors import PhotodupError
+from photodup.photos import catalogue as catalogue_module
+from photodup.photos.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
+from photodup.photos.hashing import md5
+from photodup.photos.library import embed_library, scan
+
+
+def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:
+    """Write a small picture with structure; another seed gives another one."""
+    values = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).resize(size, Image.Resampling.BICUBIC).save(path, **save)
+    return path
+
+
+class CountingEmbedder:
+    """A stand-in encoder (mean colours): the catalogue cares about bytes in and unit vectors out."""
+
+    backend, model_digest, is_random = "test", "a" * 64, False
+
+    def __init__(self, fail_after: int | None = None) -> None:
+        self.seen: list[int] = []
+        self.fail_after = fail_after
+
+    def embed(self, images):
+        if self.fail_after is not None and sum(self.seen) >= self.fail_after:
+            raise PhotodupError("the server went away")
+        if any(image.startswith(b"BAD") for image in images):
+            raise ImageError("refused")
+        self.seen.append(len(images))
+        rows = [np.asarray(decode(image).resize((2, 2)), dtype=np.float32).ravel() + 1 for image in images]
+        return np.array([row / np.linalg.norm(row) for row in rows], dtype=np.float32)
+
+
+def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
+    for i in range(5):
+        photo(tmp_path / f"{i}.jpg", i)
+    assert scan(tmp_path, progress=False).n_read == 5
+    # Bytes that changed while size and time did not prove that the second scan does not look at them.
+    kept = os.stat(tmp_path / "0.jpg")
+    (tmp_path / "0.jpg").write_bytes(b"x" * kept.st_size)
+    os.utime(tmp_path / "0.jpg", ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    again = scan(tmp_path, progress=False)
+    assert (again.n_read, again.n_unchanged, again.problems) == (0, 5, [])
+    # A new time is enough to be read again.
+    os.utime(tmp_path / "0.jpg", ns=(0, 0))
+    changed = scan(tmp_path, progress=False)
+    assert (changed.n_unchanged, [str(p.path) for p in changed.problems]) == (4, ["0.jpg"])
+
+
+def test_a_vanished_file_is_missing_and_comes_back_with_its_embedding(tmp_path):
+    photo(tmp_path / "library/a.jpg", 1)
+    photo(tmp_path / "library/b.jpg", 2)
+    root = tmp_path / "library"
+    scan(root, progress=False)
+    with Catalogue(root) as catalogue:
+        embed_library(catalogue, CountingEmbedder(), progress=False)
+    shutil.move(root / "a.jpg", tmp_path / "a.jpg")
+    assert scan(root, progress=False).n_missing == 1
+    with Catalogue(root) as catalogue:
+        assert [str(p.path) for p in catalogue.photos()] == ["b.jpg"]
+        assert len(catalogue.load_embeddings("a" * 64)[0]) == 1
+    # Under another name in another folder: same content, so there is nothing to embed again.
+    (root / "moved").mkdir()
+    shutil.move(tmp_path / "a.jpg", root / "moved/renamed.jpg")
+    scan(root, progress=False)
+    with Catalogue(root) as catalogue:
+        assert [str(p.path) for p in catalogue.photos()] == ["b.jpg", "moved/renamed.jpg"]
+        assert catalogue.missing_embeddings("a" * 64) == []
+        assert len(catalogue.load_embeddings("a" * 64)[0]) == 2
+
+
+def test_facts_are_those_of_the_upright_photograph(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F], exif[0x0110] = 6, "Canon", "Canon EOS 5D"
+    exif.get_ifd(0x8769)[0x9003] = "2021:07:08 09:10:11"
+    exif.get_ifd(0x8769)[0x9011] = "+02:00"
+    path = photo(tmp_path / "a.jpg", size=(80, 40), exif=exif)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (found,) = catalogue.photos()
+    assert (found.width, found.height) == (40, 80)
+    assert found.taken_at == "2021-07-08T09:10:11+02:00"
+    assert (found.camera, found.format, found.size_bytes) == ("Canon EOS 5D", "JPEG", path.stat().st_size)
+    assert found.md5 == md5(path.read_bytes())
+
+
+def test_own_folders_and_attribute_files_are_never_scanned(tmp_path):
+    for name in (".photodup/x.jpg", "deep/.photodup-trash/x.jpg", "._a.jpg", "a.jpg", "notes.txt.jpg.bak"):
+        photo(tmp_path / "seen.jpg")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "seen.jpg", tmp_path / name)
+    report = scan(tmp_path, progress=False)
+    assert (report.n_found, report.problems) == (2, [])
+
+
+def test_the_catalogue_can_lie_elsewhere(tmp_path):
+    photo(tmp_path / "library/a.jpg")
+    report = scan(tmp_path / "library", tmp_path / "elsewhere/c.sqlite", progress=False)
+    assert report.catalogue == tmp_path / "elsewhere/c.sqlite"
+    assert os.listdir(tmp_path / "library") == ["a.jpg"]
+
+
+def test_embedding_resumes_and_leaves_out_what_changed(tmp_path):
+    for i in range(7):
+        photo(tmp_path / f"{i}.jpg", i)
+    shutil.copy(tmp_path / "0.jpg", tmp_path / "copy.jpg")  # equal content is embedded once
+    scan(tmp_path, progress=False)
+    photo(tmp_path / "6.jpg", 99)  # changed since the scan
+    with Catalogue(tmp_path) as catalogue:
+        with pytest.raises(PhotodupError, match="went away"):
+            embed_library(catalogue, CountingEmbedder(fail_after=4), batch=2, progress=False)
+        assert len(catalogue.missing_embeddings("a" * 64)) == 3
+        report = embed_library(catalogue, CountingEmbedder(), batch=2, progress=False)
+        assert (report.n_before, report.n_embedded) == (4, 2)
+        assert [str(p) for p in report.problems] == ["6.jpg: changed since the scan: scan again"]
+        ids, vectors = catalogue.load_embeddings("a" * 64)
+    assert vectors.shape == (6, 12)
+    expected = CountingEmbedder().embed([(tmp_path / "3.jpg").read_bytes()])[0]
+    assert np.array_equal(vectors[ids.index(md5((tmp_path / "3.jpg").read_bytes()))], expected)
+
+
+def test_one_refused_photograph_does_not_cost_its_batch(tmp_path):
+    for i in range(3):
+        photo(tmp_path / f"{i}.jpg", i)
+    scan(tmp_path, progress=False)
+    bad = (tmp_path / "1.jpg").read_bytes()
+
+    class Refusing(CountingEmbedder):
+        def embed(self, images):
+            return super().embed([b"BAD" if image == bad else image for image in images])
+
+    with Catalogue(tmp_path) as catalogue:
+        report = embed_library(catalogue, Refusing(), progress=False)
+    assert (report.n_embedded, [str(p) for p in report.problems]) == (2, ["1.jpg: refused"])
+
+
+def test_models_are_never_mixed(tmp_path):
+    for i in range(2):
+        photo(tmp_path / f"{i}.jpg", i)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        embed_library(catalogue, CountingEmbedder(), progress=False)
+        assert len(catalogue.missing_embeddings("b" * 64)) == 2
+        assert catalogue.load_embeddings("b" * 64)[0] == []
+        md5s = [photo.md5 for photo in catalogue.photos()]
+        with pytest.raises(CatalogueError, match="not registered"):
+            catalogue.store_embeddings("b" * 64, md5s, np.eye(2, 12))
+        with pytest.raises(CatalogueError, match="2 × 12"):
+            catalogue.store_embeddings("a" * 64, md5s, np.eye(2, 13))
+        with pytest.raises(CatalogueError, match="length 1"):
+            catalogue.store_embeddings("a" * 64, md5s, np.full((2, 12), np.nan))
+        with pytest.raises(CatalogueError, match="wrong about its model"):
+            catalogue.register_model("a" * 64, name="other", dim=12, is_random=True)
+
+
+def test_a_catalogue_from_the_future_or_of_garbage_is_refused(tmp_path):
+    photo(tmp_path / "a.jpg")
+    path = scan(tmp_path, progress=False).catalogue
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(CatalogueError, match="newer photodup"):
+        Catalogue(tmp_path)
+    for leftover in path.parent.iterdir():
+        leftover.unlink()
+    path.write_bytes(b"not a database, " * 1000)
+    with pytest.raises(CatalogueDamagedError, match="damaged"):
+        Catalogue(tmp_path)
+    with pytest.raises(CatalogueError, match="photodup scan"):
+        Catalogue(tmp_path / "never-scanned")
+
+
+def test_an_older_catalogue_is_migrated_with_its_contents(tmp_path, monkeypatch):
+    photo(tmp_path / "a.jpg")
+    scan(tmp_path, progress=False)
+    script = "CREATE TABLE later (x INTEGER) STRICT;\n    INSERT INTO later SELECT count(*) FROM file;\n"
+    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [*catalogue_module.MIGRATIONS, script])
+    with Catalogue(tmp_path) as catalogue:
+        assert catalogue.connection.execute("SELECT x FROM later").fetchall() == [(1,)]
+        assert len(catalogue.photos()) == 1
+    # A migration that fails half-way leaves the old version, not half of the new one.
+    broken = "CREATE TABLE half (x INTEGER);\n    INSERT INTO nowhere VALUES (1);\n"
+    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [*catalogue_module.MIGRATIONS, broken])
+    with pytest.raises(CatalogueError, match="nowhere"):
+        Catalogue(tmp_path)
+    monkeypatch.setattr(catalogue_module, "MIGRATIONS", catalogue_module.MIGRATIONS[:-1])
+    with Catalogue(tmp_path) as catalogue:
+        tables = catalogue.connection.execute("SELECT name FROM sqlite_master").fetchall()
+        assert ("half",) not in tables and ("later",) in tables
+
+
+SCAN_SLOWLY = """
+import sys, time
+from photodup.photos import library
+library._BATCH_FILES = 5
+read = library.read_facts
+def slow(data, **options):
+    time.sleep(0.02)
+    return read(data, **options)
+library.read_facts = slow
+library.scan(sys.argv[1], workers=2, progress=False)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_scan_keeps_what_is_done_and_resumes(tmp_path, how):
+    n = 120
+    for i in range(n):
+        photo(tmp_path / f"{i:03}.jpg", i)
+    process = subprocess.Popen([sys.executable, "-c", SCAN_SLOWLY, str(tmp_path)], stderr=subprocess.DEVNULL)
+    path = tmp_path / ".photodup/catalogue.sqlite"
+
+    def catalogued() -> int:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            return connection.execute("SELECT count(*) FROM file").fetchone()[0]
+        except sqlite3.OperationalError:  # not made yet
+            return 0
+        finally:
+            connection.close()
+
+    try:
+        deadline = time.monotonic() + 60
+        while not (path.exists() and catalogued() >= 10):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(how)
+        assert process.wait(30) != 0
+    finally:
+        process.kill()
+        process.wait()
+    with Catalogue(tmp_path) as catalogue:
+        assert catalogue.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        done = len(catalogue.photos())
+    assert 10 <= done < n
+    report = scan(tmp_path, progress=False)
+    assert (report.n_unchanged, report.n_read) == (done, n - done)
+    with Catalogue(tmp_path) as catalogue:
+        assert len(catalogue.photos()) == n

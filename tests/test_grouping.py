@@ -58,24 +58,21 @@ def test_the_groups_do_not_depend_on_the_order_of_rows_or_on_the_block(vectors, 
     rank = data.draw(st.permutations(range(n)))
     order = data.draw(st.permutations(range(n)))
 
-    def named(groups, names):
-        # Cosines that are equal but for rounding leave open which keeper a member joins, so compare what
-        # is determined: who keeps, who is kept, and how similar each member is to its keeper.
-        keepers = [names[group.keeper] for group in groups]
-        members = sorted(
-            (names[member], round(similarity, 4))
+    def determined(groups, names):
+        # Of two keepers at equal cosines rounding chooses, so which one a member joins is left out.
+        found = sorted(
+            (names[member], similarity)
             for group in groups
             for member, similarity in zip(group.members, group.similarities, strict=True)
         )
-        return set(keepers) if ambiguous else keepers, members
+        return [name for name, _ in found], [similarity for _, similarity in found]
 
-    ambiguous = False
     straight = group_by_cosine(vectors, threshold, rank=rank, block=4)
     mixed = group_by_cosine(vectors[list(order)], threshold, rank=[rank[i] for i in order], block=9)
-    _, first = named(straight, range(n))
-    _, second = named(mixed, order)
-    assert [name for name, _ in first] == [name for name, _ in second]
-    assert [s for _, s in first] == pytest.approx([s for _, s in second], abs=2e-4)
+    members, similarities = determined(straight, range(n))
+    other_members, other_similarities = determined(mixed, order)
+    assert members == other_members
+    assert similarities == pytest.approx(other_similarities, abs=2 * TOLERANCE)
 
 
 @settings(max_examples=50)
@@ -142,7 +139,7 @@ def library(tmp_path):
 
 def test_exact_copies_need_no_embedding(library):
     with Catalogue(library) as catalogue:
-        assert [len(copies) for copies in exact_copies(catalogue.photos())] == [2, 1, 1]
+        assert sorted(len(copies) for copies in exact_copies(catalogue.photos())) == [1, 1, 2]
         report = group_library(catalogue, 0.9)
     (group,) = report.groups
     assert (str(group.keeper.path), [str(m.path) for m in group.members]) == ("a.png", ["backup/a.png"])
@@ -158,7 +155,7 @@ def test_near_duplicates_and_copies_make_one_star(library):
     assert [str(m.path) for m in group.members] == ["backup/a.png", "a_small.png"]
     assert group.is_exact == (True, False)
     assert report.largest_group == 3
-    assert report.smallest_similarity == group.similarities[1] < 1
+    assert report.smallest_similarity == min(group.similarities) >= 0.999
     assert report.bytes_to_free == sum(m.size_bytes for m in group.members)
 
 

@@ -1,0 +1,112 @@
+"""The two rival models say what the arithmetic of slow start says, and a fit finds what was planted."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photodup.bench import latency_model as model
+from photodup.errors import PhotodupError
+
+JPEG, BASE64, UINT8, FP16, FP32 = 10_000, 13_686, 150_528, 301_056, 602_112
+B8, B32 = 8 * FP32, 32 * FP32
+PAYLOADS = st.integers(1, 30_000_000)
+WINDOWS = st.integers(1, 1000)
+
+
+@pytest.mark.parametrize(
+    ("payload_bytes", "trips"),
+    [(JPEG, 1), (BASE64, 1), (UINT8, 4), (FP16, 5), (FP32, 6), (B8, 9), (B32, 11)],
+)
+@pytest.mark.parametrize("rtt_ms", [20, 25, 30])
+def test_table_of_rounds(payload_bytes, trips, rtt_ms):
+    assert model.rounds(payload_bytes) == trips
+    for connection, more in (("idle", 0), ("new", 1)):
+        predicted = model.rounds_ms(payload_bytes, rtt_ms, math.inf, connection=connection)
+        assert predicted == (trips + more) * rtt_ms
+
+
+def test_segments_and_other_windows():
+    assert [model.segments(n) for n in (JPEG, BASE64, UINT8, FP16, FP32)] == [7, 10, 104, 208, 416]
+    assert model.rounds(FP32, initcwnd=32) == 4
+    assert model.rounds(FP32, growth=1.5) == 8
+
+
+def test_predictions_for_the_published_link():
+    at_25_ms = {"rtt_ms": 25, "rate_mbit_s": math.inf, "server_ms": 15}
+
+    assert model.rounds_ms(FP32, **at_25_ms) == 190
+    assert model.rounds_ms(BASE64, **at_25_ms) == 65
+    assert model.bandwidth_only_ms(FP32, 25, 210, 15) == pytest.approx(63, abs=1.5)
+
+
+@given(PAYLOADS, WINDOWS)
+def test_rounds_is_the_smallest_number_of_flights_that_carries_the_payload(payload_bytes, window):
+    n = model.rounds(payload_bytes, window)
+
+    carried = window * (2**n - 1)  # 1 + 2 + 4 + … in closed form
+    assert carried >= model.segments(payload_bytes) > window * (2 ** (n - 1) - 1)
+
+
+@given(PAYLOADS, PAYLOADS, WINDOWS, WINDOWS)
+def test_more_bytes_never_need_fewer_rounds_and_a_wider_window_never_more(a, b, small, wide):
+    assert model.rounds(min(a, b), small) <= model.rounds(max(a, b), small)
+    assert model.rounds(a, max(small, wide)) <= model.rounds(a, min(small, wide))
+
+
+@given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000), st.sampled_from(model.CONNECTIONS), WINDOWS)
+def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connection, window):
+    keywords = {"connection": connection, "initcwnd": window}
+    low = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate)
+    middle = model.pipe_limited_ms(payload_bytes, rtt_ms, rate, **keywords)
+    high = model.rounds_ms(payload_bytes, rtt_ms, rate, **keywords)
+
+    slack = 1e-6 + model.serialisation_ms(model.MSS_BYTES, rate)  # the last segment may be a short one
+    assert low <= middle + slack
+    assert middle <= high + slack
+
+
+@given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000))
+def test_the_models_agree_on_a_warm_connection(payload_bytes, rtt_ms, rate):
+    bandwidth = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate)
+
+    assert model.rounds_ms(payload_bytes, rtt_ms, rate, connection="warm") == pytest.approx(bandwidth)
+    idle = model.rounds_ms(payload_bytes, rtt_ms, rate, connection="idle", restarts=False)
+    assert idle == pytest.approx(bandwidth)
+
+
+@given(st.floats(1, 200), st.floats(5, 2000), st.floats(0, 50))
+def test_fit_finds_a_planted_link(rtt_ms, rate, server_ms):
+    rows = [
+        {
+            "payload_bytes": n,
+            "connection": c,
+            "server_ms": server_ms,
+            "latency_ms": model.rounds_ms(n, rtt_ms, rate, server_ms, connection=c),
+        }
+        for n in (JPEG, FP32, B8)
+        for c in ("new", "warm")
+    ]
+    found = model.fit(rows, "rounds")
+
+    assert found.rtt_ms == pytest.approx(rtt_ms, rel=1e-6)
+    assert found.rate_mbit_s == pytest.approx(rate, rel=1e-4)
+    assert found.rmse_ms < 1e-6
+    assert model.fit(rows, "bandwidth-only").rmse_ms > rtt_ms / 2  # the wrong model cannot hide
+
+
+def test_fit_keeps_what_is_given_and_refuses_too_little():
+    row = {"payload_bytes": FP32, "latency_ms": 190.0, "server_ms": 15.0}
+
+    found = model.fit([row], "rounds", rate_mbit_s=210)
+    assert found.rate_mbit_s == pytest.approx(210)
+    assert found.rtt_ms == pytest.approx((175 - model.serialisation_ms(FP32, 210)) / 7)
+    with pytest.raises(PhotodupError, match="1 rows cannot determine 2 values"):
+        model.fit([row], "rounds")
+    with pytest.raises(PhotodupError, match="No latency model"):
+        model.fit([row, row], "vibes")
+    with pytest.raises(PhotodupError, match="none of new, warm, idle"):
+        model.round_trips(1, "lukewarm")
+    with pytest.raises(PhotodupError, match="never ends"):
+        model.rounds(1, growth=1.0)

@@ -53,17 +53,15 @@ class _Probe:
         self._answers: dict[tuple[str, str], Any] = {}
 
     def pytorch(self, url: str) -> str:
-        status, reason = self._get(f"{url}/readyz")
-        if status == 200:
+        if (problem := self._not(url, "FastAPI")) is not None:
+            return problem
+        if self._get(f"{url}/readyz")[0] == 200:
             return "ready"
-        if status == 503:
-            return "not ready: the model is still loading, or failed to; see /readyz and the service's log"
-        return reason or self._what_is(url, "the FastAPI service", status)
+        return "not ready: the model is still loading, or failed to; see /readyz and the service's log"
 
     def triton_http(self, url: str, model: str) -> str:
-        status, reason = self._get(f"{url}/v2/health/live")
-        if status != 200:
-            return reason or self._what_is(url, "Triton's HTTP port", status)
+        if (problem := self._not(url, "Triton HTTP")) is not None:
+            return problem
         if self._get(f"{url}/v2/models/{model}/ready")[0] == 200:
             return "ready"
         return _missing(model, self._once(("index", url), lambda: self._index_http(url)))
@@ -83,47 +81,57 @@ class _Probe:
         return _missing(model, index.get("models", []))
 
     def metrics(self, url: str) -> str:
-        status, reason = self._get(url)
-        return "ready" if status == 200 else reason or f"no metrics page there (HTTP {status})"
+        status, text, reason = self._get(url)
+        if reason:
+            return reason
+        return "ready" if "# HELP" in text else f"no metrics page there (HTTP {status})"
 
-    def _what_is(self, url: str, expected: str, status: int) -> str:
-        """Say which other server of ours answers at this address."""
-        base = url.rstrip("/")
-        if self._get(f"{base}/v2/health/live")[0] == 200:
-            return f"this is Triton's HTTP port, not {expected}: are two ports swapped?"
-        if self._get(f"{base}/healthz")[0] == 200:
-            return f"this is the FastAPI service, not {expected}: are two ports swapped?"
-        if self._get(f"{base}/metrics")[0] == 200:
-            return f"this is Triton's metrics port, not {expected}: are two ports swapped?"
-        return f"something answers with HTTP {status}, but it is not {expected}"
+    def _not(self, url: str, expected: str) -> str | None:
+        """Return what is wrong if `url` is not the server `expected`; None if it is."""
+        _, text, reason = self._get(f"{url}/v2")
+        if reason:
+            return reason
+        # The metrics port answers 200 with an empty body to every path, so a status says nothing.
+        if '"extensions"' in text and '"version"' in text:
+            found = "Triton HTTP"
+        elif "nv_inference" in self._get(f"{url}/metrics")[1]:
+            found = "Triton metrics"
+        elif self._get(f"{url}/healthz")[0] == 200:
+            found = "FastAPI"
+        else:
+            return f"something answers there, but it is not the {expected} port"
+        return None if found == expected else f"this is the {found} port, not {expected}: are two swapped?"
 
-    def _get(self, url: str) -> tuple[int, str]:
-        """Return (HTTP status, "") or (0, why there was no answer)."""
+    def _get(self, url: str) -> tuple[int, str, str]:
+        """Return (HTTP status, body, "") or (0, "", why there was no answer)."""
         return self._once(("get", url), lambda: self._fetch(url))
 
-    def _fetch(self, url: str) -> tuple[int, str]:
+    def _fetch(self, url: str) -> tuple[int, str, str]:
         import httpx
 
         try:
-            return httpx.get(url, timeout=self.timeout_s).status_code, ""
-        except httpx.ConnectTimeout:
-            return 0, "no route: connecting timed out (firewall, wrong host, or the port is not forwarded)"
-        except httpx.ConnectError as error:
-            text = str(error)
-            if "Name or service" in text or "getaddrinfo" in text or "name resolution" in text:
-                return 0, "unknown host name"
-            return 0, "nothing listens there: is the server started, and is this its port?"
-        except httpx.TimeoutException:
-            return 0, f"connected, but no answer within {self.timeout_s:g} s"
-        except (httpx.RemoteProtocolError, httpx.ReadError):
-            host_port = url.split("://", 1)[1].split("/", 1)[0]
-            if self._once(("live", host_port), lambda: self._grpc_live(host_port, explain=False)) == "live":
-                return 0, "this is Triton's gRPC port, given as HTTP: HTTP is usually one lower"
-            return 0, "what listens there does not speak HTTP"
-        except httpx.HTTPError as error:
-            return 0, f"{type(error).__name__}: {error}"
-        except httpx.InvalidURL as error:
-            return 0, f"not an address: {error}"
+            answer = httpx.get(url, timeout=self.timeout_s)
+            return answer.status_code, answer.text, ""
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return 0, "", self._explain(url, error)
+
+    def _explain(self, url: str, error: Exception) -> str:
+        import httpx
+
+        if isinstance(error, httpx.ConnectTimeout):
+            return "no route: connecting timed out (firewall, wrong host, or the port is not forwarded)"
+        if isinstance(error, httpx.ConnectError):
+            if any(words in str(error) for words in ("Name or service", "getaddrinfo", "name resolution")):
+                return "unknown host name"
+            return "nothing listens there: is the server started, and is this its port?"
+        if isinstance(error, httpx.TimeoutException):
+            return f"connected, but no answer within {self.timeout_s:g} s"
+        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+            address = url.split("://", 1)[1].split("/", 1)[0]
+            if self._once(("live", address), lambda: self._grpc_live(address, explain=False)) == "live":
+                return "this is Triton's gRPC port, given as HTTP: HTTP is usually one lower"
+            return "what listens there does not speak HTTP"
+        return f"{type(error).__name__}: {error}"
 
     def _index_http(self, url: str) -> list[dict[str, str]]:
         import httpx
@@ -148,12 +156,10 @@ class _Probe:
             except InferenceServerException as error:
                 if not explain:
                     return "dead"
-                status, reason = self._get(f"http://{address}/v2/health/live")
-                if status == 200:
+                problem = self._not(f"http://{address}", "Triton gRPC")
+                if problem and "Triton HTTP" in problem:
                     return "this is Triton's HTTP port, given as gRPC: gRPC is usually one higher"
-                if status:
-                    return self._what_is(f"http://{address}", "Triton's gRPC port", status)
-                return reason or f"no gRPC server there: {error.message()}"
+                return problem or f"no gRPC server there: {error.message()}"
         return "Triton answers, but is not live"
 
     def _once(self, key: tuple[str, str], ask: Any) -> Any:

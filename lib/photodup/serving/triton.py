@@ -8,14 +8,14 @@ from photodup.serving.triton_config import (
     set_parameter,
     write_config,
 )
-from photodup.serving.triton_repository import WEIGHTS, link_weights, render_repository
+from photodup.serving.triton_repository import WEIGHTS, add_version, render_repository
 from photodup.serving.triton_server import EmbeddedTriton, triton_venv
 
 __all__ = [
     "BATCHING",
     "WEIGHTS",
     "EmbeddedTriton",
-    "link_weights",
+    "add_version",
     "parse_config",
     "read_config",
     "render_repository",

@@ -149,6 +149,25 @@ def link_weights(onnx: Path, version_dir: Path) -> None:
     os.replace(scratch, link)
 
 
+def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
+    """Put a new version of a rendered model beside the old one; `EmbeddedTriton.load` then swaps them.
+
+    The version policy (`latest`, 1) makes the new version ready first and retires the old one after its last
+    request, so nobody notices. Going back: delete the folder and load again.
+
+    Returns:
+        The version's folder.
+    """
+    first = repository / model / "1"
+    if not first.is_dir():
+        raise PhotodupError(f"{repository} has no model {model} to add a version to.")
+    folder = first.with_name(str(version))
+    link_weights(onnx, folder)
+    for code in first.glob("*.py"):
+        _copy(code, folder / code.name)
+    return folder
+
+
 def _is_emulated(name: str) -> bool:
     return name.startswith("emulated_")
 

@@ -20,7 +20,7 @@ MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
 STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
 
 # Phones take 200-megapixel photographs (16320 × 12240), so Pillow's own limit of 179 would refuse real
-# ones. 250 megapixels are 750 MB of RGB; a server should set its own, lower limit.
+# ones. 250 megapixels take 1 GB (Pillow keeps 4 bytes a pixel); a server should set its own, lower limit.
 MAX_PIXELS = 250_000_000
 
 # A closed list: no reader that runs another program (EPS) or that hides a second image with a size of

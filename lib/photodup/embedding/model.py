@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
 
 DEFAULT_NAME = "ViT-B-32"
@@ -44,6 +44,9 @@ class ImageModel(Protocol):
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         """Map float32 [n, 3, 224, 224], normalised, to float32 [n, dim] of length 1. Blocks; thread-safe."""
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Do the same from uint8 [n, 3, 224, 224]; normalised where it is computed, a quarter to transfer."""
 
 
 def load_model(
@@ -116,6 +119,9 @@ class TorchModel:
         _check_preprocessing(name, visual)
         self.visual = visual.to(self.device).eval().requires_grad_(False)
         self.dim = int(visual.output_dim)
+        self._mean, self._std = (
+            torch.from_numpy(a[:, None, None].copy()).to(self.device) for a in (MEAN, STD)
+        )
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         import torch
@@ -124,6 +130,15 @@ class TorchModel:
         with torch.inference_mode():
             features = self.visual(torch.from_numpy(np.ascontiguousarray(images)).to(self.device))
             return torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy()
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        import torch
+
+        _check_input(pixels, np.uint8)
+        with torch.inference_mode():
+            images = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device).float()
+            images = images.div_(255).sub_(self._mean).div_(self._std)
+            return torch.nn.functional.normalize(self.visual(images).float(), dim=-1).cpu().numpy()
 
     @cached_property
     def digest(self) -> str:
@@ -186,6 +201,13 @@ class OnnxModel:
         if self._dtype == np.uint8:
             pixels = (images * STD[:, None, None] + MEAN[:, None, None]) * np.float32(255)
             images = np.clip(np.rint(pixels), 0, 255)
+        return self._run(images)
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        _check_input(pixels, np.uint8)
+        return self._run(pixels if self._dtype == np.uint8 else normalize(pixels))
+
+    def _run(self, images: np.ndarray) -> np.ndarray:
         batch = np.ascontiguousarray(images, self._dtype)
         (embedding,) = self.session.run([self._output], {self._input: batch})
         # Our own exports are of length 1 already; an encoder from elsewhere may not be.
@@ -260,9 +282,9 @@ def _check_preprocessing(name: str, visual: Any) -> None:
         )
 
 
-def _check_input(images: np.ndarray) -> None:
-    if images.ndim != 4 or images.shape[1:] != (3, IMAGE_SIZE, IMAGE_SIZE) or images.dtype != np.float32:
-        wanted = f"float32 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]"
+def _check_input(images: np.ndarray, dtype: type = np.float32) -> None:
+    if images.ndim != 4 or images.shape[1:] != (3, IMAGE_SIZE, IMAGE_SIZE) or images.dtype != dtype:
+        wanted = f"{np.dtype(dtype)} [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]"
         raise ValueError(f"images must be {wanted}, not {images.dtype} {images.shape}")
 
 

@@ -1,0 +1,129 @@
+"""Micro-batching: requests that wait at the same time are computed together.
+
+One thread owns the model. While it computes, requests queue; when it is free it takes what is there, up
+to `batch_max` images. Requests are never split, and results go back in the order of each request.
+
+The delay is not NVIDIA's fixed queue delay, which a lone request pays in full. When the model becomes free,
+the thread waits for as many requests as were in flight a moment ago, and at most `delay_s`: clients that
+send their next image as soon as they have an answer end up in one batch, and a lone client never waits.
+"""
+
+import collections
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Answer to one request: float32 [n, dim], and how long it waited and was computed."""
+
+    embeddings: np.ndarray
+    queue_s: float
+    compute_s: float
+
+
+@dataclass
+class _Request:
+    images: np.ndarray
+    arrived: float = field(default_factory=time.perf_counter)
+    done: "Future[Computed]" = field(default_factory=Future)
+
+
+class Batcher:
+    """Owner of the model's thread.
+
+    Args:
+        compute: uint8 [n, 3, h, w] -> float32 [n, dim]; called in one thread only.
+        batch_max: images in one execution across requests; 1 computes one request at a time.
+        delay_s: longest wait for further requests once the model is free.
+        on_execution: told (images, requests, seconds) after each execution, in the model's thread.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[np.ndarray], np.ndarray],
+        *,
+        batch_max: int = 1,
+        delay_s: float = 0.0,
+        on_execution: Callable[[int, int, float], None] = lambda images, requests, seconds: None,
+    ) -> None:
+        self._compute, self._on_execution = compute, on_execution
+        self._batch_max, self._delay_s = batch_max, delay_s
+        self._waiting: collections.deque[_Request] = collections.deque()
+        self._changed = threading.Condition()
+        self._in_flight_before = 1
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread.start()
+
+    def submit(self, images: np.ndarray) -> "Future[Computed]":
+        """Queue a request of one or more images, uint8 [n, 3, h, w]; never blocks."""
+        request = _Request(images)
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the batcher is closed")
+            self._waiting.append(request)
+            self._changed.notify()
+        return request.done
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Compute what is queued, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._take():
+            started = time.perf_counter()
+            try:
+                images = batch[0].images if len(batch) == 1 else np.concatenate([r.images for r in batch])
+                embeddings = self._compute(images)
+            except Exception as error:  # Out of GPU memory, say: these requests fail, the next are served.
+                for request in batch:
+                    request.done.set_exception(error)
+                continue
+            seconds = time.perf_counter() - started
+            first = 0
+            for request in batch:
+                last = first + len(request.images)
+                computed = Computed(embeddings[first:last], started - request.arrived, seconds)
+                request.done.set_result(computed)
+                first = last
+            self._on_execution(len(images), len(batch), seconds)
+            self._in_flight_before = len(batch) + len(self._waiting)
+
+    def _take(self) -> list[_Request]:
+        """Wait for requests and return those of the next execution; empty when closed and all is done."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._batch_max > 1 and self._delay_s > 0:
+                    self._changed.wait_for(self._enough, timeout=self._delay_s)
+                if (batch := self._pop()) or self._closed:
+                    return batch
+
+    def _pop(self) -> list[_Request]:
+        batch, n_images = [], 0
+        while self._waiting and (not batch or n_images + len(self._waiting[0].images) <= self._batch_max):
+            request = self._waiting.popleft()
+            # False: the caller went away while it waited, nobody wants it computed.
+            if request.done.set_running_or_notify_cancel():
+                batch.append(request)
+                n_images += len(request.images)
+        return batch
+
+    def _enough(self) -> bool:
+        return (
+            self._closed
+            or len(self._waiting) >= self._in_flight_before
+            or sum(len(r.images) for r in self._waiting) >= self._batch_max
+        )

@@ -1,0 +1,155 @@
+"""From an HTTP request to encoded images, in bounded memory, or to an answer that says what is wrong."""
+
+import base64
+import binascii
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+
+class ImageProblem(BaseModel):
+    """One image that cannot be embedded: its position in the request, from 0, and why."""
+
+    index: int
+    reason: str
+
+
+class Problem(BaseModel):
+    """Body of every 4xx and 5xx answer: a sentence, and which image it is about (null: the request)."""
+
+    detail: str
+    index: int | None = None
+    errors: list[ImageProblem] = []
+
+
+class Base64Request(BaseModel):
+    """Encoded images (JPEG, PNG, WebP, …) as base64; a `data:…;base64,` prefix is accepted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: Annotated[list[str], Field(min_length=1)]
+
+
+class RequestError(Exception):
+    """A request that is answered with a 4xx or 503."""
+
+    def __init__(self, status: int, detail: str, errors: list[ImageProblem] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.problem = Problem(detail=detail, index=errors[0].index if errors else None, errors=errors or [])
+
+
+class Budget:
+    """Bytes of request bodies that the service holds at one time, over all connections."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator["Share"]:
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self.used -= share.held
+
+
+class Share:
+    """What one request holds of the budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self.held = budget, 0
+
+    def take(self, n_bytes: int) -> None:
+        if self._budget.used + n_bytes > self._budget.limit:
+            raise RequestError(503, "The service holds as many bytes as it may: retry in a second.")
+        self.held += n_bytes
+        self._budget.used += n_bytes
+
+
+class _InMemoryParser(MultiPartParser):
+    # Never to disk: the size of the body is bounded already, and a temporary file costs more than the image.
+    spool_max_size = 1 << 62
+
+
+async def stream(request: Request, max_bytes: int, share: Share) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives, and stop reading as soon as it is too large."""
+    too_large = RequestError(
+        413, f"The body is larger than {max_bytes / 1e6:g} MB: send fewer or smaller images."
+    )
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > max_bytes:
+        raise too_large
+    received = 0
+    try:
+        async for chunk in request.stream():
+            received += len(chunk)
+            if received > max_bytes:
+                raise too_large
+            share.take(len(chunk))
+            yield chunk
+    except ClientDisconnect:
+        raise RequestError(400, "The client closed the connection before the body was complete.") from None
+
+
+async def read_multipart(headers: Headers, chunks: AsyncIterator[bytes], max_images: int) -> list[bytes]:
+    """Return the content of every file part, in order, whatever its field is called."""
+    parser = _InMemoryParser(headers, chunks, max_files=max_images, max_fields=16, max_part_size=1 << 16)
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        if error.message.startswith("Too many files"):
+            raise _too_many(max_images) from None
+        raise RequestError(400, f"The multipart body cannot be read: {error.message}") from None
+    except KeyError:  # no boundary in the content type
+        raise RequestError(400, "The multipart body has no boundary in its Content-Type.") from None
+    try:
+        files = [item for _, item in form.multi_items() if isinstance(item, UploadFile)]
+        if not files:
+            raise RequestError(
+                422, "There is no file in the form: send images as file parts (curl -F files=@photo.jpg)."
+            )
+        return [await file.read() for file in files]
+    finally:
+        await form.close()
+
+
+def read_base64(body: bytes, max_images: int) -> list[bytes]:
+    """Return the decoded images of a JSON body."""
+    try:
+        images = Base64Request.model_validate_json(body).images
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RequestError(
+            422,
+            f'The body should be {{"images": ["<base64>", …]}}: {where + ": " if where else ""}{first["msg"]}.',
+        ) from None
+    if len(images) > max_images:
+        raise _too_many(max_images)
+    decoded, problems = [], []
+    for index, text in enumerate(images):
+        if text.startswith("data:"):
+            text = text.partition(",")[2]
+        try:
+            decoded.append(base64.b64decode(text, validate=True))
+        except (binascii.Error, ValueError) as error:
+            problems.append(ImageProblem(index=index, reason=f"not base64 ({error})"))
+    if problems:
+        raise bad_images(problems)
+    return decoded
+
+
+def bad_images(problems: list[ImageProblem]) -> RequestError:
+    """Return the 400 for images that cannot be read; the sentence is about the first."""
+    more = f" ({len(problems)} images are bad)" if len(problems) > 1 else ""
+    return RequestError(400, f"Image {problems[0].index}: {problems[0].reason}{more}.", problems)
+
+
+def _too_many(max_images: int) -> RequestError:
+    return RequestError(413, f"More than {max_images} images in one request: split it.")

@@ -1,0 +1,76 @@
+"""What the FastAPI service counts, on `/metrics`: the stages that Triton counts, so that both can be compared.
+
+| here | Triton |
+|---|---|
+| `photodup_request_stage_seconds{stage="queue"}` | `nv_inference_queue_duration_us` |
+| `photodup_request_stage_seconds{stage="compute"}` | `nv_inference_compute_infer_duration_us` |
+| `photodup_request_stage_seconds{stage="decode"}` | compute of the decoding step of an ensemble |
+| `photodup_inferences_total` (images) | `nv_inference_count` |
+| `photodup_executions_total` | `nv_inference_exec_count` |
+| `photodup_requests_total{status}` | `nv_inference_request_success`, `_failure` |
+
+A stage is observed once per request, so its sum divided by its count is a mean per request; `compute` is the
+whole execution that the request was part of. All are cumulative: read twice and subtract.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+STAGES = ("receive", "decode", "queue", "compute", "respond")
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Stages:
+    """Counters of one application, in a registry of its own."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        stage = Histogram(
+            "photodup_request_stage_seconds",
+            "Time of a request in a stage: receive (body read and parsed), decode (bytes to pixels), queue, "
+            "compute (the execution it was part of), respond (answer encoded)",
+            ["stage"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._stages = {name: stage.labels(name) for name in STAGES}
+        self._execution = Histogram(
+            "photodup_execution_seconds",
+            "Time of one execution of the model",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._images = Histogram(
+            "photodup_batch_size", "Images in one execution", buckets=_SIZES, registry=self.registry
+        )
+        self._requests_together = Histogram(
+            "photodup_batch_requests", "Requests in one execution", buckets=_SIZES, registry=self.registry
+        )
+        self._inferences = Counter("photodup_inferences", "Images embedded", registry=self.registry)
+        self._executions = Counter("photodup_executions", "Executions of the model", registry=self.registry)
+        self._requests = Counter(
+            "photodup_requests", "Requests for embeddings, by HTTP status", ["status"], registry=self.registry
+        )
+        self.in_flight = Gauge(
+            "photodup_requests_in_flight", "Requests for embeddings now being served", registry=self.registry
+        )
+
+    def stage(self, name: str, seconds: float) -> None:
+        self._stages[name].observe(seconds)
+
+    def request(self, status: int) -> None:
+        self._requests.labels(str(status)).inc()
+
+    def execution(self, images: int, requests: int, seconds: float) -> None:
+        self._execution.observe(seconds)
+        self._images.observe(images)
+        self._requests_together.observe(requests)
+        self._inferences.inc(images)
+        self._executions.inc()
+
+    def page(self) -> bytes:
+        """Return the Prometheus text page."""
+        return generate_latest(self.registry)

@@ -135,7 +135,6 @@ class _Answer:
 
     def finish(self) -> None:
         """Parser and answer hold each other; without this each request would wait for a collector."""
-        self.keep_alive = self.parser.should_keep_alive()
         self.parser = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -143,6 +142,7 @@ class _Answer:
 
     def on_headers_complete(self) -> None:
         self.status = self.parser.get_status_code()
+        self.keep_alive = self.parser.should_keep_alive()  # only here; once complete it says no
 
     def on_body(self, data: bytes) -> None:
         self.body += data

@@ -11,95 +11,20 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from photodup.bench import stats
+from photodup.bench import points, stats
 from photodup.bench.adapters import Adapter, cosine_to_reference
-from photodup.bench.workers import READINGS, Window, clock, describe_error, run_blocking, run_in_loop
+from photodup.bench.plan import Load, Stopping, arrivals_s, request_order
+from photodup.bench.workers import Window, clock, describe_error, run_blocking, run_in_loop
 from photodup.errors import PhotodupError
 
-SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
-SPANS = ("photo", "prepared")
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
 Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted
-LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
-LATE_SHARE = 0.05  # … and beyond this share of the median latency
-MAX_LATE_SHARE = 0.01  # perf_analyzer warns beyond this share
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is asked of a server.
-
-    Attributes:
-        scenario: one of `SCENARIOS`.
-        batch: images per request.
-        concurrency: requests in flight, 1 unless given. In the open loop the most that may be, 64 unless
-            given; beyond it requests wait in the client, and that wait counts.
-        offered_per_s: open loop only: mean arrivals per second, in requests.
-        connection: `new` (connecting is inside the span), `warm`, or `idle:SECONDS` before each request.
-        span: `photo` times encoded photograph in hand → embedding in hand. `prepared` leaves the client's
-            preparation out, for loads this client could not prepare fast enough; never compare the two.
-    """
-
-    scenario: str
-    batch: int = 1
-    concurrency: int | None = None
-    offered_per_s: float | None = None
-    connection: str = "warm"
-    span: str = "photo"
-
-    def __post_init__(self) -> None:
-        if self.concurrency is None:
-            object.__setattr__(self, "concurrency", 64 if self.scenario == "server" else 1)
-        problem = None
-        if self.scenario not in SCENARIOS:
-            problem = f"scenario {self.scenario!r} is not one of {', '.join(SCENARIOS)}"
-        elif self.batch < 1 or self.concurrency < 1:
-            problem = "batch and concurrency start at 1"
-        elif self.scenario == "single_stream" and self.concurrency != 1:
-            problem = "single_stream has one request in flight; use closed_loop"
-        elif (self.scenario == "server") != (self.offered_per_s is not None and self.offered_per_s > 0):
-            problem = "offered_per_s belongs to the server scenario, and it needs one above 0"
-        elif self.span not in SPANS:
-            problem = f"span {self.span!r} is not one of {', '.join(SPANS)}"
-        elif self.idle_s and self.scenario == "server":
-            problem = "an open loop has its own pauses; idle connections belong to closed loops"
-        if problem:
-            raise PhotodupError(f"This load makes no sense: {problem}.")
-
-    @property
-    def idle_s(self) -> float:
-        kind, _, seconds = self.connection.partition(":")
-        try:
-            if (kind in ("new", "warm") and not seconds) or (kind == "idle" and float(seconds) > 0):
-                return float(seconds or 0)
-        except ValueError:
-            pass
-        raise PhotodupError(f"connection {self.connection!r} is none of new, warm, idle:SECONDS.")
-
-
-@dataclass(frozen=True)
-class Stopping:
-    """When a point is done: both minima met and stable, or the time is up (then it says what is missing).
-
-    Attributes:
-        warmup_requests: per worker, on the connection that will be measured; not counted.
-        ramp_s: closed loops with several in flight run this long before the window opens, so that the batch
-            sizes a server forms under load are warm too.
-        seed: of payload order and arrivals, which have generators of their own.
-    """
-
-    min_duration_s: float = 5.0
-    min_requests: int = 64
-    max_duration_s: float = 60.0
-    warmup_requests: int = 3
-    ramp_s: float = 0.5
-    seed: int = 0
 
 
 def measure(
@@ -129,7 +54,7 @@ def measure(
         could not be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
     """
     stopping = stopping or Stopping()
-    point = {**adapter.describe(), "link": link, **_columns(load), "seed": stopping.seed}
+    point = {**adapter.describe(), "link": link, **load.columns(), "seed": stopping.seed}
     if not photos:
         raise PhotodupError("A load needs photographs: give at least one.")
     if load.connection == "new" and not adapter.can_reconnect:
@@ -139,7 +64,7 @@ def measure(
         if reference is not None:
             point["cosine_min"] = cosine_to_reference(adapter, photos, reference)
             if not point["cosine_min"] >= min_cosine:  # also true for NaN
-                return _failed(
+                return points.failed(
                     point,
                     f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
                 )
@@ -150,12 +75,12 @@ def measure(
         ended, counted = run(window, load, stopping, connections, probe or (lambda: nullcontext({})))
         point |= counted
     except Exception as error:
-        return _failed(point, describe_error(error))
+        return points.failed(point, describe_error(error))
     finally:
         for connection in connections:
             connection.close()
         adapter.close()
-    return _result(point, window, load, stopping, ended)
+    return points.summarize(point, window, load, stopping, ended)
 
 
 def run_interleaved(
@@ -176,32 +101,6 @@ def run_interleaved(
     return results
 
 
-def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:
-    """Return Poisson arrival times (seconds, ascending, from 0) that cover `horizon_s`."""
-    generator = np.random.default_rng([seed, 1])
-    expected = rate_per_s * horizon_s
-    gaps = generator.exponential(1 / rate_per_s, int(expected + 6 * np.sqrt(expected) + 10))
-    times = np.cumsum(gaps)
-    return times[times < horizon_s]
-
-
-def request_order(photos: Sequence[bytes], batch: int, seed: int = 0) -> list[tuple[bytes, ...]]:
-    """Return the fixed set of requests of a run: every photograph is used, none twice in a row."""
-    count = max(8, min(64, 256 // batch))
-    shuffled = random.Random(seed).sample(list(photos), len(photos))
-    count = max(count, -(-len(photos) // batch) if batch * count < len(photos) <= 256 else count)
-    return [tuple(shuffled[(i * batch + j) % len(shuffled)] for j in range(batch)) for i in range(count)]
-
-
-def _columns(load: Load) -> dict[str, Any]:
-    names = ("connection", "scenario", "batch", "concurrency", "offered_per_s", "span")
-    return {name: getattr(load, name) for name in names}
-
-
-def _failed(point: dict[str, Any], error: str) -> dict[str, Any]:
-    return {**point, "status": "failed", "error": error, "valid": False, "invalid_because": error}
-
-
 def _window(adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping) -> Window:
     requests: list[Any] = request_order(photos, load.batch, stopping.seed)
     ahead = load.span == "prepared"
@@ -219,18 +118,28 @@ def _window(adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Sto
     )
 
 
+def _warmup_requests(window: Window, stopping: Stopping) -> list[Any]:
+    chosen = [window.requests[i % len(window.requests)] for i in range(stopping.warmup_requests)]
+    return chosen if window.prepared_ahead else [window.adapter.prepare(request) for request in chosen]
+
+
 def _in_threads(window: Window, load: Load, stopping: Stopping, connections: list, probe: Probe) -> Watched:
     """Threads, not processes: waiting threads hold no lock, and 16 of them offer a null server more
     requests per second than any model answers (`engine_bench`)."""
-    for _ in range(load.concurrency):
-        connection = window.adapter.open()
-        connections.append(connection)
-        for index in range(stopping.warmup_requests):
-            request = window.requests[index % len(window.requests)]
-            prepared = request if window.prepared_ahead else window.adapter.prepare(request)
-            window.check(connection.decode(connection.request(prepared)))
+
+    def warm(connection: Any, requests: Sequence[Any]) -> None:
+        for request in requests:
+            window.check(connection.decode(connection.request(request)))
         if window.new_connection:
             connection.close()
+
+    connections += [window.adapter.open() for _ in range(load.concurrency)]
+    requests = _warmup_requests(window, stopping)
+    warm(connections[0], requests)
+    with ThreadPoolExecutor(
+        load.concurrency
+    ) as pool:  # the others at once: larger batches form, and warm too
+        list(pool.map(lambda connection: warm(connection, requests[:1]), connections[1:]))
     window.samples = [[] for _ in connections]
     barrier = threading.Barrier(len(connections) + 1)
     workers = [
@@ -264,13 +173,11 @@ def _in_event_loop(
     async def body() -> None:
         opened = []
         try:
-            for _ in range(load.concurrency):
-                connection = window.adapter.open()
-                opened.append(connection)
-                for index in range(stopping.warmup_requests):
-                    request = window.requests[index % len(window.requests)]
-                    prepared = request if window.prepared_ahead else window.adapter.prepare(request)
-                    window.check(connection.decode(await connection.request(prepared)))
+            opened += [window.adapter.open() for _ in range(load.concurrency)]
+            requests = _warmup_requests(window, stopping)
+            for request in requests:
+                window.check(opened[0].decode(await opened[0].request(request)))
+            await asyncio.gather(*(connection.request(requests[0]) for connection in opened[1:] if requests))
             window.samples = [[] for _ in opened]
             window.started = clock()
             begun.set()
@@ -298,20 +205,21 @@ def _watch(
     window: Window, load: Load, stopping: Stopping, workers: Sequence[threading.Thread], probe: Probe
 ) -> Watched:
     """Open the window, wait until the stopping rule is met, close it, let the workers finish."""
-    open_loop = load.scenario == "server"
+    open_loop, before = load.scenario == "server", 0
     if load.concurrency > 1 and not open_loop:
         time.sleep(stopping.ramp_s)
         window.started = clock()
         window.errors.clear()
+        before = window.answered() + load.concurrency  # those now in flight belong to the ramp
     with probe() as counted:
         look_again, hopeless = stopping.min_duration_s, False
         while any(worker.is_alive() for worker in workers):
             time.sleep(0.02)
-            elapsed, n = clock() - window.started, window.answered()
-            hopeless = len(window.errors) > max(10, 0.01 * n)
+            elapsed, n = clock() - window.started, window.answered() - before
+            hopeless = len(window.errors) > max(10, 0.01 * max(n, 0))
             enough = elapsed >= max(stopping.min_duration_s, look_again) and n >= stopping.min_requests
             if enough and not open_loop:
-                enough = stats.stability(stats.windows(*_answered(window), load.concurrency))[0]
+                enough = stats.stability(stats.windows(*points.answered(window), load.concurrency))[0]
                 look_again = elapsed * 1.1
             if enough or hopeless or elapsed >= stopping.max_duration_s:
                 break
@@ -320,94 +228,3 @@ def _watch(
     for worker in workers:
         worker.join()
     return window.stop_at - window.started, counted
-
-
-def _rows(window: Window) -> np.ndarray:
-    """Return the requests begun in the window, in order of completion, seconds since it was opened."""
-    rows = [row for samples in window.samples for row in samples.copy()]
-    times = np.array(rows).reshape(-1, len(READINGS)) - window.started
-    times = times[times[:, 0] >= 0]
-    return times[np.argsort(times[:, -1], kind="stable")]
-
-
-def _answered(window: Window) -> tuple[np.ndarray, np.ndarray]:
-    rows = _rows(window)
-    return rows[:, -1], (rows[:, -1] - rows[:, 0]) * 1000
-
-
-def _result(
-    point: dict[str, Any], window: Window, load: Load, stopping: Stopping, ended: float
-) -> dict[str, Any]:
-    rows = _rows(window)
-    done = rows[:, -1]
-    scheduled = None
-    if load.scenario == "server":
-        ended_schedule = min(ended, stopping.max_duration_s)
-        scheduled = float(np.searchsorted(window.schedule_s, ended_schedule)) / ended_schedule
-        ended = max(ended_schedule, float(done[-1])) if len(done) else ended_schedule
-    elif load.concurrency == 1 and len(done):
-        ended = float(done[-1])  # the last request was waited for; nothing else was in flight
-    rows = rows[done <= ended]  # what was in flight when the window closed is in nobody's count
-    due, picked, begun, prepared, answered, done = rows.T
-    latency_ms = (done - due) * 1000
-    point |= stats.summarize(
-        done,
-        latency_ms,
-        batch=load.batch,
-        concurrency=load.concurrency,
-        duration_s=ended,
-        n_errors=len(window.errors),
-        min_requests=stopping.min_requests,
-        min_duration_s=stopping.min_duration_s * 0.99,
-        scheduled_per_s=scheduled,
-        seed=stopping.seed,
-    )
-    if len(done):
-        point |= _stages(begun, prepared, answered, done)
-        _check_warm(point, due, latency_ms, load.concurrency)
-    if load.scenario == "server":
-        _lateness(point, due, picked, begun)
-    if len(window.errors) > stats.MAX_ERROR_SHARE * (len(done) + len(window.errors)):
-        share = f"{len(window.errors)} of {len(done) + len(window.errors)} requests failed"
-        return _failed(point, f"{share}: {window.common_error()}")
-    if not len(done):
-        return _failed(point, f"no request was answered within {ended:.1f} s")
-    return {**point, "raw": {"latency_ms": latency_ms, "finished_s": done}}
-
-
-def _stages(begun: np.ndarray, prepared: np.ndarray, answered: np.ndarray, done: np.ndarray) -> dict:
-    stages = {"prepare": prepared - begun, "request": answered - prepared, "decode": done - answered}
-    columns = {f"{name}_ms_mean": float(part.mean() * 1000) for name, part in stages.items()}
-    return columns | {f"{name}_ms_p50": float(np.median(part) * 1000) for name, part in stages.items()}
-
-
-def _check_warm(point: dict[str, Any], due: np.ndarray, latency_ms: np.ndarray, concurrency: int) -> None:
-    """A first request that is the slowest of all by far means something was still being built."""
-    first = np.argsort(due, kind="stable")[: max(3, concurrency)]
-    rest = np.delete(latency_ms, first)
-    point["first_requests_ms_max"] = float(latency_ms[first].max())
-    if rest.size >= 10 and latency_ms[first].max() > max(5 * np.median(rest), rest.max()):
-        _invalidate(
-            point,
-            f"not warm: one of the first requests took {latency_ms[first].max():.0f} ms, "
-            f"the median is {np.median(rest):.0f} ms",
-        )
-
-
-def _lateness(point: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> None:
-    """Late sends are in the latency already; here is how many there were, and whether it was our fault."""
-    limit_s = max(LATE_S, LATE_SHARE * (point["latency_ms_p50"] or 0) / 1000)
-    late = begun - due > limit_s
-    ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
-    point |= {"n_late": int(late.sum()), "n_late_generator": int(ours.sum())}
-    point["late_ms_max"] = float((begun - due).max() * 1000) if len(due) else 0.0
-    if ours.sum() > MAX_LATE_SHARE * len(due):
-        share = ours.sum() / len(due)
-        _invalidate(
-            point, f"the generator sent {share:.0%} of the requests over {limit_s * 1000:.0f} ms late"
-        )
-
-
-def _invalidate(point: dict[str, Any], reason: str) -> None:
-    point["valid"] = False
-    point["invalid_because"] = "; ".join(filter(None, [point["invalid_because"], reason]))

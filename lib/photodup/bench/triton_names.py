@@ -16,8 +16,8 @@ def model_name(backend: str) -> str:
     """
     parts = split_backend(backend)
     engine, wire = parts["engine"], parts["wire"]
-    if engine.startswith("emulated-") and wire in ("fp32", "json"):
-        return engine.replace("-", "_")
+    if engine.startswith("emulated-"):
+        return engine.replace("-", "_") + ("" if wire in ("fp32", "json") else f"_{wire}")
     if engine in _BY_ENGINE and wire in ("fp32", "json"):
         return _BY_ENGINE[engine]
     if engine == "onnx" and wire in _BY_WIRE:

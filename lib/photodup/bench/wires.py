@@ -33,5 +33,5 @@ def tensor(photos: Sequence[bytes], wire: str) -> np.ndarray:
 
 
 def jpegs(photos: Sequence[bytes], quality: int | None = JPEG_QUALITY) -> list[bytes]:
-    """Return what is sent as JPEG: 224-pixel re-encodes, as published; quality None: the files as they are."""
+    """Return what is sent as JPEG: 224-pixel re-encodes, as published; with None the files themselves."""
     return [imaging.client_jpeg(photo, quality) for photo in photos] if quality else list(photos)

@@ -1,0 +1,307 @@
+"""What the server says about itself during the measured window: Prometheus counters read before and after.
+
+Cumulative counters mean nothing alone (the published 29 ms of "inference" was a mean since start-up, engine
+builds included); only their difference over the window is used. What a server does not report is absent,
+never zero.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from photodup.bench.http import HttpConnection
+from photodup.errors import PhotodupError
+
+Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value
+TRITON_STAGES = {
+    "server_request_ms_mean": "nv_inference_request_duration_us",
+    "server_queue_ms_mean": "nv_inference_queue_duration_us",
+    "server_compute_input_ms_mean": "nv_inference_compute_input_duration_us",
+    "server_compute_infer_ms_mean": "nv_inference_compute_infer_duration_us",
+    "server_compute_output_ms_mean": "nv_inference_compute_output_duration_us",
+}
+FASTAPI_STAGES = {
+    "server_receive_ms_mean": "receive",
+    "server_decode_ms_mean": "decode",
+    "server_queue_ms_mean": "queue",
+    "server_compute_infer_ms_mean": "compute",
+    "server_respond_ms_mean": "respond",
+}
+
+
+class CounterError(PhotodupError):
+    """Metrics that cannot be read, or that do not belong to one undisturbed server."""
+
+
+def read(url: str, *, timeout_s: float = 5.0) -> Sample:
+    """Read a Prometheus text page.
+
+    Args:
+        url: `http://host:port` of Triton's metrics or of the FastAPI service, with or without `/metrics`.
+    """
+    url = url.removesuffix("/metrics")
+    connection = HttpConnection(url, timeout_s=timeout_s)
+    try:
+        _, body = connection.request(connection.head("GET", "/metrics", 0))
+    except (OSError, PhotodupError) as error:
+        raise CounterError(f"No metrics at {url}/metrics: {error}.") from None
+    finally:
+        connection.close()
+    return parse(body.decode())
+
+
+def parse(text: str) -> Sample:
+    """Parse the Prometheus text format.
+
+    Raises:
+        CounterError: it is something else.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        families = list(text_string_to_metric_families(text))
+    except ValueError as error:
+        raise CounterError(f"The metrics page is not in Prometheus's text format: {error}.") from None
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def total(sample: Sample, name: str, **labels: str) -> float | None:
+    """Return the sum over all series of `name` with these labels; None when there is none."""
+    wanted = set(labels.items())
+    values = [value for (metric, has), value in sample.items() if metric == name and wanted <= set(has)]
+    return sum(values) if values else None
+
+
+def difference(before: Sample, after: Sample, name: str, **labels: str) -> float | None:
+    """Return how much a counter grew; None when the server does not have it.
+
+    Raises:
+        CounterError: it shrank, so the server was restarted in between.
+    """
+    end = total(after, name, **labels)
+    if end is None:
+        return None
+    grown = end - (total(before, name, **labels) or 0.0)
+    if grown < 0:
+        raise CounterError(f"{name} went down by {-grown:g}: the server was restarted during the window.")
+    return grown
+
+
+def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[str, float | None]:
+    """Return Triton's account of the window.
+
+    Args:
+        models: the model asked; for an ensemble its name first, then its steps. Counts are the last model's
+            (the one that computes), times are summed over the models that report them: an ensemble counts
+            its steps' work under their names, not under its own.
+
+    Returns:
+        `server_requests`, `server_inferences` (images), `server_executions`, `server_batch_mean`, and the mean
+        milliseconds per request of each stage (`TRITON_STAGES`). A stage in a batch counts in full for each
+        request of it. Empty when the model answered nothing.
+    """
+    answering, working = models[0], models[-1]
+
+    def grown(name: str, model: str) -> float | None:
+        return difference(before, after, name, model=model)
+
+    requests = grown("nv_inference_request_success", answering) or grown(
+        "nv_inference_request_success", working
+    )
+    if not requests:
+        return {}
+    inferences, executions = (
+        grown(name, working) for name in ("nv_inference_count", "nv_inference_exec_count")
+    )
+    columns: dict[str, float | None] = {
+        "server_requests": requests,
+        "server_inferences": inferences,
+        "server_executions": executions,
+        "server_batch_mean": inferences / executions if inferences and executions else None,
+    }
+    for column, name in TRITON_STAGES.items():
+        steps = models[1:] if len(models) > 1 and column != "server_request_ms_mean" else models[:1]
+        parts = [grown(name, model) for model in steps]
+        known = [part for part in parts if part is not None]
+        if known:
+            columns[column] = sum(known) / requests / 1000
+    return columns
+
+
+def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
+    """Return the FastAPI service's account of the window, under Triton's column names where they mean the same.
+
+    `server_compute_infer_ms_mean` is the execution a request was part of, as in Triton. Decoding is a stage
+    here (`server_decode_ms_mean`); in a Triton ensemble it is part of the compute. Empty when nothing
+    was answered.
+    """
+    requests = difference(before, after, "photodup_requests_total", status="200")
+    if not requests:
+        return {}
+    inferences = difference(before, after, "photodup_inferences_total")
+    executions = difference(before, after, "photodup_executions_total")
+    columns: dict[str, float | None] = {
+        "server_requests": requests,
+        "server_inferences": inferences,
+        "server_executions": executions,
+        "server_batch_mean": inferences / executions if inferences and executions else None,
+    }
+    for column, stage in FASTAPI_STAGES.items():
+        seconds, count = (
+            difference(before, after, f"photodup_request_stage_seconds_{part}", stage=stage)
+            for part in ("sum", "count")
+        )
+        if seconds is not None and count:
+            columns[column] = seconds / count * 1000
+    return columns
+
+
+def triton_gpu(sample: Sample) -> dict[str, float]:
+    """Return what Triton says of its GPUs now; empty on a machine without one."""
+    columns = {}
+    if (used := total(sample, "nv_gpu_memory_used_bytes")) is not None:
+        columns["gpu_memory_mib"] = used / 2**20
+    loads = [value for (name, _), value in sample.items() if name == "nv_gpu_utilization"]
+    if loads:
+        columns["gpu_utilization"] = sum(loads) / len(loads)
+    return columns
+
+
+class GpuSampler:
+    """Reads a local NVIDIA GPU through NVML every half second in a thread; finds nothing where there is none.
+
+    `columns()`: `gpu_utilization` (mean over devices and time, 0–1), `gpu_memory_mib` (largest sum seen).
+    """
+
+    def __init__(self, interval_s: float = 0.5) -> None:
+        self._interval_s, self._stop = interval_s, threading.Event()
+        self._loads: list[float] = []
+        self._memory_mib = 0.0
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "GpuSampler":
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        except Exception:  # no package, no driver, no device: all mean "no GPU here"
+            return self
+        if devices:
+            self._thread = threading.Thread(target=self._sample, args=(pynvml, devices), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+
+    def _sample(self, pynvml: Any, devices: Sequence[Any]) -> None:
+        while True:
+            self._loads += [pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100 for device in devices]
+            used = sum(pynvml.nvmlDeviceGetMemoryInfo(device).used for device in devices) / 2**20
+            self._memory_mib = max(self._memory_mib, used)
+            if self._stop.wait(self._interval_s):
+                return
+
+    def columns(self) -> dict[str, float]:
+        if not self._loads:
+            return {}
+        return {
+            "gpu_utilization": sum(self._loads) / len(self._loads),
+            "gpu_memory_mib": self._memory_mib,
+        }
+
+
+def probe(
+    url: str,
+    account: Callable[[Sample, Sample], Mapping[str, Any]],
+    *,
+    local_gpu: bool = False,
+) -> Callable[[], contextlib.AbstractContextManager[dict[str, Any]]]:
+    """Return what `load.measure(probe=…)` wants: counters around its window.
+
+    Args:
+        url: where the metrics are.
+        account: makes columns of the two readings: `triton_account(models)` or `fastapi_window`.
+        local_gpu: also sample this machine's GPU (only when the server runs here).
+
+    Metrics that cannot be read do not spoil a point: the columns stay absent, `counters_error` says why.
+    """
+
+    @contextlib.contextmanager
+    def around() -> Iterator[dict[str, Any]]:
+        columns: dict[str, Any] = {}
+        before = _try_read(url, columns)
+        with GpuSampler() if local_gpu else contextlib.nullcontext() as gpu:
+            yield columns
+        after = _try_read(url, columns)
+        if before is not None and after is not None:
+            try:
+                columns.update(account(before, after))
+            except CounterError as error:
+                columns["counters_error"] = str(error)
+        if gpu is not None:
+            columns.update(gpu.columns())
+
+    return around
+
+
+def triton_account(models: Sequence[str]) -> Callable[[Sample, Sample], dict[str, Any]]:
+    """Return the account of Triton models (see `triton_window`), with its GPU where it has one."""
+
+    def account(before: Sample, after: Sample) -> dict[str, Any]:
+        return {**triton_window(before, after, models), **triton_gpu(after)}
+
+    return account
+
+
+def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:
+    try:
+        return read(url)
+    except CounterError as error:
+        columns["counters_error"] = str(error)
+        return None
+
+
+def cold_start(
+    start: Callable[[], Any],
+    is_ready: Callable[[], bool],
+    request: Callable[[], Any],
+    *,
+    limit_s: float = 600.0,
+) -> dict[str, float]:
+    """Time a server from nothing to its second answer.
+
+    Args:
+        start: starts it and returns at once or when ready; what it took either way counts.
+        is_ready: asked every 20 ms; an exception means not yet.
+        request: one request, run three times: the first may still build or allocate.
+
+    Returns:
+        `ready_s` from the start, `first_answer_ms`, `second_answer_ms`, `third_answer_ms`, and
+        `first_answer_s` from the start.
+
+    Raises:
+        CounterError: not ready within `limit_s`.
+    """
+    began = time.perf_counter()
+    start()
+    while True:
+        with contextlib.suppress(Exception):
+            if is_ready():
+                break
+        if time.perf_counter() - began > limit_s:
+            raise CounterError(f"The server was not ready within {limit_s:g} s.")
+        time.sleep(0.02)
+    ready = time.perf_counter()
+    columns = {"ready_s": ready - began}
+    for name in ("first", "second", "third"):
+        asked = time.perf_counter()
+        request()
+        columns[f"{name}_answer_ms"] = (time.perf_counter() - asked) * 1000
+    columns["first_answer_s"] = ready - began + columns["first_answer_ms"] / 1000
+    return columns

@@ -1,0 +1,107 @@
+"""What is asked of a server, and when its measurement may end."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
+SPANS = ("photo", "prepared")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a server.
+
+    Attributes:
+        scenario: one of `SCENARIOS`.
+        batch: images per request.
+        concurrency: requests in flight, 1 unless given. In the open loop the most that may be, 64 unless
+            given; beyond it requests wait in the client, and that wait counts.
+        offered_per_s: open loop only: mean arrivals per second, in requests.
+        connection: `new` (connecting is inside the span), `warm`, or `idle:SECONDS` before each request.
+        span: `photo` times encoded photograph in hand → embedding in hand. `prepared` leaves the client's
+            preparation out, for loads this client could not prepare fast enough; never compare the two.
+    """
+
+    scenario: str
+    batch: int = 1
+    concurrency: int | None = None
+    offered_per_s: float | None = None
+    connection: str = "warm"
+    span: str = "photo"
+
+    def __post_init__(self) -> None:
+        if self.concurrency is None:
+            object.__setattr__(self, "concurrency", 64 if self.scenario == "server" else 1)
+        problem = None
+        if self.scenario not in SCENARIOS:
+            problem = f"scenario {self.scenario!r} is not one of {', '.join(SCENARIOS)}"
+        elif self.batch < 1 or self.concurrency < 1:
+            problem = "batch and concurrency start at 1"
+        elif self.scenario == "single_stream" and self.concurrency != 1:
+            problem = "single_stream has one request in flight; use closed_loop"
+        elif (self.scenario == "server") != (self.offered_per_s is not None and self.offered_per_s > 0):
+            problem = "offered_per_s belongs to the server scenario, and it needs one above 0"
+        elif self.span not in SPANS:
+            problem = f"span {self.span!r} is not one of {', '.join(SPANS)}"
+        elif self.idle_s and self.scenario == "server":
+            problem = "an open loop has its own pauses; idle connections belong to closed loops"
+        if problem:
+            raise PhotodupError(f"This load makes no sense: {problem}.")
+
+    @property
+    def idle_s(self) -> float:
+        kind, _, seconds = self.connection.partition(":")
+        try:
+            if (kind in ("new", "warm") and not seconds) or (kind == "idle" and float(seconds) > 0):
+                return float(seconds or 0)
+        except ValueError:
+            pass
+        raise PhotodupError(f"connection {self.connection!r} is none of new, warm, idle:SECONDS.")
+
+    def columns(self) -> dict[str, Any]:
+        """Return this load as columns of a point."""
+        names = ("connection", "scenario", "batch", "concurrency", "offered_per_s", "span")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When a point is done: both minima met and stable, or the time is up (then it says what is missing).
+
+    Attributes:
+        warmup_requests: of the first worker, on the connection that will be measured; then one of each of
+            the others, all at once. Not counted.
+        ramp_s: closed loops with several in flight run this long before the window opens, so that the batch
+            sizes a server forms under load are warm too.
+        seed: of payload order and arrivals, which have generators of their own.
+    """
+
+    min_duration_s: float = 5.0
+    min_requests: int = 64
+    max_duration_s: float = 60.0
+    warmup_requests: int = 3
+    ramp_s: float = 0.5
+    seed: int = 0
+
+
+def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:
+    """Return Poisson arrival times (seconds, ascending, from 0) that cover `horizon_s`."""
+    generator = np.random.default_rng([seed, 1])
+    expected = rate_per_s * horizon_s
+    gaps = generator.exponential(1 / rate_per_s, int(expected + 6 * np.sqrt(expected) + 10))
+    times = np.cumsum(gaps)
+    return times[times < horizon_s]
+
+
+def request_order(photos: Sequence[bytes], batch: int, seed: int = 0) -> list[tuple[bytes, ...]]:
+    """Return the fixed set of requests of a run: every photograph is used, none twice in a row."""
+    count = max(8, min(64, 256 // batch))
+    shuffled = random.Random(seed).sample(list(photos), len(photos))
+    count = max(count, -(-len(photos) // batch) if batch * count < len(photos) <= 256 else count)
+    return [tuple(shuffled[(i * batch + j) % len(shuffled)] for j in range(batch)) for i in range(count)]

@@ -1,0 +1,106 @@
+"""From the clock readings of a window to the columns of a point."""
+
+from typing import Any
+
+import numpy as np
+
+from photodup.bench import stats
+from photodup.bench.plan import Load, Stopping
+from photodup.bench.workers import READINGS, Window
+
+LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
+LATE_SHARE = 0.1  # … and beyond this share of the median latency
+MAX_LATE_SHARE = 0.01  # perf_analyzer warns beyond this share of late requests
+
+
+def summarize(
+    point: dict[str, Any], window: Window, load: Load, stopping: Stopping, ended: float
+) -> dict[str, Any]:
+    rows = rows_of(window)
+    done = rows[:, -1]
+    scheduled = None
+    if load.scenario == "server":
+        ended_schedule = min(ended, stopping.max_duration_s)
+        scheduled = float(np.searchsorted(window.schedule_s, ended_schedule)) / ended_schedule
+        ended = max(ended_schedule, float(done[-1])) if len(done) else ended_schedule
+    elif load.concurrency == 1 and len(done):
+        ended = float(done[-1])  # the last request was waited for; nothing else was in flight
+    rows = rows[done <= ended]  # what was in flight when the window closed is in nobody's count
+    due, picked, begun, prepared, answered, done = rows.T
+    latency_ms = (done - due) * 1000
+    point |= stats.summarize(
+        done,
+        latency_ms,
+        batch=load.batch,
+        concurrency=load.concurrency,
+        duration_s=ended,
+        n_errors=len(window.errors),
+        min_requests=stopping.min_requests,
+        min_duration_s=stopping.min_duration_s * 0.99,
+        scheduled_per_s=scheduled,
+        seed=stopping.seed,
+    )
+    if len(done):
+        point |= _stages(begun, prepared, answered, done)
+        _check_warm(point, due, latency_ms, load.concurrency)
+    if load.scenario == "server":
+        _lateness(point, due, picked, begun)
+    if len(window.errors) > stats.MAX_ERROR_SHARE * (len(done) + len(window.errors)):
+        share = f"{len(window.errors)} of {len(done) + len(window.errors)} requests failed"
+        return failed(point, f"{share}: {window.common_error()}")
+    if not len(done):
+        return failed(point, f"no request was answered within {ended:.1f} s")
+    return {**point, "raw": {"latency_ms": latency_ms, "finished_s": done}}
+
+
+def rows_of(window: Window) -> np.ndarray:
+    """Return the requests begun in the window, in order of completion, seconds since it was opened."""
+    rows = [row for samples in window.samples for row in samples.copy()]
+    times = np.array(rows).reshape(-1, len(READINGS)) - window.started
+    times = times[times[:, 0] >= 0]
+    return times[np.argsort(times[:, -1], kind="stable")]
+
+
+def answered(window: Window) -> tuple[np.ndarray, np.ndarray]:
+    rows = rows_of(window)
+    return rows[:, -1], (rows[:, -1] - rows[:, 0]) * 1000
+
+
+def failed(point: dict[str, Any], error: str) -> dict[str, Any]:
+    return {**point, "status": "failed", "error": error, "valid": False, "invalid_because": error}
+
+
+def _stages(begun: np.ndarray, prepared: np.ndarray, answered: np.ndarray, done: np.ndarray) -> dict:
+    stages = {"prepare": prepared - begun, "request": answered - prepared, "decode": done - answered}
+    columns = {f"{name}_ms_mean": float(part.mean() * 1000) for name, part in stages.items()}
+    return columns | {f"{name}_ms_p50": float(np.median(part) * 1000) for name, part in stages.items()}
+
+
+def _check_warm(point: dict[str, Any], due: np.ndarray, latency_ms: np.ndarray, concurrency: int) -> None:
+    """A first request that is the slowest of all by far means something was still being built."""
+    first = np.argsort(due, kind="stable")[: max(3, concurrency)]
+    rest = np.delete(latency_ms, first)
+    point["first_requests_ms_max"] = float(latency_ms[first].max())
+    if rest.size >= 10 and latency_ms[first].max() > max(5 * np.median(rest), rest.max()):
+        _invalidate(
+            point,
+            f"not warm: one of the first requests took {latency_ms[first].max():.0f} ms, "
+            f"the median is {np.median(rest):.0f} ms",
+        )
+
+
+def _lateness(point: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> None:
+    """Late sends are in the latency already; here is how many there were, and whether it was our fault."""
+    limit_s = max(LATE_S, LATE_SHARE * (point["latency_ms_p50"] or 0) / 1000)
+    late = begun - due > limit_s
+    ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
+    point |= {"n_late": int(late.sum()), "n_late_generator": int(ours.sum())}
+    point["late_ms_max"] = float((begun - due).max() * 1000) if len(due) else 0.0
+    if ours.sum() > MAX_LATE_SHARE * len(due):
+        share = ours.sum() / len(due)
+        _invalidate(point, f"the generator sent {share:.0%} of the requests {limit_s * 1000:.0f} ms late")
+
+
+def _invalidate(point: dict[str, Any], reason: str) -> None:
+    point["valid"] = False
+    point["invalid_because"] = "; ".join(filter(None, [point["invalid_because"], reason]))

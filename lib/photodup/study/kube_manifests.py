@@ -1,0 +1,220 @@
+"""Read Kubernetes manifests: render them with the real tools and pick out what scaling depends on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+
+KUBERNETES_VERSION = "1.35.0"
+OVERLAYS = {"base": "k8s/base", "kind": "k8s/overlays/kind", "gpu": "k8s/overlays/gpu"}
+START_SECONDS = "photodup/start-seconds"
+_SUFFIXES = {"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(10) ** 3, "M": Decimal(10) ** 6}
+_SUFFIXES |= {"G": Decimal(10) ** 9, "T": Decimal(10) ** 12}
+_SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGT", start=1)}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One probe of a container, Kubernetes' defaults filled in."""
+
+    path: str
+    initial_delay_s: float
+    period_s: float
+    timeout_s: float
+    failure_threshold: int
+    success_threshold: int
+
+    @property
+    def budget_s(self) -> float:
+        """Return the seconds of continuous failure after which the probe gives up."""
+        return self.initial_delay_s + self.period_s * self.failure_threshold
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the autoscaler and the scheduler see of one scaled Deployment.
+
+    `requests` and `limits` are of one pod, in base units (cores, bytes, GPUs); `quota` is the namespace's
+    ResourceQuota in the same units, or None. `hpa` is the HorizontalPodAutoscaler's whole spec as a mapping.
+    """
+
+    name: str
+    replicas: int
+    hpa: dict[str, Any]
+    requests: dict[str, float]
+    limits: dict[str, float]
+    quota: dict[str, float] | None
+    startup: Probe | None
+    readiness: Probe | None
+    liveness: Probe | None
+    max_surge: int
+    start_s: float | None
+    grace_s: float
+    pre_stop_s: float
+
+    @property
+    def max_replicas(self) -> int:
+        return int(self.hpa["maxReplicas"])
+
+    def admitted(self) -> int | None:
+        """Return how many of these pods the quota lets exist at once, or None without a quota."""
+        if self.quota is None:
+            return None
+        return min((fits(self.quota[name], need) for name, need in self.quota_needs().items()), default=None)
+
+    def quota_needs(self) -> dict[str, float]:
+        """Return what one pod takes from each limit of the quota, by the quota's own names."""
+        needs = {"pods": 1.0, "count/pods": 1.0}
+        needs |= {f"requests.{name}": value for name, value in self.requests.items()}
+        needs |= {f"limits.{name}": value for name, value in self.limits.items()}
+        needs |= {name: self.requests[name] for name in ("cpu", "memory") if name in self.requests}
+        return {name: needs[name] for name in (self.quota or {}) if needs.get(name, 0) > 0}
+
+
+def tool(name: str) -> str:
+    """Return the command of `kubectl`, `helm` or `checkov`: from build/tools first, else from PATH.
+
+    Raises:
+        PhotodupError: neither has it.
+    """
+    tools = project_root() / "build" / "tools"
+    local = tools / "checkov-venv" / "bin" / "checkov" if name == "checkov" else tools / name
+    if local.is_file() and os.access(local, os.X_OK):
+        return str(local)
+    if found := shutil.which(name):
+        return found
+    raise PhotodupError(f"{name} was not found: run k8s/get-tools.sh, or install it and put it on PATH.")
+
+
+def render(directory: str | Path) -> list[dict[str, Any]]:
+    """Return the objects that `kubectl kustomize` makes of a directory (relative to the project root).
+
+    Raises:
+        PhotodupError: kustomize refuses it; the message is kustomize's.
+    """
+    return _objects([tool("kubectl"), "kustomize", str(_path(directory))])
+
+
+def render_chart(*values: str | Path, release: str = "photodup", namespace: str = "photodup") -> list[dict]:
+    """Return the objects that Helm makes of k8s/chart with these values files.
+
+    Raises:
+        PhotodupError: Helm refuses the chart or a value; the message is Helm's.
+    """
+    command = [tool("helm"), "template", release, str(_path("k8s/chart")), "--namespace", namespace]
+    for file in values:
+        command += ["--values", str(_path(file))]
+    return _objects(command)
+
+
+def read_workload(objects: list[dict[str, Any]]) -> Workload:
+    """Return the one autoscaled Deployment among these objects.
+
+    Raises:
+        PhotodupError: no autoscaler, more than one, or one that points nowhere.
+    """
+    scalers = of_kind(objects, "HorizontalPodAutoscaler")
+    if len(scalers) != 1:
+        raise PhotodupError(f"Expected one HorizontalPodAutoscaler, found {len(scalers)}: name one overlay.")
+    spec = scalers[0]["spec"]
+    name = spec["scaleTargetRef"]["name"]
+    deployment = next((d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == name), None)
+    if deployment is None:
+        raise PhotodupError(
+            f"The autoscaler's target is Deployment {name!r}, which is not among the objects."
+        )
+    pod = deployment["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    quotas = of_kind(objects, "ResourceQuota")
+    surge = deployment["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", "25%")
+    most = int(spec["maxReplicas"])
+    per_cent = int(surge[:-1]) if isinstance(surge, str) else 0
+    start = deployment["metadata"].get("annotations", {}).get(START_SECONDS)
+    return Workload(
+        name=name,
+        replicas=deployment["spec"].get("replicas", 1),
+        hpa=spec,
+        requests=_quantities(pod, "requests"),
+        limits=_quantities(pod, "limits"),
+        quota={k: quantity(v) for k, v in quotas[0]["spec"]["hard"].items()} if quotas else None,
+        startup=_probe(container.get("startupProbe")),
+        readiness=_probe(container.get("readinessProbe")),
+        liveness=_probe(container.get("livenessProbe")),
+        max_surge=-(-most * per_cent // 100) if isinstance(surge, str) else int(surge),
+        start_s=float(start) if start else None,
+        grace_s=float(pod.get("terminationGracePeriodSeconds", 30)),
+        pre_stop_s=float(
+            container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        ),
+    )
+
+
+def fits(total: float, each: float) -> int:
+    """Return how many of `each` fit into `total`; forgives the last bit of a decimal fraction."""
+    return int(total / each + 1e-9)
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the objects of one kind."""
+    return [item for item in objects if item["kind"] == kind]
+
+
+def quantity(text: str | int | float) -> float:
+    """Return a Kubernetes quantity as a number: `500m` is 0.5, `1Gi` is 1073741824.
+
+    Raises:
+        PhotodupError: not a quantity.
+    """
+    match = re.fullmatch(r"(\d+\.?\d*)(m|[kMGT]|[KMGT]i)?", str(text))
+    if match is None:
+        raise PhotodupError(f"{text!r} is not a Kubernetes quantity: write 500m, 2 or 1Gi.")
+    return float(Decimal(match[1]) * _SUFFIXES[match[2] or ""])
+
+
+def _quantities(pod: dict[str, Any], which: str) -> dict[str, float]:
+    """Sum over the pod's containers; a missing request is its limit, as the API server fills it in."""
+    total: dict[str, float] = {}
+    for container in pod["containers"]:
+        resources = container.get("resources", {})
+        values = dict(resources.get(which, {}))
+        if which == "requests":
+            values = {**resources.get("limits", {}), **values}
+        for name, value in values.items():
+            total[name] = total.get(name, 0.0) + quantity(value)
+    return total
+
+
+def _probe(spec: dict[str, Any] | None) -> Probe | None:
+    if spec is None:
+        return None
+    return Probe(
+        path=spec.get("httpGet", {}).get("path", ""),
+        initial_delay_s=spec.get("initialDelaySeconds", 0),
+        period_s=spec.get("periodSeconds", 10),
+        timeout_s=spec.get("timeoutSeconds", 1),
+        failure_threshold=spec.get("failureThreshold", 3),
+        success_threshold=spec.get("successThreshold", 1),
+    )
+
+
+def _path(path: str | Path) -> Path:
+    return Path(path) if Path(path).is_absolute() else project_root() / path
+
+
+def _objects(command: list[str]) -> list[dict[str, Any]]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise PhotodupError(f"{Path(command[0]).name} {command[1]} failed: {reason}")
+    return [item for item in yaml.safe_load_all(done.stdout) if item]

@@ -1,0 +1,241 @@
+"""Verdicts on points with a known answer, and the faults that must turn them."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photodup.study import claims, published
+from photodup.study.claims import CONTRADICTED, INCONCLUSIVE, NOT_MEASURED, REPRODUCED, Claim, judge, ratio
+from photodup.study.claims_list import CLAIMS
+
+BY_ID = {claim.id: claim for claim in CLAIMS}
+
+
+def point(backend, *, ci=0.02, **values):
+    base = {
+        "run": "made-up",
+        "backend": backend,
+        "link": "rtt25",
+        "scenario": "single_stream",
+        "batch": 1,
+        "concurrency": 1,
+        "connection": "new",
+        "valid": True,
+        "offered_per_s": None,
+    }
+    row = base | values
+    for name in ("latency_ms_p50", "latency_ms_mean", "throughput_images_per_s"):
+        if row.get(name) is not None:
+            row[f"{name}_ci_low"], row[f"{name}_ci_high"] = row[name] * (1 - ci), row[name] * (1 + ci)
+    return row
+
+
+def verdict(claim_id, *rows, **kwargs):
+    table = judge([BY_ID[claim_id]], pd.DataFrame(rows), **kwargs)
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+REMOTE = (
+    point("pytorch-http-base64", latency_ms_p50=56.9),
+    point("triton-onnx-http-fp32", latency_ms_p50=182.9),
+)
+
+
+def test_the_list_is_complete_and_rests_on_rows_that_exist():
+    rows = published.load_measurements()
+    assert len(CLAIMS) >= 30 and len(BY_ID) == len(CLAIMS)
+    for claim in CLAIMS:
+        assert set(claim.rows) <= set(rows.index), claim.id
+        assert claim.statement.endswith(".") and claim.rival.endswith(".") and claim.source
+        if claim.published:
+            assert published.evaluate(claim.published, rows)[0] > 0
+
+
+def test_a_published_effect_is_reproduced():
+    found = verdict("jpeg-beats-tensor-remotely", *REMOTE)
+    assert found["verdict"] == REPRODUCED and found["published"] == "3.21×"
+    assert found["effect"] == pytest.approx(182.9 / 56.9)
+    assert found["effect_low"] < found["effect"] < found["effect_high"]
+
+
+def test_a_flipped_inequality_is_seen():
+    flipped = ratio("pytorch-http-base64", "triton-onnx-http-fp32", "latency_ms_p50", at_least=1)
+    claim = Claim("flipped", "The other way round.", "test", (), flipped)
+    assert judge([claim], pd.DataFrame(REMOTE)).iloc[0]["verdict"] == CONTRADICTED
+
+
+def test_a_wrong_unit_is_seen():
+    seconds = point("triton-onnx-http-fp32", latency_ms_p50=0.1829)
+    assert verdict("jpeg-beats-tensor-remotely", REMOTE[0], seconds)["verdict"] == CONTRADICTED
+
+
+def test_a_dropped_row_is_not_measured_never_a_guess():
+    found = verdict("jpeg-beats-tensor-remotely", REMOTE[0])
+    assert found["verdict"] == NOT_MEASURED and found["here"] == "–"
+    assert math.isnan(found["effect"]) if found["effect"] is not None else True
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"valid": False},
+        {"latency_ms_p50": None},
+        {"link": "rtt50"},
+        {"connection": "warm"},
+        {"batch": 4},
+        {"span": "prepared"},
+    ],
+)
+def test_only_valid_points_under_the_same_conditions_are_compared(spoilt):
+    rows = [{"span": "photo", **REMOTE[0]}, {"span": "photo", **REMOTE[1], **spoilt}]
+    assert verdict("jpeg-beats-tensor-remotely", *rows)["verdict"] == NOT_MEASURED
+
+
+def test_nothing_within_the_noise_floor_is_a_difference():
+    rows = (
+        point("triton-onnx-http-fp32", latency_ms_p50=100.0, ci=0.001),
+        point("triton-onnx-grpc-fp32", latency_ms_p50=104.0, ci=0.001),
+    )
+    assert verdict("grpc-slower-single", *rows, noise_floor=0.05)["verdict"] == INCONCLUSIVE
+    assert verdict("grpc-slower-single", *rows, noise_floor=0.01)["verdict"] == REPRODUCED
+    wide = (rows[0], point("triton-onnx-grpc-fp32", latency_ms_p50=104.0, ci=0.2))
+    assert verdict("grpc-slower-single", *wide, noise_floor=0.01)["verdict"] == INCONCLUSIVE
+
+
+def test_pairs_that_disagree_are_inconclusive_and_say_so():
+    warm = (
+        point("pytorch-http-base64", latency_ms_p50=60.0, connection="warm"),
+        point("triton-onnx-http-fp32", latency_ms_p50=50.0, connection="warm"),
+    )
+    found = verdict("jpeg-beats-tensor-remotely", *REMOTE, *warm)
+    assert found["verdict"] == INCONCLUSIVE and "disagree" in found["because"]
+
+
+def test_each_link_and_run_is_judged_on_its_own():
+    loop = [{**row, "link": "loopback"} for row in REMOTE]
+    other = [{**row, "run": "another", "latency_ms_p50": 70.0} for row in REMOTE]
+    for row in other:
+        row["latency_ms_p50_ci_low"], row["latency_ms_p50_ci_high"] = 69.0, 71.0
+    table = judge(
+        [BY_ID["grpc-slower-single"], BY_ID["jpeg-beats-tensor-remotely"]],
+        pd.DataFrame([*REMOTE, *loop, *other]),
+    )
+    remote = table[table["claim"] == "jpeg-beats-tensor-remotely"].set_index("run")["verdict"]
+    assert remote.to_dict() == {"made-up": REPRODUCED, "another": INCONCLUSIVE}
+    assert set(table[table["claim"] == "grpc-slower-single"]["verdict"]) == {NOT_MEASURED}
+
+
+def test_a_magnitude_is_contradicted_from_either_side():
+    def rates(local_pytorch):
+        return (
+            point("local-onnx", throughput_images_per_s=100.0, batch=32, link="loopback"),
+            point("local-pytorch", throughput_images_per_s=local_pytorch, batch=32, link="loopback"),
+        )
+
+    assert verdict("onnx-slower-at-32", *rates(520.0))["verdict"] == REPRODUCED
+    assert verdict("onnx-slower-at-32", *rates(90.0))["verdict"] == CONTRADICTED
+    assert verdict("onnx-slower-at-32", *rates(900.0))["verdict"] == CONTRADICTED
+    assert verdict("onnx-slower-at-32", *rates(785.0))["verdict"] == INCONCLUSIVE
+
+
+def test_growth_claims_compare_a_backend_with_itself():
+    rows = [
+        point(
+            "pytorch-http-jpeg",
+            throughput_images_per_s=t,
+            concurrency=c,
+            scenario="closed_loop",
+            link="loopback",
+        )
+        for c, t in ((8, 47.3), (16, 49.1))
+    ]
+    assert verdict("fastapi-scales", *rows)["verdict"] == CONTRADICTED
+
+
+def test_the_peak_must_be_where_it_is_claimed():
+    def curve(*throughputs):
+        levels = zip((8, 16, 32, 64), throughputs, strict=True)
+        return [
+            point("triton-onnx-http-fp32", throughput_images_per_s=t, concurrency=c, scenario="closed_loop")
+            for c, t in levels
+        ]
+
+    assert verdict("saturates-at-32", *curve(20, 32, 43, 37))["verdict"] == REPRODUCED
+    assert verdict("saturates-at-32", *curve(20, 32, 43, 60))["verdict"] == CONTRADICTED
+    assert verdict("saturates-at-32", *curve(20, 32, 43, 43.5))["verdict"] == INCONCLUSIVE
+    assert verdict("saturates-at-32", *curve(20, 32, 43, 37)[:3])["verdict"] == NOT_MEASURED
+
+
+@pytest.mark.parametrize(("trips", "expected"), [(True, CONTRADICTED), (False, REPRODUCED)])
+def test_latencies_made_by_either_law_are_told_apart(trips, expected):
+    from photodup.bench.latency_model import bandwidth_only_ms, rounds_ms
+
+    law = rounds_ms if trips else bandwidth_only_ms
+    rows = [
+        point("triton-onnx-http-fp32", payload_bytes=size, latency_ms_p50=law(size, 25.0, 20.0))
+        for size in (14_000, 75_000, 150_528, 301_056, 602_112)
+    ]
+    assert verdict("bytes-are-the-bottleneck", *rows)["verdict"] == expected
+    assert verdict("bytes-are-the-bottleneck", *rows[:3])["verdict"] == NOT_MEASURED
+
+
+def test_shares_and_bounds():
+    row = point("triton-onnx-http-fp32", latency_ms_mean=182.9, server_request_ms_mean=15.1)
+    assert verdict("network-dominates", row)["verdict"] == REPRODUCED
+    assert verdict("network-dominates", row | {"server_request_ms_mean": 90.0})["verdict"] == CONTRADICTED
+    assert verdict("network-dominates", row | {"link": "loopback"})["verdict"] == NOT_MEASURED
+    assert verdict("onnx-parity", point("triton-onnx-grpc-fp32", cosine_min=0.99999))["verdict"] == REPRODUCED
+    assert verdict("onnx-parity", point("triton-onnx-grpc-fp32", cosine_min=0.98))["verdict"] == CONTRADICTED
+
+
+def test_an_empty_run_is_not_measured_and_keeps_its_name():
+    for points in (pd.DataFrame(), pd.DataFrame(columns=["run", "backend", "valid"])):
+        table = judge(CLAIMS, points, run="nothing-yet")
+        assert claims.counts(table) == {
+            "reproduced": 0,
+            "contradicted": 0,
+            "inconclusive": 0,
+            "not measured": len(CLAIMS),
+        }
+        assert set(table["run"]) == {"nothing-yet"}
+
+
+def test_every_claim_survives_points_with_few_columns():
+    few = pd.DataFrame([{"run": "r", "backend": "pytorch-http-jpeg", "valid": True, "link": "loopback"}])
+    assert set(judge(CLAIMS, few)["verdict"]) == {NOT_MEASURED}
+
+
+def test_verdicts_are_written_for_the_report(tmp_path):
+    path = claims.write_verdicts(judge(CLAIMS, pd.DataFrame(REMOTE)), tmp_path)
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    assert {"statement", "published", "here", "verdict"} <= set(rows[0])
+    assert "NaN" not in path.read_text()
+
+
+@given(
+    centre=st.floats(0.05, 20.0),
+    width=st.floats(1.0, 1.5),
+    floor=st.floats(0.0, 0.2),
+    bounds=st.sampled_from([(1.0, math.inf), (0.0, 1.0), (0.5, 2.0), (3.0, 6.0)]),
+)
+def test_a_verdict_never_contradicts_its_mirror(centre, width, floor, bounds):
+    """Swapping numerator and denominator and the bounds with them must give the same verdict."""
+    low, high = centre / width, centre * width
+    at_least, at_most = bounds
+    mirrored = (0.0 if at_most == math.inf else 1 / at_most, math.inf if at_least == 0 else 1 / at_least)
+    one = claims.verdict_of(low, high, at_least=at_least, at_most=at_most, noise_floor=floor)
+    two = claims.verdict_of(1 / high, 1 / low, at_least=mirrored[0], at_most=mirrored[1], noise_floor=floor)
+    edges = [
+        abs(math.log(x / (b * math.exp(s * floor))))
+        for x in (low, high)
+        for b in bounds
+        if 0 < b < math.inf
+        for s in (-1, 0, 1)
+    ]
+    if min(edges) > 1e-9:
+        assert one == two

@@ -1,0 +1,95 @@
+"""FastAPI and Triton started together: found, ready, and gone with whoever started them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from triton_fixture import needs_triton, scratch, tiny_triton
+
+from photodup.errors import PhotodupError
+from photodup.serving.embedded import embedded_servers, export_models
+from photodup.serving.endpoints import load_endpoints
+from photodup.serving.endpoints_check import check
+
+pytestmark = needs_triton()
+
+
+@pytest.mark.slow
+def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
+    tiny_triton()  # its repository is used
+    code = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from photodup.serving.embedded import embedded_servers
+        from photodup.serving.endpoints import save_endpoints
+        with embedded_servers(pytorch_port=0, triton_http_port=0, triton_grpc_port=0, triton_metrics_port=0,
+                              repository=Path({str(scratch() / "repository")!r}), models=["openclip_vit_b32"],
+                              progress=print) as found:
+            save_endpoints(found, Path({str(tmp_path / "found.yaml")!r}))
+            print("READY", flush=True)
+            time.sleep(120)
+    """)
+    starter = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        said = []
+        for line in starter.stdout:
+            said.append(line.strip())
+            if line.startswith("READY"):
+                break
+        assert said[-1] == "READY", said
+        assert any(line.startswith("Triton is ready after") for line in said)
+        found = load_endpoints(tmp_path / "found.yaml")
+        assert {row["finding"] for row in check(found)} == {"ready"}
+        assert set(found.backends) == {
+            "pytorch-http-jpeg",
+            "pytorch-http-base64",
+            "triton-onnx-http-fp32",
+            "triton-onnx-grpc-fp32",
+        }
+        ports = {int(url.removesuffix("/metrics").rsplit(":", 1)[1]) for url in found.metrics.values()}
+        ports |= {int(url.rsplit(":", 1)[1]) for url in found.backends.values()}
+        assert len(ports) == 4
+        os.kill(starter.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while any(_open(port) for port in ports) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [port for port in ports if _open(port)] == []
+    finally:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+
+
+def test_a_port_in_use_is_said_before_anything_is_started() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        started = time.monotonic()
+        with (
+            pytest.raises(PhotodupError, match=rf"Port {port} for FastAPI is in use"),
+            embedded_servers(
+                pytorch_port=port, triton_http_port=0, triton_grpc_port=0, triton_metrics_port=0
+            ),
+        ):
+            pass
+        assert time.monotonic() - started < 5  # not after an export
+
+
+def test_an_export_that_cannot_be_made_is_one_sentence() -> None:
+    with pytest.raises(PhotodupError) as caught:
+        export_models({"MODEL_PRETRAINED": "/nonexistent/checkpoint.pt"})
+    assert "/nonexistent/checkpoint.pt" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def _open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

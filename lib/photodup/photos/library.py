@@ -32,6 +32,7 @@ __all__ = [
     "Photo",
     "Problem",
     "ScanReport",
+    "available_cores",
     "embed_library",
     "printable",
     "scan",
@@ -209,7 +210,7 @@ def _update(
     ]
     report.n_unchanged = report.n_found - len(todo)
 
-    results = _read_all(catalogue.root, todo, workers or _cores(), max_pixels)
+    results = _read_all(catalogue.root, todo, workers or available_cores(), max_pixels)
     batch: list[_Read] = []
     written = time.perf_counter()
     try:
@@ -332,7 +333,8 @@ def _write(catalogue: Catalogue, batch: list[_Read], report: ScanReport) -> None
         report.n_missing += read.status == "missing"
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """Return the cores this process may use, which in a container are fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,0 +1,135 @@
+"""Advice on made-up points with a known answer, and on records that cannot answer."""
+
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photodup.errors import PhotodupError
+from photodup.study.advice import COLUMNS, Workload, conclusion, rank, rtt_of
+
+
+def point(backend, p95, rate, **values):
+    return {
+        "run": "made-up",
+        "backend": backend,
+        "scenario": "closed_loop",
+        "batch": 1,
+        "concurrency": 8,
+        "link": "rtt25",
+        "valid": True,
+        "latency_ms_p95": p95,
+        "latency_ms_mean": p95,
+        "throughput_images_per_s": rate,
+        "payload_bytes": 602_112 if "fp32" in backend else 15_000,
+    } | values
+
+
+TWO = pd.DataFrame([point("pytorch-http-jpeg", 65.0, 48.0), point("triton-onnx-http-fp32", 190.0, 43.0)])
+
+
+def test_the_faster_backend_is_chosen_for_people_who_wait():
+    work = Workload(40, rtt_ms=25, price_usd_per_hour=0.85)
+    table = rank(work, TWO)
+    assert list(table.columns) == COLUMNS
+    assert list(table["backend"]) == ["pytorch-http-jpeg", "triton-onnx-http-fp32"]
+    assert list(table["rank"]) == [1, 2] and set(table["fits"]) == {"yes"}
+    assert table["usd_per_1000_images"].iloc[0] == pytest.approx(0.85 / 3600 / 40 * 1000)
+    assert "pytorch-http-jpeg: 65 ms (p95)" in conclusion(work, table, TWO)
+
+
+def test_a_flipped_latency_turns_the_choice():
+    turned = TWO.assign(latency_ms_p95=[190.0, 65.0])
+    assert rank(Workload(40, rtt_ms=25), turned)["backend"].iloc[0] == "triton-onnx-http-fp32"
+
+
+def test_the_latency_limit_cuts_goodput_not_throughput():
+    points = pd.DataFrame(
+        [point("a-http-jpeg", 50.0, 10.0), point("a-http-jpeg", 400.0, 90.0, concurrency=64)]
+    )
+    table = rank(Workload(20, rtt_ms=25, latency_limit_ms=100), points)
+    assert table["goodput_images_per_s"].iloc[0] == 10.0 and table["servers"].iloc[0] == 2
+    assert table["latency_ms"].iloc[0] == 50.0
+    none = rank(Workload(20, rtt_ms=25, latency_limit_ms=10), points)
+    assert none["fits"].iloc[0] == "no" and "No measured backend fits" in conclusion(
+        Workload(20), none, points
+    )
+
+
+def test_a_full_uplink_does_not_fit():
+    work = Workload(100, rtt_ms=25, uplink_mbit_s=210)
+    table = rank(work, TWO).set_index("backend")
+    assert table.loc["triton-onnx-http-fp32", "fits"] == "no"
+    assert table.loc["triton-onnx-http-fp32", "uplink_mbit_per_s"] == pytest.approx(481.7, rel=1e-3)
+    assert table.loc["pytorch-http-jpeg", "fits"] == "yes"
+
+
+def test_batch_work_is_ranked_by_cost_then_by_goodput():
+    points = pd.DataFrame(
+        [
+            point("slow-http-jpeg", 900.0, 20.0, batch=32, scenario="offline", price_usd_per_hour=0.1),
+            point("fast-http-jpeg", 900.0, 60.0, batch=32, scenario="offline", price_usd_per_hour=0.9),
+        ]
+    )
+    work = Workload(600, kind="batch", rtt_ms=25)
+    assert rank(work, points)["backend"].iloc[0] == "slow-http-jpeg"
+    assert rank(work, points.drop(columns="price_usd_per_hour"))["backend"].iloc[0] == "fast-http-jpeg"
+
+
+def test_what_the_records_cannot_decide_is_said():
+    work = Workload(10, rtt_ms=25)
+    same = TWO.assign(latency_ms_p95=[100.0, 101.0])
+    assert "cannot decide between" in conclusion(work, rank(work, same), same)
+    assert list(rank(work, same)["rank"]) == [1, 1]
+    far = Workload(10, rtt_ms=100)
+    assert rank(far, TWO).empty and "100 ms of round trip (measured: 25)" in conclusion(
+        far, rank(far, TWO), TWO
+    )
+    assert "one backend is no comparison" in conclusion(work, rank(work, TWO.head(1)), TWO)
+    median = TWO.drop(columns="latency_ms_p95").assign(latency_ms_p50=[60.0, 180.0])
+    assert set(rank(work, median)["fits"]) == {"unknown"}
+    assert "not as shown" in conclusion(work, rank(work, median), median)
+
+
+@pytest.mark.parametrize(
+    "spoilt", [{"valid": False}, {"throughput_images_per_s": None}, {"link": "loopback"}]
+)
+def test_unusable_points_are_not_used(spoilt):
+    points = pd.DataFrame([point("pytorch-http-jpeg", 65.0, 48.0) | spoilt])
+    assert rank(Workload(1, rtt_ms=25), points).empty
+
+
+def test_empty_records_and_bad_workloads():
+    for empty in (pd.DataFrame(), TWO.iloc[0:0]):
+        assert rank(Workload(1), empty).empty
+        assert "cannot decide" in conclusion(Workload(1), rank(Workload(1), empty), empty)
+    for wrong in (
+        {"images_per_s": 0},
+        {"images_per_s": 1, "kind": "realtime"},
+        {"images_per_s": 1, "rtt_ms": -1},
+    ):
+        with pytest.raises(PhotodupError):
+            Workload(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("link", "rtt"),
+    [("loopback", 0), ("rtt25", 25), ("25ms-210mbit", 25), ("rtt-50-ms", 50), (None, 0), ("moon", None)],
+)
+def test_round_trips_are_read_from_links(link, rtt):
+    found = rtt_of(pd.Series({"link": link}))
+    assert math.isnan(found) if rtt is None else found == rtt
+    assert rtt_of(pd.Series({"link": link, "rtt_ms": 7.0})) == 7.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 1000), st.floats(0.1, 1000)), min_size=1, max_size=8), st.floats(1, 1000)
+)
+def test_a_better_rank_is_never_slower_beyond_the_noise(values, limit):
+    points = pd.DataFrame([point(f"b{i}-http-jpeg", p95, rate) for i, (p95, rate) in enumerate(values)])
+    table = rank(Workload(1, rtt_ms=25, latency_limit_ms=limit), points)
+    fitting = table[table["fits"] == "yes"]
+    assert fitting["latency_ms"].is_monotonic_increasing
+    assert len(table) == len(values) and table["rank"].is_monotonic_increasing

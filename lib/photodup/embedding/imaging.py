@@ -36,7 +36,14 @@ _heif_registered = False
 
 
 class ImageError(PhotodupError):
-    """An image that cannot be read; `reason` is a clause for a report ("the file is empty")."""
+    """An image that cannot be read.
+
+    Attributes:
+        reason: a clause for a report: "the file is empty".
+        index: position among the images that were given; None if only one was.
+    """
+
+    index: int | None = None
 
     def __init__(self, reason: str, source: str | None = None) -> None:
         super().__init__(f"{source}: {reason}" if source else reason)

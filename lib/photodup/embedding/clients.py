@@ -1,0 +1,307 @@
+"""One way to ask for embeddings, wherever they are computed.
+
+    with connect() as embedder:                                   # this machine
+        vectors = embedder.embed([Path("a.jpg"), Path("b.jpg")])  # float32 [2, 512]
+    connect("http://gpu:8002")                                    # the FastAPI service
+    connect("http://gpu:8003", "triton-onnx-http-fp32")
+
+The environment variables of the source documents work too: `INFERENCE_SERVICE_URL`, `INFERENCE_BACKEND`
+(`pytorch`, `triton`, `triton_grpc` or a full name) and `TRITON_GRPC_URL`.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+from PIL import Image
+
+from photodup.embedding import imaging
+from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.imaging import ImageError
+from photodup.embedding.remote import Patience, PyTorchHttp, Remote, ServerError, TritonGrpc, TritonHttp
+from photodup.errors import PhotodupError
+
+DEFAULT_URL = "http://localhost:8002"
+JPEG_QUALITY = 90
+LOCAL_BATCH = 32
+Source = bytes | Path | Image.Image
+Mode = Literal["local", "remote", "auto"]
+
+
+class Embedder(Protocol):
+    """Images in, embeddings out.
+
+    Attributes:
+        backend: full name, as in `pytorch-http-jpeg`.
+        model_digest: embeddings are comparable if this is the same; None if the server does not tell.
+        model_name: architecture, or the model's name in Triton; None if the server does not tell.
+        is_random: random weights: fit for timings, never for decisions; None if the server does not tell.
+        dim: length of an embedding; None if the server does not tell.
+    """
+
+    backend: str
+    model_digest: str | None
+    model_name: str | None
+    is_random: bool | None
+    dim: int | None
+
+    def embed(self, images: Sequence[Source]) -> np.ndarray:
+        """Return float32 [n, dim] of length 1, in the order of `images`; any number of them.
+
+        Raises:
+            ImageError: an image cannot be read; `.index` is its position in `images`.
+            ServerError: the server does not answer after the allowed attempts.
+        """
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> "Embedder": ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+def connect(
+    url: str | None = None,
+    backend: str | None = None,
+    *,
+    mode: Mode | None = None,
+    patience: Patience | None = None,
+    jpeg_quality: int | None = JPEG_QUALITY,
+    triton_model: str | None = None,
+    **local: Any,
+) -> Embedder:
+    """Return a client that has spoken to its server once, or a model in this process.
+
+    Args:
+        url: `http://host:port`; default `INFERENCE_SERVICE_URL`. For gRPC, `host:port` is used as it is, and
+            from an `http://` address the port is one higher unless `TRITON_GRPC_URL` says otherwise.
+        backend: default `INFERENCE_BACKEND`, else `pytorch-http-jpeg`, or `local-pytorch` without a server.
+        mode: `remote`, `local`, or `auto`: remote, and local with a warning if that cannot be reached now
+            (never later: half a library from each would be hard to explain). By default remote if a URL or
+            a server's backend is given, here or in the environment, else local.
+        patience: timeouts and attempts.
+        jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels here and send that, about 10 KB, which
+            changes the embedding a little. None sends the file as it is, and the server resizes it.
+        triton_model: another model than the backend's own.
+        **local: for local models: `pretrained`, `name`, `device`, `threads` of `load_model`.
+
+    Raises:
+        PhotodupError: unknown backend, server not there or not the right one, weights missing.
+    """
+    backend = backend or os.environ.get("INFERENCE_BACKEND") or None
+    url = url or os.environ.get("INFERENCE_SERVICE_URL") or None
+    parsed = parse_backend(backend) if backend else None
+    if mode is None:
+        mode = (
+            "remote"
+            if (url and not (parsed and parsed.is_local)) or (parsed and not parsed.is_local)
+            else "local"
+        )
+    if mode not in ("local", "remote", "auto"):
+        raise PhotodupError(f"No mode {mode!r}: use local, remote or auto.")
+    if mode == "local":
+        return LocalEmbedder(
+            parsed if parsed and parsed.is_local else parse_backend("local-pytorch"), **local
+        )
+    if parsed is None or parsed.is_local:
+        parsed = parse_backend("pytorch")
+    try:
+        return RemoteEmbedder(
+            url, parsed, patience=patience or Patience(), jpeg_quality=jpeg_quality, triton_model=triton_model
+        )
+    except ServerError as error:
+        if mode == "remote":
+            raise
+        warnings.warn(f"{error} Embedding on this machine instead.", stacklevel=2)
+        return LocalEmbedder(parse_backend("local-pytorch"), **local)
+
+
+class _Base:
+    """Decodes in threads, one chunk ahead of the computation or the network."""
+
+    backend: str
+    dim: int | None
+
+    def __init__(self) -> None:
+        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decode")
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+
+    def embed(self, images: Sequence[Source]) -> np.ndarray:
+        images = list(images)
+        if not images:
+            return np.empty((0, self.dim or 0), np.float32)
+        answers: list[np.ndarray] = []
+        chunks = self._chunks(images)
+        following = self._ahead.submit(next, chunks, None)
+        while (chunk := following.result()) is not None:
+            following = self._ahead.submit(next, chunks, None)
+            first = sum(map(len, answers))
+            try:
+                answer = self._infer(chunk)
+            except ImageError as error:
+                if error.index is not None:
+                    error.index += first
+                raise
+            if answer.ndim != 2 or len(answer) != len(chunk):
+                raise ServerError(
+                    f"{self.backend} answered {answer.shape} for {len(chunk)} images: it is no image encoder."
+                )
+            answers.append(answer)
+        return np.concatenate(answers)
+
+    def close(self) -> None:
+        self._ahead.shutdown(cancel_futures=True)
+        self._decoders.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> "_Base":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _chunks(self, images: list[Source]) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _infer(self, chunk: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def _prepared(self, images: list[Source], start: int, end: int, prepare: Any) -> list[Any]:
+        def one(index: int) -> Any:
+            try:
+                return prepare(images[index])
+            except ImageError as error:
+                error.index = index
+                raise
+
+        return list(self._decoders.map(one, range(start, end)))
+
+
+class LocalEmbedder(_Base):
+    """The model in this process. Weights are loaded on construction."""
+
+    def __init__(self, backend: Backend, **options: Any) -> None:
+        from photodup.embedding.model import load_model
+
+        pretrained = options.get("pretrained") or os.environ.get("MODEL_PRETRAINED") or ""
+        if backend.engine == "onnx" and not pretrained.startswith("onnx:"):
+            from photodup.embedding.export import export
+            from photodup.paths import build_dir
+
+            model = load_model(**{**options, "device": "cpu"})
+            options["pretrained"] = f"onnx:{export(model, build_dir() / 'models', ('fp32',))['fp32']}"
+            del model
+        super().__init__()
+        self.model = load_model(**options)
+        self.backend = backend.name
+        self.model_digest, self.model_name = self.model.digest, self.model.name
+        self.is_random, self.dim = self.model.is_random, self.model.dim
+
+    def _chunks(self, images: list[Source]) -> Iterator[np.ndarray]:
+        for start in range(0, len(images), LOCAL_BATCH):
+            yield np.stack(self._prepared(images, start, min(start + LOCAL_BATCH, len(images)), _pixels))
+
+    def _infer(self, chunk: np.ndarray) -> np.ndarray:
+        return self.model.embed_pixels(chunk)
+
+
+class RemoteEmbedder(_Base):
+    """A server. Batches are split to what it takes; the connection is kept."""
+
+    def __init__(
+        self,
+        url: str | None,
+        backend: Backend,
+        *,
+        patience: Patience,
+        jpeg_quality: int | None = JPEG_QUALITY,
+        triton_model: str | None = None,
+    ) -> None:
+        if backend.server == "pytorch":
+            self._server: Any = PyTorchHttp(url or DEFAULT_URL, backend, patience)
+        elif backend.protocol == "http":
+            self._server = TritonHttp(url or "http://localhost:8003", backend, patience, triton_model)
+        else:
+            self._server = TritonGrpc(_grpc_address(url), backend, patience, triton_model)
+        try:
+            self.remote: Remote = self._server.describe()
+        except BaseException:
+            self._server.close()
+            raise
+        super().__init__()
+        self.backend, self._wire, self._quality = backend.name, backend.wire, jpeg_quality
+        self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
+        pretrained = self.remote.pretrained
+        self.is_random = None if pretrained is None else pretrained.startswith("random:")
+
+    def close(self) -> None:
+        super().close()
+        self._server.close()
+
+    def _chunks(self, images: list[Source]) -> Iterator[Any]:
+        step = self.remote.max_images
+        for start in range(0, len(images), step):
+            payloads = self._prepared(images, start, min(start + step, len(images)), self._payload)
+            if self._wire in ("jpeg", "base64"):
+                yield from self._within_bytes(payloads)
+            else:
+                yield np.stack(payloads)
+
+    def _within_bytes(self, payloads: list[bytes]) -> Iterator[list[bytes]]:
+        chunk: list[bytes] = []
+        for payload in payloads:
+            if chunk and sum(map(len, chunk)) + len(payload) > self.remote.max_bytes:
+                yield chunk
+                chunk = []
+            chunk.append(payload)
+        yield chunk
+
+    def _payload(self, image: Source) -> Any:
+        if self._wire in ("jpeg", "base64"):
+            if self._quality is not None:
+                return imaging.client_jpeg(image, self._quality)
+            if isinstance(image, Image.Image):
+                return imaging.to_jpeg(image, 95)
+            return image if isinstance(image, bytes) else _read(image)
+        pixels = _pixels(image)
+        if self._wire == "uint8":
+            return pixels
+        return imaging.normalize(pixels).astype(
+            np.float16 if self._wire == "fp16" else np.float32, copy=False
+        )
+
+    def _infer(self, chunk: Any) -> np.ndarray:
+        if self._wire == "jpeg" and isinstance(self._server, TritonHttp | TritonGrpc):
+            chunk = np.array(chunk, dtype=np.object_).reshape(-1, 1)
+        return self._server.infer(chunk)
+
+
+def _pixels(image: Source) -> np.ndarray:
+    return imaging.to_uint8(image if isinstance(image, Image.Image) else imaging.decode(image))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageError(error.strerror or str(error), os.fspath(path)) from error
+
+
+def _grpc_address(url: str | None) -> str:
+    """Return host:port; from an HTTP address, `TRITON_GRPC_URL` or the port one higher."""
+    configured = os.environ.get("TRITON_GRPC_URL")
+    if url is None or urlsplit(url).scheme in ("http", "https"):
+        if configured:
+            return configured.removeprefix("grpc://").removeprefix("http://")
+        parts = urlsplit(url or "http://localhost:8003")
+        if not parts.hostname or not parts.port:
+            raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
+        return f"{parts.hostname}:{parts.port + 1}"
+    address = url.removeprefix("grpc://")
+    if not address.rpartition(":")[2].isdigit():
+        raise ServerError(f"{url!r} is no gRPC address: use host:port.")
+    return address

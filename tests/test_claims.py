@@ -239,3 +239,20 @@ def test_a_verdict_never_contradicts_its_mirror(centre, width, floor, bounds):
     ]
     if min(edges) > 1e-9:
         assert one == two
+
+
+@pytest.mark.parametrize(
+    ("link", "rtt", "remote"),
+    [
+        ("25ms-210mbit-cubic-iw10", 25.0, True),
+        ("0.5ms-10000mbit-cubic-iw10", 0.5, False),
+        ("loopback", 0.0, False),
+        (None, 0.0, False),
+    ],
+)
+def test_links_are_read_from_their_label(link, rtt, remote):
+    assert claims.link_rtt_ms(link) == rtt and claims.remote(link) is remote
+
+
+def test_an_unknown_link_is_not_taken_for_a_wide_area_one():
+    assert math.isnan(claims.link_rtt_ms("moon")) and not claims.remote("moon")

@@ -61,3 +61,14 @@ def test_unknown_devices_are_named():
         roofline.share_of_peak(1.0)
     with pytest.raises(PhotodupError, match="fp8"):
         roofline.peak_images_per_s("H200", "fp8")
+
+
+def test_a_run_s_limit_is_its_gpu_or_its_cores():
+    peak, how = roofline.limit_of({"gpus": [{"name": "NVIDIA H200"}], "cores": 16}, ghz=3, flop_per_cycle=32)
+    assert (peak, how) == (67.0, "H200, data sheet")
+    peak, how = roofline.limit_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=64)
+    assert peak == pytest.approx(0.384) and "assumed" in how
+    assert roofline.limit_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)[0] == 48.7
+    assert roofline.limit_of({"gpus": [{"name": "Tesla V100"}]}, ghz=3, flop_per_cycle=32)[1].endswith(
+        "assumed"
+    )

@@ -5,11 +5,11 @@ rank, and what was not measured is listed, not filled in.
 """
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
+from photodup.study.claims import link_rtt_ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,6 @@ COLUMNS = [
     *("rank", "backend", "run", "latency_ms", "latency_percentile", "goodput_images_per_s", "servers"),
     *("usd_per_1000_images", "uplink_mbit_per_s", "fits", "because"),
 ]
-_RTT = re.compile(r"(?:rtt)?[_ -]?(\d+(?:\.\d+)?)\s*_?-?ms|rtt[_ -]?(\d+(?:\.\d+)?)")
 
 
 def rtt_of(point: "pd.Series") -> float:
@@ -58,11 +57,7 @@ def rtt_of(point: "pd.Series") -> float:
     "neither."""
     if (rtt := point.get("rtt_ms")) is not None and rtt == rtt:
         return float(rtt)
-    link = point.get("link")
-    if link is None or link != link or str(link).lower() in ("", "loopback", "none"):
-        return 0.0
-    match = _RTT.search(str(link).lower())
-    return float(match[1] or match[2]) if match else math.nan
+    return link_rtt_ms(point.get("link"))
 
 
 def usable(workload: Workload, points: "pd.DataFrame") -> "pd.DataFrame":

@@ -6,6 +6,7 @@ missing: never a guess. The claims themselves are in `photodup.study.claims_list
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ INCONCLUSIVE, NOT_MEASURED = "inconclusive", "not measured"
 VERDICTS = (REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_MEASURED)
 PAIR_KEYS = ("run", "link", "scenario", "batch", "concurrency", "connection", "span", "offered_per_s")
 LOCAL_LINKS = ("", "loopback", "none")
+REMOTE_RTT_MS = 5.0  # a shorter link is a data centre's
+_RTT = re.compile(r"(\d+(?:\.\d+)?)[ _-]?ms|rtt[ _-]?(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -163,9 +166,18 @@ def select(points: "pd.DataFrame", backend: str, **where: Any) -> "pd.DataFrame"
     return points[keep]
 
 
+def link_rtt_ms(link: object) -> float:
+    """Return the round-trip time in ms of a link's label (`25ms-210mbit-…`); 0 for loopback, NaN for "
+    "unknown."""
+    if link is None or link != link or str(link).lower() in LOCAL_LINKS:
+        return 0.0
+    match = _RTT.search(str(link).lower())
+    return float(match[1] or match[2]) if match else math.nan
+
+
 def remote(link: object) -> bool:
-    """Say whether a link is a wide-area one (anything but loopback)."""
-    return str(link).lower() not in LOCAL_LINKS and link == link
+    """Say whether a link is a wide-area one: at least `REMOTE_RTT_MS` of round trip."""
+    return link_rtt_ms(link) >= REMOTE_RTT_MS
 
 
 def verdict_of(low: float, high: float, *, at_least: float, at_most: float, noise_floor: float) -> str:

@@ -3,7 +3,8 @@
 A share far below one per cent says that something other than the device is being measured.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
 from photodup.study.published import load_measurements, published_dir
@@ -144,3 +145,19 @@ def measured_shares(
         for value in usable["throughput_images_per_s"]
     ]
     return usable.sort_values("share_of_peak")
+
+
+def limit_of(environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int) -> tuple[float, str]:
+    """Return the FP32 peak in TFLOP/s of a run's machine and how it was obtained.
+
+    A GPU in devices.csv gives its data-sheet peak; otherwise the CPU's cores times the two assumptions.
+    """
+    for gpu in environment.get("gpus") or []:
+        name = str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu)
+        words = set(name.upper().replace("-", " ").split())
+        for device, row in load_devices().iterrows():
+            if set(str(device).upper().split()) & words - {"NVIDIA", "RTX", "GEFORCE"}:
+                return float(row["fp32_tflops"]), f"{device}, data sheet"
+    cores = int(environment.get("cores_usable") or environment.get("cores") or 1)
+    peak = cpu_peak_tflops(cores, ghz, flop_per_cycle=flop_per_cycle)
+    return peak, f"{cores} cores × {ghz:g} GHz × {flop_per_cycle} FLOP per cycle, assumed"

@@ -64,13 +64,19 @@ def parse(text: str) -> Sample:
         families = list(text_string_to_metric_families(text))
     except ValueError as error:
         raise CounterError(f"The metrics page is not in Prometheus's text format: {error}.") from None
-    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+    samples = (sample for family in families for sample in family.samples)
+    return {(_bare(s.name), tuple(sorted(s.labels.items()))): s.value for s in samples}
+
+
+def _bare(name: str) -> str:
+    """OpenMetrics ends counters with _total, Triton does not, and the parser adds it: it is left out."""
+    return name.removesuffix("_total")
 
 
 def total(sample: Sample, name: str, **labels: str) -> float | None:
     """Return the sum over all series of `name` with these labels; None when there is none."""
     wanted = set(labels.items())
-    values = [value for (metric, has), value in sample.items() if metric == name and wanted <= set(has)]
+    values = [v for (metric, has), v in sample.items() if metric == _bare(name) and wanted <= set(has)]
     return sum(values) if values else None
 
 

@@ -3,6 +3,7 @@
 import atexit
 import functools
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,7 @@ def executions(server, model: str) -> tuple[int, int]:
     """Return (images answered, executions) of a model so far, over its versions."""
     import tritonclient.grpc as client_module
 
+    time.sleep(0.1)  # Triton counts a request after it has answered it
     with client_module.InferenceServerClient(server.grpc_url) as client:
         found = client.get_inference_statistics(model).model_stats
     return sum(s.inference_count for s in found), sum(s.execution_count for s in found)

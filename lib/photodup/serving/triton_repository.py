@@ -66,7 +66,6 @@ def render_repository(
     preprocess_instances: int = 2,
     preprocess_variant: str = "off",
     decoder: str = "pil",
-    emulated_overhead_ms: float = 0.0,
     model_digest: str = "",
     pretrained: str = "",
 ) -> Path:
@@ -85,7 +84,6 @@ def render_repository(
         preprocess_instances: Processes that decode images in front of the JPEG ensemble.
         preprocess_variant: Batching in front of them; off, since decoding gains nothing from a batch.
         decoder: How they decode: a name of `serving.decoders.DECODERS`.
-        emulated_overhead_ms: Taken off the emulated wait: what Triton counts as compute around it.
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
 
@@ -108,7 +106,7 @@ def render_repository(
         config = _committed(source)
         if _is_emulated(name):
             _check_target(name, target, exported)
-            _emulate(config, name, emulated_overhead_ms, folder / "1")
+            _emulate(config, name, folder / "1")
         elif (weights := _check_target(name, target, exported)) is not None:
             set_parameter(config, model_digest=model_digest or "unset", pretrained=pretrained or "unset")
             if target == "cpu-embedded":
@@ -236,7 +234,7 @@ def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Pat
     _copy(_code("onnx_session.py"), version_dir / "model.py")
 
 
-def _emulate(config: "ModelConfig", name: str, overhead_ms: float, version_dir: Path) -> None:
+def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
     from photodup.serving.emulated import parse_emulated
 
     preset, _ = parse_emulated(name)
@@ -252,7 +250,7 @@ def _emulate(config: "ModelConfig", name: str, overhead_ms: float, version_dir: 
         engine=f"emulated-{preset.name}",
         base_ms=f"{preset.base_ms:.6f}",
         per_image_ms=f"{preset.per_image_ms:.6f}",
-        overhead_ms=f"{overhead_ms:.6f}",
+        overhead_ms="",
         source=preset.source,
         assumption=preset.assumption,
     )

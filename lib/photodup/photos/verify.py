@@ -1,0 +1,215 @@
+"""Are two pictures one picture? Decided on the pixels: local features, alignment, correlation.
+
+An embedding says two pictures mean the same and a hash says they look alike; both say so of two shots
+of one scene. Here the second picture is laid over the first by a single affine map, found from local
+features and RANSAC, and what lies on top of each other is compared patch by patch. A crop, a border, a
+mirror image or a rotation of one picture fits everywhere; two shots fit at most in parts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+# Pictures are compared at this size (longer side, pixels): 480 keeps enough features in a 70 % crop.
+SIZE = 480
+MAX_FEATURES = 1000
+# A patch of 24 × 24 pixels agrees at this correlation.
+PATCH_AGREES = 0.6
+
+
+@dataclass(frozen=True)
+class Features:
+    """What is kept of one picture: uint8 greys, feature positions (x, y) and descriptors uint8[n, 128]."""
+
+    grey: np.ndarray
+    points: np.ndarray
+    descriptors: np.ndarray
+
+    def mirrored(self) -> "Features":
+        """Return the features of the mirror image, without looking at pixels again.
+
+        Seen in a mirror, the 4 × 4 cells around a point change places top to bottom (in the point's own
+        frame) and their 8 directions turn the other way round.
+        """
+        cells = self.descriptors.reshape(-1, 4, 4, 8)[:, ::-1, :, (-np.arange(8)) % 8]
+        points = self.points * (-1, 1) + (self.grey.shape[1] - 1, 0)
+        grey = np.ascontiguousarray(self.grey[:, ::-1])
+        return Features(grey, points.astype(np.float32), np.ascontiguousarray(cells).reshape(-1, 128))
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a copy must reach; see `Verification`. Chosen from measured curves (`photodup evaluate`)."""
+
+    min_inliers: int = 10
+    min_tightness: float = 0.5
+    min_overlap: float = 0.3
+    min_correlation: float = 0.6
+    max_spot: float = 0.35
+    min_agreement: float = 0.95
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The evidence for and against a copy; all but `inliers` are 0..1, or -1..1 for `correlation`.
+
+    Attributes:
+        inliers: feature pairs that agree on one affine map (within 3 pixels of 480).
+        tightness: of the feature pairs within 12 pixels of the map, the share within 1.5. Between two
+            shots from two places, near and far things move differently, and this falls.
+        overlap: share of the smaller picture that lies on the other.
+        correlation: normalised correlation of all aligned pixels.
+        spot: share of the textured patches in the largest connected region that differs.
+        agreement: share of the textured patches that agree, that one region left out: a caption or a
+            logo is one region, people who moved are several.
+        mirrored: the map was found against the mirror image.
+    """
+
+    inliers: int = 0
+    tightness: float = 0.0
+    overlap: float = 0.0
+    correlation: float = 0.0
+    spot: float = 0.0
+    agreement: float = 0.0
+    mirrored: bool = False
+
+    def passes(self, thresholds: Thresholds) -> bool:
+        """Return whether all but `agreement` reach their thresholds."""
+        return (
+            self.inliers >= thresholds.min_inliers
+            and self.tightness >= thresholds.min_tightness
+            and self.overlap >= thresholds.min_overlap
+            and self.correlation >= thresholds.min_correlation
+            and self.spot <= thresholds.max_spot
+        )
+
+    def score(self, thresholds: Thresholds = Thresholds()) -> float:
+        """Return one number to rank pairs by, 0..1: the agreement, halved if any other test fails."""
+        return self.agreement * (1.0 if self.passes(thresholds) else 0.5)
+
+    def is_copy(self, thresholds: Thresholds = Thresholds()) -> bool:
+        """Return the decision."""
+        return self.passes(thresholds) and self.agreement >= thresholds.min_agreement
+
+
+def features(image: Image.Image) -> Features:
+    """Extract the features of a picture once, however often it is compared (about 0.3 MB each)."""
+    import cv2
+
+    scale = SIZE / max(image.size)  # small pictures are enlarged: copies may be thumbnails
+    size = [max(1, round(side * scale)) for side in image.size]
+    grey = np.asarray(image.convert("L").resize(size, Image.Resampling.LANCZOS))
+    # A low contrast threshold finds features in haze, snow and blur; RANSAC deals with the bad ones.
+    sift = cv2.SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=0.01)
+    keypoints, descriptors = sift.detectAndCompute(grey, None)
+    if descriptors is None:
+        return Features(grey, np.zeros((0, 2), np.float32), np.zeros((0, 128), np.uint8))
+    # RootSIFT (Arandjelović and Zisserman 2012): Euclidean distance becomes the Hellinger distance.
+    root = np.sqrt(descriptors / np.maximum(descriptors.sum(axis=1, keepdims=True), 1e-6))
+    points = np.array([keypoint.pt for keypoint in keypoints], np.float32)
+    return Features(grey, points, np.rint(512 * root).clip(0, 255).astype(np.uint8))
+
+
+def verify(first: Features, second: Features) -> Verification:
+    """Lay the second picture over the first, as it is and mirrored, and return the better evidence."""
+    plain = _compare(first, second, mirrored=False)
+    if plain.is_copy():
+        return plain
+    return max(plain, _compare(first, second.mirrored(), mirrored=True), key=Verification.score)
+
+
+def _compare(first: Features, second: Features, *, mirrored: bool) -> Verification:
+    matches = _matches(first.descriptors, second.descriptors)
+    if len(matches) < Thresholds.min_inliers:
+        return Verification(mirrored=mirrored)
+    target, source = first.points[matches[:, 0]], second.points[matches[:, 1]]
+    transform, inliers = _align(target, source)
+    if transform is None:
+        return Verification(mirrored=mirrored)
+    distance = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
+    tightness = float((distance < 1.5).sum() / max((distance < 12).sum(), 1))
+    overlay = _overlay(first.grey, second.grey, transform)
+    return Verification(inliers, tightness, *overlay, mirrored=mirrored)
+
+
+def _matches(first: np.ndarray, second: np.ndarray, ratio: float = 0.85) -> np.ndarray:
+    """Return index pairs [n, 2] of features that are each other's nearest and clearly so (Lowe's ratio)."""
+    if len(first) < 3 or len(second) < 3:
+        return np.zeros((0, 2), int)
+    a, b = first.astype(np.float32), second.astype(np.float32)
+    distance = np.add.outer((a * a).sum(1), (b * b).sum(1)) - 2 * (a @ b.T)
+    nearest = distance.argmin(axis=1)
+    rows = np.arange(len(a))
+    best = distance[rows, nearest]
+    distance[rows, nearest] = np.inf
+    clear = best < ratio**2 * distance.min(axis=1)
+    distance[rows, nearest] = best
+    mutual = distance.argmin(axis=0)[nearest] == rows
+    keep = clear & mutual
+    return np.stack([rows[keep], nearest[keep]], axis=1)
+
+
+def _align(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | None, int]:
+    """Return the affine map source -> target [2, 3] and its inliers; None if it is no plausible edit."""
+    import cv2
+
+    cv2.setRNGSeed(0)  # the same pair gets the same verdict every time
+    transform, mask = cv2.estimateAffine2D(
+        source, target, method=cv2.RANSAC, ransacReprojThreshold=3.0, maxIters=3000, confidence=0.999
+    )
+    if transform is None:
+        return None, 0
+    scales = np.linalg.svd(transform[:, :2], compute_uv=False)
+    # An edit scales both axes about alike (within 2) and does not turn the picture inside out.
+    if scales[1] < 0.1 or scales[0] > 10 or scales[0] / scales[1] > 2 or np.linalg.det(transform[:, :2]) <= 0:
+        return None, 0
+    return transform, int(mask.sum())
+
+
+def _overlay(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[float, ...]:
+    """Lay one picture over the other; return overlap, correlation, spot and agreement."""
+    import cv2
+
+    height, width = target.shape
+    warped = cv2.warpAffine(source, transform, (width, height), flags=cv2.INTER_AREA)
+    covered = cv2.warpAffine(np.full_like(source, 255), transform, (width, height)) == 255
+    area = np.count_nonzero(covered)
+    scale = abs(np.linalg.det(transform[:, :2]))
+    overlap = area / min(target.size, max(source.size * scale, 1.0))
+    if area < 1000:
+        return overlap, 0.0, 0.0, 0.0
+    # A slight blur forgives JPEG noise and half a pixel of misalignment.
+    a = cv2.GaussianBlur(target.astype(np.float32), (0, 0), 1.5)
+    b = cv2.GaussianBlur(warped.astype(np.float32), (0, 0), 1.5)
+    correlation = _correlation(a[covered], b[covered])
+    patches = _patch_correlations(a, b, covered)
+    textured = np.isfinite(patches)
+    if textured.sum() < 8:
+        return overlap, correlation, 0.0, max(correlation, 0.0)
+    differing = textured & (np.nan_to_num(patches) < PATCH_AGREES)
+    _, _, sizes, _ = cv2.connectedComponentsWithStats(differing.astype(np.uint8), connectivity=8)
+    spots = np.sort(sizes[1:, cv2.CC_STAT_AREA]) / textured.sum()
+    spot = float(spots[-1]) if len(spots) else 0.0
+    return overlap, correlation, spot, 1 - float(spots[:-1].sum())
+
+
+def _patch_correlations(a: np.ndarray, b: np.ndarray, covered: np.ndarray, patch: int = 24) -> np.ndarray:
+    """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
+    rows, columns = a.shape[0] // patch, a.shape[1] // patch
+    result = np.full((rows, columns), np.nan)
+    for row in range(rows):
+        for column in range(columns):
+            window = np.s_[row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
+            if covered[window].mean() < 0.9:
+                continue
+            one, two = a[window][covered[window]], b[window][covered[window]]
+            if max(one.std(), two.std()) >= 6:  # sky agrees with any sky
+                result[row, column] = _correlation(one, two)
+    return result
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / norm if norm > 1e-6 else 0.0

@@ -159,6 +159,19 @@ def test_near_duplicates_and_copies_make_one_star(library):
     assert report.bytes_to_free == sum(m.size_bytes for m in group.members)
 
 
+def test_weights_nobody_vouches_for_are_refused_too(library):
+    class Silent(CountingEmbedder):
+        is_random = None
+
+    with Catalogue(library) as catalogue:
+        embed_library(catalogue, Silent(), progress=False)
+        with pytest.raises(PhotodupError, match="unknown origin"):
+            group_library(catalogue, 0.9)
+        embed_library(catalogue, CountingEmbedder(), progress=False)  # nothing to do, and so nothing learnt
+        catalogue.register_model("a" * 64, name="known now", dim=12, is_random=False)
+        assert group_library(catalogue, 0.9).model.is_random is False
+
+
 def test_random_weights_are_refused_unless_asked_for(library):
     class Untrained(CountingEmbedder):
         model_digest, is_random = "c" * 64, True
@@ -169,7 +182,7 @@ def test_random_weights_are_refused_unless_asked_for(library):
             group_library(catalogue, 0.9)
         with pytest.raises(PhotodupError, match="random weights"):
             group_library(catalogue, 0.9, digest="c")
-        assert "RANDOM WEIGHTS" in str(group_library(catalogue, 0.9, allow_random=True))
+        assert "UNKNOWN WEIGHTS" in str(group_library(catalogue, 0.9, allow_random=True))
         # Trained ones beside them are taken without a word, and two trained ones need a choice.
         embed_library(catalogue, CountingEmbedder(), progress=False)
         assert group_library(catalogue, 0.9).model.digest == "a" * 64

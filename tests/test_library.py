@@ -32,7 +32,7 @@ def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -
 class CountingEmbedder:
     """A stand-in encoder (mean colours): the catalogue cares about bytes in and unit vectors out."""
 
-    backend, model_digest, is_random = "test", "a" * 64, False
+    backend, model_name, model_digest, is_random = "test", "mean-colours", "a" * 64, False
 
     def __init__(self, fail_after: int | None = None) -> None:
         self.seen: list[int] = []
@@ -166,8 +166,21 @@ def test_models_are_never_mixed(tmp_path):
             catalogue.store_embeddings("a" * 64, md5s, np.eye(2, 13))
         with pytest.raises(CatalogueError, match="length 1"):
             catalogue.store_embeddings("a" * 64, md5s, np.full((2, 12), np.nan))
-        with pytest.raises(CatalogueError, match="wrong about its model"):
+        with pytest.raises(CatalogueError, match="one of two servers is wrong"):
             catalogue.register_model("a" * 64, name="other", dim=12, is_random=True)
+        with pytest.raises(CatalogueError, match="one of two servers is wrong"):
+            catalogue.register_model("a" * 64, name="other", dim=13, is_random=False)
+        catalogue.register_model("a" * 64, name="other", dim=12, is_random=None)  # says nothing: no conflict
+        assert catalogue.models()[0].is_random is False
+
+
+def test_a_backend_that_does_not_name_its_model_is_refused(tmp_path):
+    photo(tmp_path / "a.jpg")
+    scan(tmp_path, progress=False)
+    nameless = CountingEmbedder()
+    nameless.model_digest = None
+    with Catalogue(tmp_path) as catalogue, pytest.raises(PhotodupError, match="which model it serves"):
+        embed_library(catalogue, nameless, progress=False)
 
 
 def test_a_catalogue_from_the_future_or_of_garbage_is_refused(tmp_path):
@@ -217,6 +230,32 @@ def slow(data, **options):
 library.read_facts = slow
 library.scan(sys.argv[1], workers=2, progress=False)
 """
+
+
+@pytest.mark.slow
+def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
+    """The real encoder with random weights, the real command, and then the refusal to group by it."""
+    photo(tmp_path / "a.jpg", 1)
+    photo(tmp_path / "b.jpg", 2)
+    scan(tmp_path, progress=False)
+
+    def photodup(*arguments):
+        command = [sys.executable, "-m", "photodup.cli", *arguments]
+        environment = os.environ | {"MODEL_PRETRAINED": "random:0", "INFERENCE_SERVICE_URL": ""}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    first = photodup("embed", str(tmp_path))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("2 photographs embedded")
+    assert "RANDOM WEIGHTS" in first.stdout
+    with Catalogue(tmp_path) as catalogue:
+        (model,) = catalogue.models()
+        assert (model.name, model.dim, model.is_random, model.n_embeddings) == ("ViT-B-32", 512, True, 2)
+    assert photodup("embed", str(tmp_path)).stdout.startswith("0 photographs embedded")
+    refused = photodup("group", str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "random weights" in refused.stderr and "Traceback" not in refused.stderr
+    assert photodup("group", str(tmp_path), "--allow-random").returncode == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

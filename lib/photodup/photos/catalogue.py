@@ -45,7 +45,7 @@ MIGRATIONS = [
         digest TEXT NOT NULL UNIQUE,
         name TEXT NOT NULL,
         dim INTEGER NOT NULL,
-        is_random INTEGER NOT NULL  -- 1: untrained weights, for studying the machinery only
+        is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
     ) STRICT;
     CREATE TABLE embedding (
         model INTEGER NOT NULL REFERENCES model (id),
@@ -90,12 +90,15 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that embeddings in the catalogue came from. `n_embeddings` counts contents, not files."""
+    """A model that embeddings in the catalogue came from.
+
+    `is_random` is None where the server did not say; `n_embeddings` counts contents, not files.
+    """
 
     digest: str
     name: str
     dim: int
-    is_random: bool
+    is_random: bool | None
     n_embeddings: int
 
 
@@ -229,7 +232,10 @@ class Catalogue:
             "SELECT digest, name, dim, is_random, count(embedding.md5) FROM model "
             "LEFT JOIN embedding ON model = model.id GROUP BY model.id ORDER BY 5 DESC, digest"
         )
-        return [Model(digest, name, dim, bool(rand), n) for digest, name, dim, rand, n in rows]
+        return [
+            Model(digest, name, dim, None if is_random is None else bool(is_random), n)
+            for digest, name, dim, is_random, n in rows
+        ]
 
     def missing_embeddings(self, model_digest: str) -> list[tuple[str, Path]]:
         """Return (md5, a path that holds it) for each readable content without a vector of this model."""
@@ -240,20 +246,25 @@ class Catalogue:
         )
         return [(md5, Path(os.fsdecode(path))) for md5, path in rows]
 
-    def register_model(self, digest: str, *, name: str, dim: int, is_random: bool) -> None:
-        """Record where embeddings come from; the same digest again must agree in everything."""
+    def register_model(self, digest: str, *, name: str, dim: int, is_random: bool | None) -> None:
+        """Record where embeddings come from. What is known of the same digest must agree.
+
+        Raises:
+            CatalogueError: another dimension, or random where it was trained, or the reverse.
+        """
         with self.transaction() as connection:
             connection.execute(
-                "INSERT OR IGNORE INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?)",
-                (digest, name, dim, int(is_random)),
+                "INSERT INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (digest) DO UPDATE SET is_random = coalesce(is_random, excluded.is_random)",
+                (digest, name, dim, is_random),
             )
-            row = connection.execute(
+            known_dim, known_random = connection.execute(
                 "SELECT dim, is_random FROM model WHERE digest = ?", (digest,)
             ).fetchone()
-        if row != (dim, int(is_random)):
+        if known_dim != dim or (is_random is not None and known_random != is_random):
             raise CatalogueError(
-                f"Model {digest[:12]} is in the catalogue with dim={row[0]}, is_random={bool(row[1])}, and "
-                f"now reports dim={dim}, is_random={is_random}: one of two servers is wrong about its model."
+                f"Model {digest[:12]} is in the catalogue with {known_dim} dimensions and random weights "
+                f"{bool(known_random)}, and now reports {dim} and {is_random}: one of two servers is wrong."
             )
 
     def store_embeddings(self, model_digest: str, md5s: Sequence[str], vectors: np.ndarray) -> None:

@@ -76,7 +76,8 @@ class GroupingReport:
         how = "exact copies only (nothing is embedded: run `photodup embed`)"
         if self.model:
             how = f"cosine ≥ {self.threshold} of {self.model.name} ({self.model.digest[:12]})"
-            how += ", RANDOM WEIGHTS: these groups mean nothing" if self.model.is_random else ""
+            if self.model.is_random is not False:
+                how += ", RANDOM OR UNKNOWN WEIGHTS: these groups mean nothing"
         smallest = "none" if self.smallest_similarity is None else f"{self.smallest_similarity:.4f}"
         return (
             f"{self.n_photos} photographs, {len(self.groups)} groups by {how}; largest group "
@@ -211,10 +212,11 @@ def choose_model(
             )
     if not models:
         return None
-    trained = [model for model in models if not model.is_random]
+    trained = [model for model in models if model.is_random is False]  # None: nobody vouches for it
     if not trained and not allow_random:
+        origin = "random weights" if any(model.is_random for model in models) else "weights of unknown origin"
         raise PhotodupError(
-            "The embeddings in this catalogue come from random weights, and what to delete must never rest "
+            f"The embeddings in this catalogue come from {origin}, and what to delete must never rest "
             "on them: run `photodup embed` with trained weights, or add --allow-random for study."
         )
     candidates = trained or models

@@ -347,6 +347,7 @@ class EmbedReport:
     """What `embed_library` did. `problems` are photographs that changed, vanished or were refused."""
 
     model_digest: str
+    is_random: bool | None = None
     n_embedded: int = 0
     n_before: int = 0
     seconds: float = 0.0
@@ -357,6 +358,7 @@ class EmbedReport:
         return (
             f"{self.n_embedded} photographs embedded ({rate:.1f} per second), {self.n_before} had an "
             f"embedding of this model, {len(self.problems)} could not be embedded"
+            + ("; RANDOM WEIGHTS: fit for timings, never for decisions" if self.is_random else "")
         )
 
 
@@ -366,9 +368,18 @@ def embed_library(
     """Embed every content that has no vector of this model yet; each batch is written when it is done.
 
     A file that changed since the scan is left out: its vector would be stored under the wrong content.
+
+    Raises:
+        PhotodupError: the backend does not say which model it serves, or stops answering; the batches before
+            that are kept.
     """
     started = time.perf_counter()
-    report = EmbedReport(embedder.model_digest)
+    if not embedder.model_digest:
+        raise PhotodupError(
+            f"The backend {embedder.backend} does not say which model it serves, so its embeddings could not "
+            "be told from those of another: use a server started by photodup."
+        )
+    report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
     todo = catalogue.missing_embeddings(embedder.model_digest)
     report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
     root = os.fsencode(catalogue.root)
@@ -403,19 +414,24 @@ def _embed_batch(
         return
     try:
         vectors = embedder.embed(list(images.values()))
-    except imaging.ImageError as error:
-        if len(images) == 1:
-            (digest,) = images
-            report.problems.append(Problem(paths[digest], error.reason))
-            return
-        for digest, data in images.items():  # One bad photograph must not cost the others of its batch.
-            _embed_batch(catalogue, embedder, {digest: data}, paths, report)
+    except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
+        index = getattr(error, "index", None)
+        if index is None and len(images) == 1:
+            index = 0
+        if index is None:
+            for digest, data in images.items():
+                _embed_batch(catalogue, embedder, {digest: data}, paths, report)
+        else:
+            bad = list(images)[index]
+            report.problems.append(Problem(paths[bad], error.reason))
+            rest = {digest: data for digest, data in images.items() if digest != bad}
+            _embed_batch(catalogue, embedder, rest, paths, report)
         return
     catalogue.register_model(
         embedder.model_digest,
-        name=getattr(embedder, "model_name", embedder.backend),
+        name=embedder.model_name or embedder.backend,
         dim=vectors.shape[1],
-        is_random=bool(embedder.is_random),
+        is_random=embedder.is_random,
     )
     catalogue.store_embeddings(embedder.model_digest, list(images), vectors)
     report.n_embedded += len(images)

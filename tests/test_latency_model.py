@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.bench import latency_model as model
@@ -33,14 +33,22 @@ def test_segments_and_other_windows():
     assert model.rounds(FP32, growth=1.5) == 8
 
 
+def test_idle_halves_the_window_once_per_timeout():
+    assert model.window_after_idle(416, 1000, 230) == 26
+    assert model.window_after_idle(416, 100, 230) == 416
+    assert model.window_after_idle(416, 60_000, 230) == 10
+    assert model.window_after_idle(4, 60_000, 230) == 4
+
+
 def test_predictions_for_the_published_link():
     at_25_ms = {"rtt_ms": 25, "rate_mbit_s": math.inf, "server_ms": 15}
 
     assert model.rounds_ms(FP32, **at_25_ms) == 190
     assert model.rounds_ms(BASE64, **at_25_ms) == 65
-    assert model.bandwidth_only_ms(FP32, 25, 210, 15) == pytest.approx(63, abs=1.5)
+    assert model.bandwidth_only_ms(FP32, 25, 210, 15, connection="warm") == pytest.approx(63, abs=1.5)
 
 
+@settings(deadline=None)
 @given(PAYLOADS, WINDOWS)
 def test_rounds_is_the_smallest_number_of_flights_that_carries_the_payload(payload_bytes, window):
     n = model.rounds(payload_bytes, window)
@@ -49,16 +57,18 @@ def test_rounds_is_the_smallest_number_of_flights_that_carries_the_payload(paylo
     assert carried >= model.segments(payload_bytes) > window * (2 ** (n - 1) - 1)
 
 
+@settings(deadline=None)
 @given(PAYLOADS, PAYLOADS, WINDOWS, WINDOWS)
 def test_more_bytes_never_need_fewer_rounds_and_a_wider_window_never_more(a, b, small, wide):
     assert model.rounds(min(a, b), small) <= model.rounds(max(a, b), small)
     assert model.rounds(a, max(small, wide)) <= model.rounds(a, min(small, wide))
 
 
+@settings(deadline=None)
 @given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000), st.sampled_from(model.CONNECTIONS), WINDOWS)
 def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connection, window):
     keywords = {"connection": connection, "initcwnd": window}
-    low = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate)
+    low = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate, **keywords)
     middle = model.pipe_limited_ms(payload_bytes, rtt_ms, rate, **keywords)
     high = model.rounds_ms(payload_bytes, rtt_ms, rate, **keywords)
 
@@ -67,6 +77,7 @@ def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connec
     assert middle <= high + slack
 
 
+@settings(deadline=None)
 @given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000))
 def test_the_models_agree_on_a_warm_connection(payload_bytes, rtt_ms, rate):
     bandwidth = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate)
@@ -76,6 +87,7 @@ def test_the_models_agree_on_a_warm_connection(payload_bytes, rtt_ms, rate):
     assert idle == pytest.approx(bandwidth)
 
 
+@settings(deadline=None)
 @given(st.floats(1, 200), st.floats(5, 2000), st.floats(0, 50))
 def test_fit_finds_a_planted_link(rtt_ms, rate, server_ms):
     rows = [

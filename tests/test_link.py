@@ -18,12 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.bench import link as link_module
 from photodup.bench import link_packets as packets
 from photodup.bench import tcp
+from photodup.bench.ladder import measure_ladder, measure_parallel
 from photodup.bench.link import Link, LinkError, LinkSpec, available, devices, leftovers
 from photodup.bench.link_calibration import Calibration, calibrate
 from photodup.errors import PhotodupError
@@ -68,6 +69,7 @@ def tcp_packet(payload: bytes, source: bytes, target: bytes, *, partial: bool, o
     return bytes(ip) + bytes(segment)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=3000), st.binary(min_size=4, max_size=4), st.booleans(), st.booleans())
 def test_translation_keeps_both_checksums_right(payload, address, to_source, partial):
     before = tcp_packet(payload, b"\xc6\x12\0\x02", b"\xc6\x12\0\x01", partial=partial)
@@ -85,6 +87,7 @@ def test_translation_keeps_both_checksums_right(payload, address, to_source, par
         assert ones_sum(pseudo(after) + after[20:]) == 0xFFFF
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=9000), st.sampled_from([536, 1448]), st.sampled_from([b"", b"\1" * 12]))
 def test_a_superpacket_splits_into_the_segments_of_the_wire(payload, size, options):
     packet = tcp_packet(payload, b"\x7f\0\0\1", b"\xc6\x12\0\x02", partial=True, options=options)
@@ -392,3 +395,35 @@ def test_two_links_side_by_side():
     with Link(rtt_ms=2, rate_mbit_s=50) as near, Link(rtt_ms=12, rate_mbit_s=50) as far:
         assert near.address != far.address
         assert far.measure_rtt_ms() - near.measure_rtt_ms() > 5
+
+
+@needs_link
+def test_ladder_rows_tell_connections_apart():
+    spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
+    for _ in range(4):
+        rows = measure_ladder(spec, [2_000, 150_528], n=3, n_large=1, idle_s=0.6)["rows"]
+        if all(row["valid"] for row in rows):
+            break
+    found = {(row["payload_bytes"], row["connection"]): row for row in rows}
+
+    assert set(found) == {(n, c) for n in (2_000, 150_528) for c in ("new", "warm", "idle")}
+    latency_ms = {key: row["latency_ms_p50"] for key, row in found.items()}
+    assert latency_ms[2_000, "new"] - latency_ms[2_000, "warm"] > 12  # the handshake
+    assert latency_ms[150_528, "new"] - latency_ms[150_528, "warm"] > 50  # and three more rounds
+    assert found[150_528, "warm"]["tcp_cwnd_before"] >= 104
+    assert found[150_528, "idle"]["idle_ms"] >= 600
+    assert all(row["n_requests"] + row["n_dropped"] >= 1 and row["link"] == spec.label for row in rows)
+
+
+@needs_link
+def test_a_small_send_buffer_and_parallel_connections_show():
+    spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
+    free, bounded = (
+        measure_ladder(spec, [602_112], n=3, connections=["warm"], sndbuf_bytes=size)["rows"][0]
+        for size in (None, 32_768)
+    )
+    assert bounded["latency_ms_p50"] > 2 * free["latency_ms_p50"]
+    one, four = (
+        measure_parallel(spec, 10_000, requests=8, connections=c, repeats=1)["latency_ms_p50"] for c in (1, 4)
+    )
+    assert four < one

@@ -1,12 +1,13 @@
 """Two rival models of what a request costs on a wide-area link, and their fit to measured or published rows.
 
-bandwidth only   T = RTT + bytes/rate + server
+bandwidth-only   T = (new + 1) · RTT + bytes/rate + server
 rounds           T = (new + rounds(bytes, window)) · RTT + bytes/rate + server
 
 A sender may have `window` segments unacknowledged and doubles that number once per round trip (slow start,
 RFC 5681), so a payload needs a whole number of round trips before its last byte arrives, whatever the rate.
 `new` is 1 when the connection is opened first. On a connection whose window has already grown past the
-payload, `rounds` is 1 and both models agree.
+payload, `rounds` is 1 and both models agree. (The claim under test has no `new` term; it is granted one here,
+so that it cannot lose by a handshake.)
 
 `rounds` ignores that a full pipe sends without waiting: where rate · RTT is less than the payload it counts
 both the rounds and the bytes. `pipe_limited_ms` counts each only once; it is not linear, so it is predicted
@@ -64,15 +65,35 @@ def round_trips(payload_bytes: int, connection: str, initcwnd: int = INITCWND, r
     return rounds(payload_bytes, initcwnd) + (connection == "new")
 
 
+def window_after_idle(window: int, idle_ms: float, rto_ms: float, initcwnd: int = INITCWND) -> int:
+    """Return the window that Linux restarts with: halved once per timeout passed, not below `initcwnd` (RFC 2861).
+
+    RFC 5681 resets it at once; with a timeout of 230 ms, a second turns 416 segments into 26 and not into 10.
+    """
+    if window <= initcwnd:
+        return window
+    return max(initcwnd, window >> min(63, int(idle_ms // rto_ms)))
+
+
 def serialisation_ms(payload_bytes: int, rate_mbit_s: float) -> float:
     """Return the time of the bytes on the wire, headers included (1500 wire bytes per full segment)."""
     wire = payload_bytes + segments(payload_bytes) * 52
     return wire * 8e-3 / rate_mbit_s
 
 
-def bandwidth_only_ms(payload_bytes: int, rtt_ms: float, rate_mbit_s: float, server_ms: float = 0.0) -> float:
-    """Predict a latency from bytes and rate alone."""
-    return rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
+def bandwidth_only_ms(
+    payload_bytes: int,
+    rtt_ms: float,
+    rate_mbit_s: float,
+    server_ms: float = 0.0,
+    *,
+    connection: str = "warm",
+    initcwnd: int = INITCWND,
+    restarts: bool = True,
+) -> float:
+    """Predict a latency from bytes and rate alone; `initcwnd` and `restarts` play no part in this model."""
+    trips = 1 + (connection == "new")
+    return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
 
 
 def rounds_ms(
@@ -113,6 +134,9 @@ def pipe_limited_ms(
     return total + rtt_ms + serialisation_ms(left * MSS_BYTES, rate_mbit_s) + server_ms
 
 
+MODELS = {"bandwidth-only": bandwidth_only_ms, "rounds": rounds_ms, "pipe-limited": pipe_limited_ms}
+
+
 @dataclass(frozen=True)
 class Fit:
     """RTT and per-connection rate by least squares; residuals are observed − predicted."""
@@ -129,7 +153,7 @@ class Fit:
 
 def _trips(model: str) -> Callable[[Mapping], int]:
     if model == "bandwidth-only":
-        return lambda row: 1
+        return lambda row: 1 + (row.get("connection", "new") == "new")
     if model == "rounds":
         return lambda row: round_trips(
             int(row["payload_bytes"]),

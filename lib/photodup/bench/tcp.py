@@ -62,7 +62,11 @@ def tcp_info(connection: socket.socket) -> dict[str, int]:
 
 
 def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
-    """Return the columns that a request adds to its record: state at its end, and what happened during it."""
+    """Return the columns that a request adds to its record: state at its end, and what happened during it.
+
+    Limited times come in steps of a kernel tick. Linux counts a sender whose buffer is too small as limited by its
+    window while it is in slow start, so `tcp_sndbuf_limited_ms` 0 does not acquit the buffer.
+    """
 
     def during(name: str) -> int:
         return after.get(name, 0) - before.get(name, 0)
@@ -70,6 +74,7 @@ def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, flo
     return {
         "tcp_cwnd_before": before.get("snd_cwnd", 0),
         "tcp_cwnd": after["snd_cwnd"],
+        "tcp_rto_ms": before.get("rto_us", after["rto_us"]) / 1000,
         "tcp_rtt_ms": after["rtt_us"] / 1000,
         "tcp_min_rtt_ms": after.get("min_rtt_us", 0) / 1000,
         "tcp_retransmits": during("total_retrans"),

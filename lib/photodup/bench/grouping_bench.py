@@ -1,0 +1,138 @@
+"""How long grouping takes and what it finds, against the number of photographs.
+
+    python -m photodup.bench.grouping_bench --n 10000 --n 100000 --n 1000000
+
+Each size runs in a process of its own, so that peak memory is that size's. The vectors are synthetic
+(no library of a million photographs is at hand): scenes of a low-rank mixture, so that unrelated
+pictures have the cosine of real ones (about 0.5), with near-duplicates planted in a fifth of the rows.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+import time
+
+import numpy as np
+
+GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
+MIN_RECALL = 0.99
+INCREMENT = 1000
+
+
+def synthetic_library(n: int, dim: int = 512, seed: int = 0, block: int = 50_000) -> np.ndarray:
+    """Return float32[n, dim] unit vectors: every fifth row is a near-duplicate of one not far before it.
+
+    The cosine of a duplicate with its original spreads over about 0.85 to 1, around any threshold in use.
+    """
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=dim).astype(np.float32)
+    scenes = rng.normal(size=(max(16, min(n // 50, 5000)), dim)).astype(np.float32)
+    vectors = np.empty((n, dim), np.float32)
+    for start in range(0, n, block):
+        rows = vectors[start : start + block]
+        rows[:] = rng.standard_normal(rows.shape, np.float32)
+        rows *= 0.7
+        rows += scenes[rng.integers(len(scenes), size=len(rows))]
+        rows += common
+        copies = np.arange(5, len(rows), 5)
+        originals = copies - rng.integers(1, 5, size=len(copies))
+        noise = rng.standard_normal((len(copies), dim), np.float32)
+        strength = rng.uniform(0.02, 0.9, size=(len(copies), 1)).astype(np.float32)
+        rows[copies] = rows[originals] + strength * noise
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return vectors
+
+
+def measure(n: int, dim: int, threshold: float, exact_below: int) -> dict:
+    """Group `n` rows, then add `INCREMENT` more; return what it took. Call in a fresh process."""
+    from photodup.photos.neighbours import NeighbourIndex, stars
+
+    vectors = synthetic_library(n + INCREMENT, dim)
+    started = time.perf_counter()
+    index = NeighbourIndex(dim, threshold, exact_below=exact_below)
+    pairs = index.add(vectors[:n])
+    groups = stars(pairs, n)
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
+    started = time.perf_counter()
+    added = index.add(vectors[n:])
+    return {
+        "rows": n,
+        "dim": dim,
+        "seconds": seconds,
+        "peak_memory_gb": peak,
+        "method": pairs.method,
+        "recall": pairs.recall,
+        "rows_sampled": pairs.n_sampled,
+        "pairs": len(pairs),
+        "groups": len(groups),
+        "largest_group": max((1 + len(group.members) for group in groups), default=0),
+        "smallest_similarity": min((s for group in groups for s in group.similarities), default=None),
+        "seconds_to_add_1000": time.perf_counter() - started,
+        "pairs_added": len(added),
+    }
+
+
+def run(
+    n: tuple[int, ...] = (10_000, 100_000, 1_000_000),
+    *,
+    dim: int = 512,
+    threshold: float = 0.9,
+    exact_below: int | None = None,
+) -> list[dict]:
+    """Measure each size in its own process; peak memory includes the vectors themselves."""
+    from photodup.photos.neighbours import EXACT_BELOW
+
+    results = []
+    for size in n:
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(1) as pool:
+            arguments = (size, dim, threshold, EXACT_BELOW if exact_below is None else exact_below)
+            results.append(pool.apply(measure, arguments))
+    return results
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print one line per size and whether it meets its goal; `--json` prints the records."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, action="append", help="rows; repeat for a curve")
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--threshold", type=float, default=0.9)
+    parser.add_argument("--exact-below", type=int)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    sizes = tuple(chosen.n or (10_000, 100_000, 1_000_000))
+    results = run(sizes, dim=chosen.dim, threshold=chosen.threshold, exact_below=chosen.exact_below)
+    if chosen.json:
+        print(json.dumps(results, indent=1))
+        return
+    columns = ("rows", "seconds", "peak_memory_gb", "recall", "pairs", "largest_group", "seconds_to_add_1000")
+    print(*(f"{name:>19}" for name in columns), " method", " goal", sep="")
+    for record in results:
+        print(
+            *(f"{_short(record[name]):>19}" for name in columns),
+            f"  {record['method']}",
+            _verdict(record),
+            sep="",
+        )
+
+
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def _verdict(record: dict) -> str:
+    goals = GOALS.get(record["rows"])
+    if goals is None:
+        return ""
+    met = record["recall"] >= MIN_RECALL and all(record[name] <= limit for name, limit in goals.items())
+    limits = ", ".join(f"{name} <= {limit:g}" for name, limit in goals.items())
+    return f"  ({limits}, recall >= {MIN_RECALL}: {'met' if met else 'missed'})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What one pod can do: a measured service-time curve, and the waiting that chance adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+
+@dataclass(frozen=True)
+class ServiceCurve:
+    """Throughput of one pod by requests in flight, as a closed loop measures it.
+
+    Between the measured points it is linear, before the first it is proportional, after the last it is flat:
+    what is sent beyond waits. `cpu_cores` is the CPU time the pod took per second at the same points.
+
+    Args:
+        in_flight: requests in flight, ascending, the first usually 1.
+        throughput_per_s: images per second at each; made non-decreasing (a measured dip is noise or thrashing,
+            and either way more waiting does not serve faster).
+        cpu_cores: cores at each.
+    """
+
+    in_flight: tuple[float, ...]
+    throughput_per_s: tuple[float, ...]
+    cpu_cores: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        n, x, cpu = self.in_flight, self.throughput_per_s, self.cpu_cores
+        if not (len(n) == len(x) == len(cpu) > 0) or list(n) != sorted(set(n)) or min(*n, *x) <= 0:
+            raise PhotodupError(
+                "A service curve needs ascending concurrencies with a throughput and CPU each."
+            )
+        object.__setattr__(self, "throughput_per_s", tuple(np.maximum.accumulate(x).tolist()))
+
+    @classmethod
+    def from_points(cls, points: list[Mapping[str, Any]], *, cpu_cores: float) -> ServiceCurve:
+        """Make a curve of closed-loop points (see `bench.load.measure`).
+
+        A point without `server_cpu_cores` is taken to use all `cpu_cores`, a pod's limit.
+
+        Raises:
+            PhotodupError: none of the points was measured.
+        """
+        usable = sorted(
+            (p for p in points if p.get("throughput_images_per_s")), key=lambda p: p["concurrency"]
+        )
+        if not usable:
+            reason = next((p.get("error") or p.get("invalid_because") for p in points), "there are none")
+            raise PhotodupError(f"No point of the service curve was measured: {reason}.")
+        return cls(
+            tuple(float(p["concurrency"]) for p in usable),
+            tuple(float(p["throughput_images_per_s"]) for p in usable),
+            tuple(min(cpu_cores, float(p.get("server_cpu_cores") or cpu_cores)) for p in usable),
+        )
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Return the most images per second that one pod serves."""
+        return self.throughput_per_s[-1]
+
+    @property
+    def unloaded_s(self) -> float:
+        """Return the latency of a lone request, in seconds."""
+        return self.in_flight[0] / self.throughput_per_s[0]
+
+    def scaled(self, speed: float) -> ServiceCurve:
+        """Return the curve of a pod that is `speed` times as fast at the same CPU."""
+        return ServiceCurve(self.in_flight, tuple(x * speed for x in self.throughput_per_s), self.cpu_cores)
+
+    def rate_per_s(self, in_flight: float) -> float:
+        return float(np.interp(in_flight, (0.0, *self.in_flight), (0.0, *self.throughput_per_s)))
+
+    def cores(self, in_flight: float) -> float:
+        """Return the CPU in use; below one request in flight the pod is idle part of the time."""
+        return float(np.interp(in_flight, (0.0, *self.in_flight), (0.0, *self.cpu_cores)))
+
+    def latency_s(self, in_flight: float) -> float:
+        """Return the mean time in the pod by Little's law."""
+        if in_flight <= self.in_flight[0]:
+            return self.unloaded_s
+        return in_flight / self.rate_per_s(in_flight)
+
+    def step(self, in_flight: float, arrivals: float, dt_s: float, speed: float = 1.0) -> float:
+        """Return the requests in flight after `dt_s` in which `arrivals` came; stable for any step.
+
+        The implicit step n' + dt·X(n') = n + arrivals has one solution, because X does not decrease.
+        """
+        n = np.array((0.0, *self.in_flight))
+        done = dt_s * speed * np.array((0.0, *self.throughput_per_s))
+        total = in_flight + arrivals
+        if total >= n[-1] + done[-1]:
+            return float(total - done[-1])
+        return float(np.interp(total, n + done, n))
+
+
+@lru_cache(maxsize=256)
+def waiting_s(utilisation: float, service_s: float, quantile: float, n: int = 400_000) -> float:
+    """Return a quantile of the wait in one pod with Poisson arrivals and a constant service time (M/D/1).
+
+    Requests that are spread over pods at random, as kube-proxy does it, give each pod a queue of its own:
+    many pods do not pool their waiting. Simulated by Lindley's recursion with a fixed seed.
+
+    Raises:
+        PhotodupError: a utilisation of 1 or more has no steady state.
+    """
+    if not 0 <= utilisation < 1:
+        raise PhotodupError(f"At utilisation {utilisation:.2f} the queue grows for ever: add pods.")
+    if utilisation == 0:
+        return 0.0
+    gaps = np.random.default_rng(0).exponential(service_s / utilisation, n)
+    walk = np.concatenate([[0.0], np.cumsum(service_s - gaps)])
+    return float(np.quantile(walk - np.minimum.accumulate(walk), quantile))
+
+
+def cpu_probe(port: int) -> Callable[[], Any]:
+    """Return a probe for `bench.load.measure`: column `server_cpu_cores` of the local server on `port`.
+
+    A server on another machine, or one that hides, leaves the column out.
+    """
+
+    @contextmanager
+    def window() -> Iterator[dict[str, Any]]:
+        import time
+
+        import psutil
+
+        found: dict[str, Any] = {}
+        server = next(
+            (
+                psutil.Process(c.pid)
+                for c in psutil.net_connections("tcp")
+                if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid
+            ),
+            None,
+        )
+        before, since = server and server.cpu_times(), time.perf_counter()
+        yield found
+        if server is not None and server.is_running():
+            after = server.cpu_times()
+            used = after.user + after.system - before.user - before.system
+            found["server_cpu_cores"] = round(used / (time.perf_counter() - since), 3)
+
+    return window

@@ -90,7 +90,9 @@ def tiny_triton():
     return server
 
 
-def infer(server, model: str, array: np.ndarray, protocol: str = "http", version: str = "") -> np.ndarray:
+def infer(
+    server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"
+) -> np.ndarray:
     """One request with a client of its own; BYTES for object arrays."""
     from tritonclient.utils import np_to_triton_dtype
 
@@ -107,7 +109,7 @@ def infer(server, model: str, array: np.ndarray, protocol: str = "http", version
     tensor.set_data_from_numpy(array)
     client = client_module.InferenceServerClient(url)
     try:
-        return client.infer(model, [tensor], model_version=version).as_numpy("embedding")
+        return client.infer(model, [tensor]).as_numpy(output)
     finally:
         client.close()
 

@@ -1,0 +1,206 @@
+"""Encoded photographs into Triton: the library's own pixels, and bad images that fail alone."""
+
+import io
+import struct
+import threading
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+from triton_fixture import executions, infer, needs_triton, tiny_embedding, tiny_triton
+
+from photodup.embedding.imaging import ImageError, decode, to_uint8
+from photodup.serving.decoder_study import compare_decoders
+from photodup.serving.decoders import DECODERS, decode_turbo
+from photodup.serving.triton_config import read_config, set_batching, set_parameter
+
+LIMIT = 100_000_000
+
+
+def _photo() -> Image.Image:
+    from skimage import data
+
+    return Image.fromarray(data.astronaut())
+
+
+def _encode(image: Image.Image, format: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def _rotated_by_exif() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return _encode(_photo().crop((0, 0, 512, 300)), "JPEG", quality=90, exif=exif)
+
+
+def _bomb() -> bytes:
+    """A PNG of 70 bytes that says it is 40,000 × 40,000."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    start = b"\x89PNG\r\n\x1a\n"
+    return start + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def _good() -> dict[str, bytes]:
+    photo = _photo()
+    grey16 = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257)
+    return {
+        "jpeg": _encode(photo, "JPEG", quality=90),
+        "jpeg rotated by EXIF": _rotated_by_exif(),
+        "jpeg CMYK": _encode(photo.convert("CMYK"), "JPEG"),
+        "jpeg grey": _encode(photo.convert("L"), "JPEG"),
+        "png": _encode(photo, "PNG"),
+        "png 16 bit": _encode(grey16, "PNG"),
+        "png palette": _encode(photo.quantize(64), "PNG"),
+        "webp": _encode(photo, "WEBP", quality=80),
+        "one pixel": _encode(photo.resize((1, 1)), "PNG"),
+        "large": _encode(photo.resize((3000, 2000)), "JPEG", quality=85),
+    }
+
+
+def _bad() -> dict[str, tuple[bytes, str]]:
+    jpeg = _encode(_photo(), "JPEG")
+    return {
+        "text": (b"not an image at all", "not an image"),
+        "empty": (b"", "empty"),
+        "truncated": (jpeg[: len(jpeg) // 2], "truncated"),
+        "bomb": (_bomb(), "1,600 megapixels"),
+        "too many bytes": (jpeg + b"\0" * 2_000_000, "more than the limit of 1,000,000"),
+    }
+
+
+def _encoded(*images: bytes) -> np.ndarray:
+    return np.array([[image] for image in images], dtype=object)
+
+
+@needs_triton()
+@pytest.mark.parametrize("name", _good())
+def test_triton_sees_the_librarys_own_pixels(name: str) -> None:
+    """Bit for bit, for each kind of file; both environments hold the same Pillow."""
+    data = _good()[name]
+    expected = to_uint8(decode(data))[None]
+    answer = infer(tiny_triton(), "openclip_vit_b32_preprocess", _encoded(data), output="image")
+    np.testing.assert_array_equal(answer, expected)
+
+
+@needs_triton()
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_ensemble_embeds_what_the_uint8_model_embeds(protocol: str) -> None:
+    photos = [_good()[name] for name in ("jpeg", "jpeg rotated by EXIF", "png", "webp")]
+    pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
+    answer = infer(tiny_triton(), "openclip_vit_b32_jpeg", _encoded(*photos), protocol)
+    np.testing.assert_allclose(answer, tiny_embedding(pixels), atol=1e-5)
+    np.testing.assert_allclose(answer, infer(tiny_triton(), "openclip_vit_b32_uint8", pixels), atol=1e-6)
+
+
+@needs_triton()
+def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason() -> None:
+    """Nine requests in one execution of one instance: four good ones answered, five bad ones explained."""
+    server = tiny_triton()
+    model = "openclip_vit_b32_preprocess"
+    config = read_config(server.repository / model / "config.pbtxt")
+    config.instance_group[0].count = 1
+    set_batching(
+        config, "dynamic_batching { preferred_batch_size: [9] max_queue_delay_microseconds: 2000000 }"
+    )
+    set_parameter(config, max_bytes=1_000_000)
+    good = [_good()[name] for name in ("jpeg", "png", "webp", "jpeg CMYK")]
+    bad = _bad()
+    jobs = [(data, None) for data in good] + list(bad.values())
+    outcome: list = [None] * len(jobs)
+
+    def ask(index: int) -> None:
+        try:
+            outcome[index] = infer(server, model, _encoded(jobs[index][0]), "grpc", "image")
+        except Exception as error:
+            outcome[index] = str(error)
+
+    server.load(model, config)
+    try:
+        before = executions(server, model)
+        threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(jobs))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        after = executions(server, model)
+    finally:
+        server.load(model)
+    for (data, reason), answer in zip(jobs, outcome, strict=True):
+        if reason is None:
+            np.testing.assert_array_equal(answer, to_uint8(decode(data))[None])
+        else:
+            assert isinstance(answer, str), reason
+            assert "image 0: " in answer
+            assert reason in answer
+    assert after[1] - before[1] == 1, "they were meant to share one execution"
+
+
+@needs_triton()
+def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on() -> None:
+    from tritonclient.utils import InferenceServerException
+
+    jpeg = _good()["jpeg"]
+    for name in ("text", "empty", "truncated", "bomb"):
+        data, reason = _bad()[name]
+        with pytest.raises(InferenceServerException, match=rf"image 1: .*{reason}"):
+            infer(tiny_triton(), "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
+    assert infer(tiny_triton(), "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
+
+
+@needs_triton()
+def test_the_emulated_ensemble_answers_for_the_photo_it_got() -> None:
+    from photodup.serving.emulated import emulated_embedding
+
+    server = tiny_triton()
+    photos = [_good()["jpeg"], _good()["jpeg rotated by EXIF"]]
+    server.load("emulated_a100_uint8")
+    server.load("emulated_a100_jpeg")
+    try:
+        pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
+        answer = infer(server, "emulated_a100_jpeg", _encoded(*photos))
+        np.testing.assert_allclose(answer, emulated_embedding(pixels), atol=1e-6)
+    finally:
+        server.unload("emulated_a100_jpeg")
+        server.unload("emulated_a100_uint8")
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_decoder_shows_the_same_picture(name: str) -> None:
+    for kind, data in _good().items():
+        exact = to_uint8(decode(data)).astype(int)
+        seen = to_uint8(DECODERS[name](data, LIMIT)).astype(int)
+        if name == "pil" or not kind.startswith(("jpeg", "large")):
+            np.testing.assert_array_equal(seen, exact, err_msg=kind)
+        # A picture turned or flipped differs by 40 and more; scaled decoding by 2 or 3.
+        assert np.abs(seen - exact).mean() < 4, kind
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("kind", ["text", "empty", "truncated", "bomb"])
+def test_every_decoder_refuses_a_bad_image(name: str, kind: str) -> None:
+    with pytest.raises(ImageError):
+        DECODERS[name](_bad()[kind][0], LIMIT)
+
+
+def test_a_large_jpeg_is_refused_by_its_header() -> None:
+    with pytest.raises(ImageError, match="megapixels"):
+        decode_turbo(_good()["large"], 1_000_000)
+
+
+def test_the_comparison_sees_that_scaled_decoding_moves_pixels() -> None:
+    rows = compare_decoders([_good()["large"], _good()["png"]], lambda x: tiny_embedding(x), repeats=2)
+    by_name = {row["decoder"]: row for row in rows}
+    assert set(by_name) == set(DECODERS)
+    assert by_name["pil"]["pixel_difference_max"] == 0
+    assert by_name["pil"]["cosine_min"] == pytest.approx(1, abs=1e-5)
+    for name in ("draft", "turbo"):
+        assert by_name[name]["pixel_difference_max"] > 0
+        assert 0.99 < by_name[name]["cosine_min"] <= 1.00001
+    assert all(row["preprocess_ms_p50"] > 0 and row["n_photos"] == 2 for row in rows)

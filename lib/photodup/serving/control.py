@@ -1,14 +1,15 @@
-"""Try another configuration on a running Triton, and put the old one back."""
+"""Change a running Triton (another configuration, another version) and see what its clients notice."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
 
 if TYPE_CHECKING:
+    import numpy as np
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 
@@ -45,3 +46,53 @@ def temporary_config(
             yield config
         finally:
             client.load_model(model)
+
+
+def answers_during(
+    grpc_url: str, model: str, request: np.ndarray, action: Callable[[], None], *, workers: int = 4
+) -> dict[str, Any]:
+    """Keep asking `model` from several clients while `action` runs, and for a second before and after it.
+
+    Args:
+        request: the input `image`, with its batch axis.
+
+    Returns:
+        `answers_by_version` (version → answers), `failures` (distinct messages) and `n_failures`.
+    """
+    import threading
+    import time
+    from collections import Counter
+
+    from tritonclient.grpc import InferenceServerClient, InferInput
+    from tritonclient.utils import np_to_triton_dtype
+
+    value = InferInput("image", list(request.shape), np_to_triton_dtype(request.dtype))
+    value.set_data_from_numpy(request)
+    answers: list[str] = []
+    failures: list[str] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        with InferenceServerClient(grpc_url) as client:
+            while not over.is_set():
+                try:
+                    answers.append(client.infer(model, [value]).get_response().model_version)
+                except Exception as error:  # any failure is the finding
+                    failures.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    try:
+        time.sleep(1)
+        action()
+        time.sleep(1)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    return {
+        "answers_by_version": dict(Counter(answers)),
+        "failures": sorted(set(failures)),
+        "n_failures": len(failures),
+    }

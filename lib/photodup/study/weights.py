@@ -42,17 +42,20 @@ def demo_library() -> Path:
 
 
 def payload_photos(n: int) -> list[bytes]:
-    """Return the bytes of `n` different photographs, as a camera or phone would hand them over.
+    """Return the bytes of `n` different photographs as JPEG files, the same ones for every run and backend.
 
-    They are the JPEG files of the demonstration library, in the order of their paths, so every run and
-    every backend is sent the same ones.
+    Originals of the demonstration library come first, then their edited copies: still different bytes,
+    which is what caches, compressors and decoders see.
 
     Raises:
         PhotodupError: the library holds fewer than `n`.
     """
-    files = sorted(p for p in demo_library().rglob("*") if p.suffix.lower() in {".jpg", ".jpeg"})
-    if len(files) < n:
-        raise PhotodupError(
-            f"The demonstration library holds {len(files)} JPEG photographs, {n} were asked for."
-        )
-    return [path.read_bytes() for path in files[:n]]
+    from photodup.photos.demo import load_ground_truth
+
+    library = demo_library()
+    truths = [t for t in load_ground_truth(library / "ground_truth.json") if t.path.endswith(".jpg")]
+    truths.sort(key=lambda truth: (truth.transformation != "original", truth.path))
+    payloads = list(dict.fromkeys((library / truth.path).read_bytes() for truth in truths))
+    if len(payloads) < n:
+        raise PhotodupError(f"The demonstration library holds {len(payloads)} JPEG files, {n} were asked for.")
+    return payloads[:n]

@@ -1,5 +1,8 @@
 """Server counters are read as differences, from a real Triton and from the real service's own metrics."""
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 from photodup.bench import counters
 from photodup.bench.adapters import adapter
 from photodup.bench.counters import CounterError
+from photodup.bench.http import HttpConnection
 from photodup.bench.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
@@ -200,7 +204,7 @@ def test_counters_and_client_agree_under_every_channel_policy(triton, photos, ch
         photos,
         Load("closed_loop", batch=2, concurrency=4, span="prepared"),
         Stopping(1, 64, 2),
-        probe=counters.probe(triton.metrics_url, counters.triton_account([system.model])),
+        probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
     )
 
     assert point.get("status") != "failed", point["error"]
@@ -212,6 +216,89 @@ def test_counters_and_client_agree_under_every_channel_policy(triton, photos, ch
     assert 0 < inside < point["request_ms_mean"]
     assert point["server_compute_infer_ms_mean"] > 4  # the preset's wait
     assert point["channel"] == (None if channel == "http" else channel)
+
+
+def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos):
+    system = adapter("triton-emulated-4090-http-jpeg", triton.http_url)
+    point = measure(
+        system,
+        photos,
+        Load("single_stream", span="prepared"),
+        Stopping(0.5, 20, 1),
+        probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
+    )
+
+    assert point["server_batch_mean"] == 1
+    assert point["server_decode_ms_mean"] > 0.3  # Pillow on a 224-pixel JPEG
+    assert point["server_compute_infer_ms_mean"] > 4  # the preset's wait, once
+    parts = ("queue", "compute_input", "compute_infer", "compute_output", "decode")
+    inside = sum(point[f"server_{part}_ms_mean"] for part in parts)
+    assert inside < point["server_request_ms_mean"] * 1.05  # the last request may be in one count only
+    assert point["server_request_ms_mean"] < point["request_ms_mean"] * 1.05
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """The real FastAPI service with the real model, in its own process."""
+    from photodup.serving.ports import claim_ports
+
+    (port,) = claim_ports("127.0.0.1", {"FastAPI": 0}).values()
+    environment = {**os.environ, "PORT": str(port), "LOG_LEVEL": "warning"}
+    log = (tmp_path_factory.mktemp("service") / "log").open("w+")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "photodup.serving.service"], env=environment, stdout=log, stderr=log
+    )
+    url = f"http://127.0.0.1:{port}"
+    connection = HttpConnection(url)
+    deadline = time.monotonic() + 120
+    try:
+        while True:
+            try:
+                connection.request(connection.head("GET", "/readyz", 0))
+                break
+            except (OSError, PhotodupError):
+                log.seek(0)
+                assert process.poll() is None, log.read()
+                assert time.monotonic() < deadline, "the service was not ready in two minutes"
+                time.sleep(0.2)
+        yield url
+    finally:
+        connection.close()
+        process.terminate()
+        process.wait()
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def reference(photos):
+    """Embeddings of the pixels that are really sent."""
+    from photodup.bench.adapters_local import LocalPyTorch
+    from photodup.bench.wires import jpegs
+
+    local = LocalPyTorch()
+    return local.request(local.prepare(jpegs(photos)))
+
+
+@pytest.mark.parametrize(("wire", "answer"), [("jpeg", "float"), ("base64", "base64")])
+def test_the_real_service_passes_the_gate_and_accounts_for_itself(service, photos, reference, wire, answer):
+    system = adapter(f"pytorch-http-{wire}", service, answer=answer)
+    point = measure(
+        system,
+        photos,
+        Load("offline", batch=2),
+        Stopping(0.5, 8, 2),
+        reference=reference,
+        min_cosine=0.9999,
+        probe=counters.probe(service, counters.account_of(system.backend)),
+    )
+
+    assert point.get("status") != "failed", point["error"]
+    assert point["cosine_min"] > 0.9999
+    assert point["server_inferences"] == 2 * point["server_requests"]
+    stages = sum(value for name, value in point.items() if name in counters.FASTAPI_STAGES and value)
+    assert 0 < stages < point["request_ms_mean"] * 1.1
+    assert point["server_compute_infer_ms_mean"] > 1
+    assert (point["server"], point["engine"], point["wire"]) == ("fastapi", "pytorch", wire)
 
 
 def test_one_channel_is_one_connection_and_own_channels_are_several(triton, photos):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from photodup.bench.http import HttpConnection
+from photodup.bench.triton_names import served_models
 from photodup.errors import PhotodupError
 
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value
@@ -99,49 +100,49 @@ def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[
     """Return Triton's account of the window.
 
     Args:
-        models: the model asked; for an ensemble its name first, then its steps. Counts are the last model's
-            (the one that computes), times are summed over the models that report them: an ensemble counts
-            its steps' work under their names, not under its own.
+        models: the model asked; for an ensemble also its steps in order, the one that computes last
+            (`triton_names.served_models`).
 
     Returns:
-        `server_requests`, `server_inferences` (images), `server_executions`, `server_batch_mean`, and the mean
-        milliseconds per request of each stage (`TRITON_STAGES`). A stage in a batch counts in full for each
-        request of it. Empty when the model answered nothing.
+        `server_requests`, `server_inferences` (images), `server_executions` and `server_batch_mean` of the
+        model that computes, and the mean milliseconds per request of each stage (`TRITON_STAGES`). A stage
+        counts in full for each request of a batch. For an ensemble the times are summed over its steps,
+        except that the computing of the earlier ones is `server_decode_ms_mean`. Empty when nothing
+        was answered.
     """
-    answering, working = models[0], models[-1]
+    asked, steps, computing = models[0], models[1:] or models, models[-1]
 
-    def grown(name: str, model: str) -> float | None:
-        return difference(before, after, name, model=model)
+    def grown(name: str, model: str) -> float:
+        return difference(before, after, name, model=model) or 0.0
 
-    requests = grown("nv_inference_request_success", answering) or grown(
-        "nv_inference_request_success", working
-    )
+    requests = grown("nv_inference_request_success", asked)
     if not requests:
         return {}
     inferences, executions = (
-        grown(name, working) for name in ("nv_inference_count", "nv_inference_exec_count")
+        grown(name, computing) for name in ("nv_inference_count", "nv_inference_exec_count")
     )
     columns: dict[str, float | None] = {
         "server_requests": requests,
         "server_inferences": inferences,
         "server_executions": executions,
-        "server_batch_mean": inferences / executions if inferences and executions else None,
+        "server_batch_mean": inferences / executions if executions else None,
     }
     for column, name in TRITON_STAGES.items():
-        steps = models[1:] if len(models) > 1 and column != "server_request_ms_mean" else models[:1]
-        parts = [grown(name, model) for model in steps]
-        known = [part for part in parts if part is not None]
-        if known:
-            columns[column] = sum(known) / requests / 1000
+        whose = {"server_request_ms_mean": [asked], "server_compute_infer_ms_mean": [computing]}
+        if total(after, name, model=computing) is not None:
+            spent = sum(grown(name, model) for model in whose.get(column, steps))
+            columns[column] = spent / requests / 1000
+    if len(steps) > 1:
+        name = TRITON_STAGES["server_compute_infer_ms_mean"]
+        columns["server_decode_ms_mean"] = sum(grown(name, step) for step in steps[:-1]) / requests / 1000
     return columns
 
 
 def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
     """Return the FastAPI service's account of the window, under Triton's column names where they mean the same.
 
-    `server_compute_infer_ms_mean` is the execution a request was part of, as in Triton. Decoding is a stage
-    here (`server_decode_ms_mean`); in a Triton ensemble it is part of the compute. Empty when nothing
-    was answered.
+    `server_compute_infer_ms_mean` is the execution a request was part of, `server_decode_ms_mean` bytes to
+    pixels, both as in Triton (where an ensemble decodes). Empty when nothing was answered.
     """
     requests = difference(before, after, "photodup_requests_total", status="200")
     if not requests:
@@ -232,7 +233,7 @@ def probe(
 
     Args:
         url: where the metrics are.
-        account: makes columns of the two readings: `triton_account(models)` or `fastapi_window`.
+        account: makes columns of the two readings: `account_of(backend)`.
         local_gpu: also sample this machine's GPU (only when the server runs here).
 
     Metrics that cannot be read do not spoil a point: the columns stay absent, `counters_error` says why.
@@ -256,11 +257,21 @@ def probe(
     return around
 
 
-def triton_account(models: Sequence[str]) -> Callable[[Sample, Sample], dict[str, Any]]:
-    """Return the account of Triton models (see `triton_window`), with its GPU where it has one."""
+def account_of(
+    backend: str, models: Sequence[str] | None = None
+) -> Callable[[Sample, Sample], dict[str, Any]]:
+    """Return what turns two readings of this backend's metrics into columns.
+
+    Args:
+        backend: `pytorch-…` or `triton-…`.
+        models: Triton only: when another model than the backend's own is asked.
+    """
+    if backend.startswith("pytorch-"):
+        return fastapi_window
+    served = models or served_models(backend)
 
     def account(before: Sample, after: Sample) -> dict[str, Any]:
-        return {**triton_window(before, after, models), **triton_gpu(after)}
+        return {**triton_window(before, after, served), **triton_gpu(after)}
 
     return account
 

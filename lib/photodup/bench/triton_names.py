@@ -23,3 +23,11 @@ def model_name(backend: str) -> str:
     if engine == "onnx" and wire in _BY_WIRE:
         return _BY_WIRE[wire]
     raise PhotodupError(f"No Triton model answers {backend}: give its name with model=.")
+
+
+def served_models(backend: str) -> list[str]:
+    """Return the models whose counters account for a request: the one asked, then an ensemble's steps."""
+    asked = model_name(backend)
+    if split_backend(backend)["wire"] != "jpeg":
+        return [asked]
+    return [asked, f"{_BASE}_preprocess", asked.removesuffix("_jpeg") + "_uint8"]

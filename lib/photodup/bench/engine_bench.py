@@ -1,0 +1,156 @@
+"""How much of a measurement is the measuring: the load generator against a bare socket and against wrk.
+
+    python -m photodup.bench.engine_bench
+
+All numbers come from one run against the same null server, so the machine cancels out of the ratios.
+"""
+
+import http.client
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.bench import null_server
+from photodup.bench.adapters import DIM
+from photodup.bench.adapters_http import PyTorchHttp
+from photodup.bench.load import Load, Stopping, measure
+
+PAYLOAD_BYTES = 15_000
+CONCURRENCY = 16
+ROUNDS = 5
+_EMPTY = np.zeros((1, DIM), np.float32)
+
+
+class NullAdapter(PyTorchHttp):
+    """Sends the bytes as they are and does not read the answer: only the generator is left."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__("pytorch-http-jpeg", url, answer="base64", jpeg_quality=None)
+
+    def prepare(self, photos: Sequence[bytes]) -> tuple[bytes, bytes]:
+        return self._heads.head("POST", "/embed", len(photos[0])), photos[0]
+
+    def decode(self, answer: Any) -> np.ndarray:
+        return _EMPTY
+
+
+def run(*, seconds: float = 1.0) -> dict[str, Any]:
+    """Measure, print and return the ratios.
+
+    Returns:
+        `added_latency_ms` (median over rounds of the generator's median minus the bare socket's, concurrency
+        1), `generator_per_s` and `wrk_per_s` (concurrency 16, 15 KB), `share_of_wrk`, `http_client_per_s`
+        (the standard library in the same threads); wrk's are None where it is not installed.
+    """
+    payload = np.random.default_rng(0).bytes(PAYLOAD_BYTES)
+    photos = [payload[i:] + payload[:i] for i in range(8)]
+    bare, ours, rates, wrk, standard = [], [], [], [], []
+    with null_server.running() as url:
+        for _ in range(ROUNDS):  # interleaved: what else the machine does hits all alike
+            bare.append(_bare_socket_ms(url, photos[0], seconds))
+            one = measure(NullAdapter(url), photos, Load("single_stream"), Stopping(seconds, 100, seconds))
+            ours.append(one["latency_ms_p50"])
+            many = Load("closed_loop", concurrency=CONCURRENCY)
+            rates.append(
+                measure(NullAdapter(url), photos, many, Stopping(seconds, 100, seconds))[
+                    "throughput_images_per_s"
+                ]
+            )
+            wrk.append(_wrk_per_s(url, seconds))
+            standard.append(_standard_library_per_s(url, photos[0], seconds))
+    added = statistics.median(a - b for a, b in zip(ours, bare, strict=True))
+    rate = statistics.median(rates)
+    fastest = statistics.median(wrk) if None not in wrk else None
+    result = {
+        "bare_socket_ms": statistics.median(bare),
+        "generator_ms": statistics.median(ours),
+        "added_latency_ms": added,
+        "generator_per_s": rate,
+        "wrk_per_s": fastest,
+        "share_of_wrk": rate / fastest if fastest else None,
+        "http_client_per_s": statistics.median(standard),
+    }
+    print(f"generator − bare socket, 1 in flight: {added:.3f} ms (goal ≤ 0.3)")
+    print(f"generator, {CONCURRENCY} in flight, 15 KB: {rate:,.0f} requests/s (goal ≥ 1,500)")
+    if fastest:
+        print(f"generator ÷ wrk on the same server: {rate / fastest:.2f} (goal ≥ 0.25)")
+        print(f"http.client in the same threads ÷ wrk: {result['http_client_per_s'] / fastest:.2f}")
+    else:
+        print("generator ÷ wrk: not run here, wrk is not installed (apt-get install wrk)")
+    return result
+
+
+def _bare_socket_ms(url: str, body: bytes, seconds: float) -> float:
+    """Median latency of the least that a client can do."""
+    host, port = url.rsplit("/", 1)[1].split(":")
+    message = b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(message)
+        time.sleep(0.1)
+        expected = len(connection.recv(1 << 16))
+        latencies, stop = [], time.perf_counter() + seconds
+        while time.perf_counter() < stop:
+            sent = time.perf_counter()
+            connection.sendall(message)
+            left = expected
+            while left > 0:
+                left -= len(connection.recv(1 << 16))
+            latencies.append(time.perf_counter() - sent)
+    return statistics.median(latencies) * 1000
+
+
+def _wrk_per_s(url: str, seconds: float) -> float | None:
+    if shutil.which("wrk") is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "post.lua"
+        script.write_text(f'wrk.method = "POST"\nwrk.body = string.rep("x", {PAYLOAD_BYTES})\n')
+        duration = f"-d{max(1, round(seconds))}s"
+        command = ["wrk", "-t1", f"-c{CONCURRENCY}", duration, "-s", str(script), f"{url}/embed"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(re.search(r"Requests/sec:\s*([\d.]+)", said)[1])
+
+
+def _standard_library_per_s(url: str, body: bytes, seconds: float) -> float:
+    """The rate of `http.client` in as many threads: why the generator has a connection of its own."""
+    host, port = url.rsplit("/", 1)[1].split(":")
+    counts: list[int] = []
+    stop = time.perf_counter() + seconds
+
+    def work() -> None:
+        connection, n = http.client.HTTPConnection(host, int(port)), 0
+        while time.perf_counter() < stop:
+            connection.request("POST", "/embed", body)
+            connection.getresponse().read()
+            n += 1
+        connection.close()
+        counts.append(n)
+
+    _in_threads(work)
+    return sum(counts) / seconds
+
+
+def _in_threads(work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(CONCURRENCY)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    result = run()
+    missed = result["added_latency_ms"] > 0.3 or result["generator_per_s"] < 1500
+    sys.exit(missed or (result["share_of_wrk"] or 1) < 0.25)

@@ -92,6 +92,22 @@ app.add_typer(serving.endpoints, name="endpoints")
 
 
 @app.command()
+def export(
+    directory: Annotated[Path | None, typer.Argument(help="default build/models")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="fp32, uint8 or fp16; repeat for more")] = None,
+    again: Annotated[bool, typer.Option(help="also what is there already")] = False,
+) -> None:
+    """Export the model that MODEL_NAME and MODEL_PRETRAINED choose to ONNX, verified against PyTorch."""
+    from photodup.embedding.export import VARIANTS, export
+    from photodup.embedding.model import load_model
+    from photodup.paths import build_dir
+
+    model = load_model(device="cpu")
+    for path in export(model, directory or build_dir() / "models", variant or VARIANTS, force=again).values():
+        print(path)
+
+
+@app.command()
 def demo(directory: Annotated[Path, typer.Argument(help="folder to build it in")]) -> None:
     """Build a demonstration library with known near-duplicates; nothing is downloaded."""
     from photodup.photos.demo import build_demo

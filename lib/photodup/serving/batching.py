@@ -92,13 +92,13 @@ class Batcher:
                     request.done.set_exception(error)
                 continue
             seconds = time.perf_counter() - started
+            self._on_execution(len(images), len(batch), seconds)  # before the answers: counters never lag
             first = 0
             for request in batch:
                 last = first + len(request.images)
                 computed = Computed(embeddings[first:last], started - request.arrived, seconds)
                 request.done.set_result(computed)
                 first = last
-            self._on_execution(len(images), len(batch), seconds)
             self._in_flight_before = len(batch) + len(self._waiting)
 
     def _take(self) -> list[_Request]:

@@ -256,3 +256,16 @@ def test_links_are_read_from_their_label(link, rtt, remote):
 
 def test_an_unknown_link_is_not_taken_for_a_wide_area_one():
     assert math.isnan(claims.link_rtt_ms("moon")) and not claims.remote("moon")
+
+
+def test_the_noise_floor_is_the_run_s_own_where_it_has_one():
+    twice = [
+        point("pytorch-http-jpeg", throughput_images_per_s=rate, key=f"aa-{i}")
+        for i, rate in enumerate((10.0, 10.8))
+    ]
+    floor, source = claims.noise_floor_of(
+        pd.DataFrame([*twice, point("x", throughput_images_per_s=99.0, key="b")])
+    )
+    assert floor == pytest.approx(math.log(1.08)) and "1 A/A" in source
+    for without in (pd.DataFrame(), pd.DataFrame(twice[:1]), pd.DataFrame(twice).assign(key="baa")):
+        assert claims.noise_floor_of(without, default=0.1) == (0.1, "assumed: the run has no A/A comparison")

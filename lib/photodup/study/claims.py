@@ -133,6 +133,27 @@ def _number(value: float | None, unit: str, low: float | None = None, high: floa
     return text if low is None or high is None or low == high else f"{text} ({low:.3g} to {high:.3g})"
 
 
+def noise_floor_of(
+    points: "pd.DataFrame", *, default: float = 0.05, metric: str = "throughput_images_per_s"
+) -> tuple[float, str]:
+    """Return a run's noise floor as |ln ratio| and where it comes from.
+
+    A/A points are valid points whose record key holds the word "aa" (`aa-1`, `06_aa-b`): the same backend
+    measured more than once under the same conditions. Without them it is `default`, and called assumed.
+    """
+    from photodup.bench.stats import noise_floor
+
+    if {"key", "backend", "valid", metric} <= set(points.columns):
+        twice = points[points["key"].astype(str).str.contains(r"(?:^|[^a-z])aa(?:[^a-z]|$)", regex=True)]
+        twice = twice[twice["valid"].eq(True) & twice[metric].notna()]
+        keys = ["backend", *(k for k in PAIR_KEYS if k in twice)]
+        groups = [g[metric].tolist() for _, g in twice.groupby(keys, dropna=False) if len(g) > 1]
+        pairs = [(max(values), min(values)) for values in groups]
+        if pairs:
+            return noise_floor(pairs), f"largest of {len(pairs)} A/A comparisons"
+    return default, "assumed: the run has no A/A comparison"
+
+
 def counts(verdicts: "pd.DataFrame") -> dict[str, int]:
     """Return how many rows have each verdict, all four always present."""
     return {verdict: int((verdicts["verdict"] == verdict).sum()) for verdict in VERDICTS}
@@ -140,6 +161,7 @@ def counts(verdicts: "pd.DataFrame") -> dict[str, int]:
 
 def write_verdicts(verdicts: "pd.DataFrame", directory: Path) -> Path:
     """Write `verdicts.json` beside a run's records, for the report; return its path."""
+    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "verdicts.json"
     path.write_text(verdicts.to_json(orient="records", indent=1, force_ascii=False) + "\n", encoding="utf-8")
     return path

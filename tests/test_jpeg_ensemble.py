@@ -1,5 +1,6 @@
 """Encoded photographs into Triton: the library's own pixels, and bad images that fail alone."""
 
+import functools
 import io
 import struct
 import threading
@@ -47,6 +48,7 @@ def _bomb() -> bytes:
     return start + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
+@functools.cache
 def _good() -> dict[str, bytes]:
     photo = _photo()
     grey16 = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257)
@@ -64,6 +66,7 @@ def _good() -> dict[str, bytes]:
     }
 
 
+@functools.cache
 def _bad() -> dict[str, tuple[bytes, str]]:
     jpeg = _encode(_photo(), "JPEG")
     return {

@@ -14,7 +14,7 @@ from photodup.serving.triton_config import (
     set_batching,
     write_config,
 )
-from photodup.serving.triton_repository import WEIGHTS, link_weights, render_repository
+from photodup.serving.triton_repository import WEIGHTS, add_version, link_weights, render_repository
 
 
 def test_every_committed_configuration_is_valid(root: Path) -> None:
@@ -150,6 +150,16 @@ def test_new_weights_replace_old_ones(tmp_path: Path) -> None:
     link_weights(new, tmp_path / "m" / "1")
     assert (tmp_path / "m" / "1" / "model.onnx").read_bytes() == b"new"
     assert old.read_bytes() == b"old"
+
+
+def test_a_version_is_added_and_rendering_starts_from_version_1_again(tmp_path: Path) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32"])
+    folder = add_version(tmp_path, "openclip_vit_b32", 2, tiny_exports()["fp32"])
+    assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.py"}
+    with pytest.raises(PhotodupError, match="no model other"):
+        add_version(tmp_path, "other", 2, tiny_exports()["fp32"])
+    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32"])
+    assert not folder.exists()
 
 
 def test_writing_reads_back(tmp_path: Path, root: Path) -> None:

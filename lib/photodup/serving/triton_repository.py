@@ -73,7 +73,7 @@ def render_repository(
 
     Args:
         target: `cpu-embedded`, `cuda`, or `tensorrt` (cuda and the TensorRT model beside it).
-        out_dir: The repository; models already there that are not asked for stay.
+        out_dir: The repository; models already there that are not asked for stay, later versions go.
         exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.export.export`.
         models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
             None is every model of the target whose graph is in `exported`.
@@ -102,6 +102,9 @@ def render_repository(
     for name in names:
         folder = out_dir / name
         (folder / "1").mkdir(parents=True, exist_ok=True)
+        for version in folder.iterdir():
+            if version.name.isdigit() and version.name != "1":
+                shutil.rmtree(version)  # left by an interrupted `add_version`; Triton would serve it
         source = f"openclip_vit_b32{_wire_suffix(name)}" if _is_emulated(name) else name
         config = _committed(source)
         if _is_emulated(name):

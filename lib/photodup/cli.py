@@ -84,6 +84,20 @@ def report(run: Annotated[str, typer.Argument(help="directory under results/")] 
     print(write_report(run))
 
 
+@app.command()
+def audit(
+    run: Annotated[str | None, typer.Argument(help="directory under results/ to judge as well")] = None,
+    documents: Annotated[
+        Path | None, typer.Option(help="folder with the source documents, to compare")
+    ] = None,
+) -> None:
+    """Audit the published claims: against their own numbers, and against a run's records."""
+    from photodup.study.audit import report_lines
+
+    for line in report_lines(run, documents):
+        print(line)
+
+
 from photodup.serving import commands as serving  # noqa: E402  (imports nothing heavy)
 
 app.command()(serving.serve)

@@ -4,12 +4,15 @@ E1 to E21 name the checks; each is a function of the rows with its assumptions a
 (`audit_speed`, `audit_method`) and returns a `Finding`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
 from photodup.study import audit_method, audit_speed
 from photodup.study.finding import Finding
-from photodup.study.published import load_measurements
+from photodup.study.published import check_ratios, compare_with_documents, load_measurements
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,3 +56,50 @@ def summary(findings: "dict[str, Finding] | None" = None) -> "pd.DataFrame":
     found = run_all() if findings is None else findings
     rows = [(f.check, f.claim, words[f.stands], f.sentence) for f in found.values()]
     return pd.DataFrame(rows, columns=["check", "claim", "verdict", "because"]).set_index("check")
+
+
+def report_lines(run: str | None = None, documents: Path | None = None) -> Iterator[str]:
+    """Yield what `photodup audit` prints: the checks, the ratios that do not follow, a run's verdicts.
+
+    Args:
+        run: directory under results/ to judge as well; its `verdicts.json` is written.
+        documents: folder with the source documents, to hold the data against them.
+
+    Raises:
+        PhotodupError: no such run, or the data differs from the documents.
+    """
+    for check, row in summary().iterrows():
+        yield f"{check:>4} {row['verdict']:16} {row['claim']}"
+        yield f"     {row['because']}"
+    ratios = check_ratios()
+    for name, ratio in ratios[~ratios["follows"]].iterrows():
+        low, high = ratio["computed_low"], ratio["computed_high"]
+        yield f"does not follow: {name} is printed {ratio['printed_text']!r}, rows give {low:.4g} to {high:.4g}"
+    yield f"{len(ratios)} printed ratios recomputed, {int((~ratios['follows']).sum())} do not follow"
+    if documents is not None:
+        if differences := compare_with_documents(documents):
+            raise PhotodupError(
+                f"The data differs from the documents in {documents}: {' '.join(differences[:5])}"
+            )
+        yield f"the data agrees with the documents in {documents}"
+    if run is not None:
+        yield from _run_lines(run)
+
+
+def _run_lines(run: str) -> Iterator[str]:
+    from photodup.bench.record import load_points
+    from photodup.study import claims
+    from photodup.study.claims_list import CLAIMS
+
+    directory = project_root() / "results" / run
+    if not (directory / "records").is_dir():
+        raise PhotodupError(f"There are no records in results/{run}: make the run first, or check its name.")
+    points = load_points(directory)
+    floor, source = claims.noise_floor_of(points)
+    judged = claims.judge(CLAIMS, points, floor, run=run)
+    for _, row in judged[judged["verdict"] != claims.NOT_MEASURED].iterrows():
+        where = f" [{row['link']}]" if row["link"] else ""
+        yield f"{row['verdict']:13} {row['claim']}{where}: published {row['published']}, here {row['here']}"
+    tally = ", ".join(f"{n} {word}" for word, n in claims.counts(judged).items())
+    yield f"{run}: {tally}; noise floor {floor:.1%}, {source}"
+    yield f"written: {claims.write_verdicts(judged, directory).relative_to(project_root())}"

@@ -217,7 +217,7 @@ def queue_delay(rows: "pd.DataFrame", *, delay_ms: float | None = None, toleranc
     frame = frame_of(
         "where, overhead_ms, minus_delay_ms", [(n, ms, ms - delay) for n, ms in overheads.items()]
     )
-    return Finding("E7", "Triton's server overhead is about 10 ms", not near, sentence, frame)
+    return Finding("E7", "Triton itself adds about 10 ms to a request", not near, sentence, frame)
 
 
 def cuda_graphs(rows: "pd.DataFrame") -> Finding:

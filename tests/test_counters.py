@@ -296,9 +296,9 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(service, photo
     assert point["cosine_min"] > 0.9999
     assert point["server_inferences"] == 2 * point["server_requests"]
     stages = sum(value for name, value in point.items() if name in counters.FASTAPI_STAGES and value)
-    assert 0 < stages < point["request_ms_mean"] * 1.1
+    assert 0.2 < stages / point["request_ms_mean"] < 1.5  # a handful of requests on a busy machine
     assert point["server_compute_infer_ms_mean"] > 1
-    assert (point["server"], point["engine"], point["wire"]) == ("fastapi", "pytorch", wire)
+    assert (point["server"], point["engine"], point["wire"]) == ("pytorch", "pytorch", wire)
 
 
 def test_one_channel_is_one_connection_and_own_channels_are_several(triton, photos):
@@ -351,11 +351,10 @@ def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
         measure(system, photos, Load("single_stream", connection="new"))
 
 
-def test_a_triton_model_name_follows_from_the_backend():
-    from photodup.bench.triton_names import model_name
+def test_the_models_that_account_for_a_backend():
+    from photodup.bench.triton_names import served_models
 
-    assert model_name("triton-onnx-grpc-fp32") == "openclip_vit_b32"
-    assert model_name("triton-openvino-http-fp32") == "openclip_vit_b32_openvino"
-    assert model_name("triton-onnx-http-jpeg") == "openclip_vit_b32_jpeg"
-    with pytest.raises(PhotodupError, match="No Triton model"):
-        model_name("triton-trt-http-jpeg")
+    assert served_models("triton-openvino-http-fp32") == ["openclip_vit_b32_openvino"]
+    assert served_models("triton-onnx-http-json") == ["openclip_vit_b32"]
+    steps = ["openclip_vit_b32_jpeg", "openclip_vit_b32_preprocess", "openclip_vit_b32_uint8"]
+    assert served_models("triton-onnx-grpc-jpeg") == steps

@@ -282,10 +282,11 @@ def test_arrivals_are_a_poisson_process():
 @pytest.mark.parametrize(
     ("backend", "parts"),
     [
-        ("pytorch-http-jpeg", ("fastapi", "pytorch", "http", "jpeg")),
+        ("pytorch-http-jpeg", ("pytorch", "pytorch", "http", "jpeg")),
         ("triton-onnx-grpc-fp32", ("triton", "onnx", "grpc", "fp32")),
-        ("triton-emulated-rtx-4090-http-uint8", ("triton", "emulated-rtx-4090", "http", "uint8")),
-        ("local-onnx", ("in process", "onnx", None, None)),
+        ("triton-emulated-4090trt-http-uint8", ("triton", "emulated-4090trt", "http", "uint8")),
+        ("triton-openvino-http-json", ("triton", "openvino", "http", "json")),
+        ("local-onnx", ("local", "onnx", None, None)),
     ],
 )
 def test_backend_names_fall_into_their_parts(backend, parts):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 
 DIM = 512
@@ -72,37 +73,36 @@ def adapter(backend: str, url: str | None = None, **options: Any) -> Adapter:
             if backend == "local-pytorch"
             else (adapters_local.LocalOnnx(**options))
         )
-    parts = backend.split("-")
+    parts = split_backend(backend)
     if not url:
         raise PhotodupError(f"The backend {backend} needs the address of its server.")
-    if parts[0] == "pytorch" and len(parts) == 3:
+    if parts["server"] == "pytorch":
         from photodup.bench.adapters_http import PyTorchHttp
 
         return PyTorchHttp(backend, url, **options)
-    if parts[0] == "triton" and len(parts) >= 4 and parts[-2] in ("http", "grpc"):
-        if parts[-2] == "http":
-            from photodup.bench.adapters_http import TritonHttp
+    if parts["protocol"] == "http":
+        from photodup.bench.adapters_http import TritonHttp
 
-            return TritonHttp(backend, url, **options)
-        from photodup.bench.adapters_grpc import TritonGrpc
+        return TritonHttp(backend, url, **options)
+    from photodup.bench.adapters_grpc import TritonGrpc
 
-        return TritonGrpc(backend, url, **options)
-    raise PhotodupError(
-        f"There is no backend {backend!r}: write pytorch-http-WIRE, "
-        "triton-ENGINE-PROTOCOL-WIRE, local-pytorch, local-onnx or dummy."
-    )
+    return TritonGrpc(backend, url, **options)
 
 
 def split_backend(backend: str) -> dict[str, str | None]:
-    """Return `server`, `engine`, `protocol` and `wire` of a backend name; None where it has none."""
-    parts = backend.split("-")
-    if parts[0] == "triton":  # an engine may hold hyphens: emulated-rtx-4090
-        server, engine, (protocol, wire) = "triton", "-".join(parts[1:-2]), parts[-2:]
-    elif parts[0] == "pytorch":
-        server, engine, (protocol, wire) = "fastapi", "pytorch", parts[1:]
-    else:
-        server, engine, protocol, wire = "in process", parts[-1], None, None
-    return {"server": server, "engine": engine, "protocol": protocol, "wire": wire}
+    """Return `server`, `engine`, `protocol` and `wire` of a backend name; None where it has none.
+
+    Two names exist only for measuring: `dummy`, and the wire `json` of Triton's HTTP protocol.
+
+    Raises:
+        PhotodupError: no such backend.
+    """
+    if backend == "dummy":
+        return {"server": "local", "engine": "dummy", "protocol": None, "wire": None}
+    as_json = backend.startswith("triton-") and backend.endswith("-http-json")
+    parts = parse_backend(backend.removesuffix("json") + "fp32" if as_json else backend)
+    wire = "json" if as_json else parts.wire or None
+    return {"server": parts.server, "engine": parts.engine, "protocol": parts.protocol or None, "wire": wire}
 
 
 def cosine_to_reference(

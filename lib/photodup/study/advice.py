@@ -1,6 +1,7 @@
 """Which backend for this workload: rank what was measured by latency, goodput and cost, or say it cannot be said.
 
-Only valid points are used, only at the batch and link the workload has. Ties within the noise floor share a
+Only valid points are used, only at the batch and link the workload has. Where loads were measured with inputs prepared
+beforehand, the client's own preparation is not in the latency. Ties within the noise floor share a
 rank, and what was not measured is listed, not filled in.
 """
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
-from photodup.study.claims import link_rtt_ms
+from photodup.study.claims import is_main, link_rtt_ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +68,8 @@ def usable(workload: Workload, points: "pd.DataFrame") -> "pd.DataFrame":
         return points.iloc[0:0]
     found = points[points["valid"].eq(True) & points["throughput_images_per_s"].notna()]
     found = found[~found["backend"].astype(str).str.startswith("local-")]  # nothing is served
+    if "label" in found:
+        found = found[found["label"].map(is_main).astype(bool)]
     if len(found):
         rtt = found.apply(rtt_of, axis=1)
         allowed = max(1.0, workload.rtt_tolerance * workload.rtt_ms)
@@ -106,6 +109,10 @@ def rank(workload: Workload, points: "pd.DataFrame", *, noise_floor: float = 0.0
 
 
 def _advise(workload: Workload, group: "pd.DataFrame") -> dict:
+    if "span" in group and group["span"].eq("prepared").any():
+        group = group[
+            group["span"].eq("prepared")
+        ]  # never mixed with latencies that hold the client's own work
     best_effort = group.loc[group["throughput_images_per_s"].idxmax()]
     if workload.kind == "interactive":
         latency, carried = _tail(group)

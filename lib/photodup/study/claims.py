@@ -134,21 +134,21 @@ def _number(value: float | None, unit: str, low: float | None = None, high: floa
 
 
 def noise_floor_of(
-    points: "pd.DataFrame", *, default: float = 0.05, metric: str = "throughput_images_per_s"
+    points: "pd.DataFrame", *, default: float = 0.05, metric: str = "latency_ms_p50"
 ) -> tuple[float, str]:
     """Return a run's noise floor as |ln ratio| and where it comes from.
 
-    A/A points are valid points whose record key holds the word "aa" (`aa-1`, `06_aa-b`): the same backend
-    measured more than once under the same conditions. Without them it is `default`, and called assumed.
+    An A/A comparison is a point labelled "again" (or "aa") beside the one it repeats: the same backend under the
+    same conditions. Without one it is `default`, and called assumed.
     """
     from photodup.bench.stats import noise_floor
 
-    if {"key", "backend", "valid", metric} <= set(points.columns):
-        twice = points[points["key"].astype(str).str.contains(r"(?:^|[^a-z])aa(?:[^a-z]|$)", regex=True)]
-        twice = twice[twice["valid"].eq(True) & twice[metric].notna()]
-        keys = ["backend", *(k for k in PAIR_KEYS if k in twice)]
-        groups = [g[metric].tolist() for _, g in twice.groupby(keys, dropna=False) if len(g) > 1]
-        pairs = [(max(values), min(values)) for values in groups]
+    if {"label", "backend", "valid", metric} <= set(points.columns):
+        usable = points[points["valid"].eq(True) & points[metric].notna()]
+        again = usable[usable["label"].astype(str).str.fullmatch(r"again|aa")]
+        first = usable[usable["label"].map(is_main)]
+        keys = ["backend", *(k for k in (*PAIR_KEYS, "channel") if k in usable)]
+        pairs = [(float(a[metric]), float(b[metric])) for a, b in _pairs(first, again, keys, metric)]
         if pairs:
             return noise_floor(pairs), f"largest of {len(pairs)} A/A comparisons"
     return default, "assumed: the run has no A/A comparison"
@@ -173,11 +173,14 @@ def write_verdicts(verdicts: "pd.DataFrame", directory: Path) -> Path:
 def select(points: "pd.DataFrame", backend: str, **where: Any) -> "pd.DataFrame":
     """Return the valid points whose backend matches the whole pattern and whose columns match `where`.
 
-    A tuple in `where` lists allowed values; a callable is asked for each value.
+    A tuple in `where` lists allowed values; a callable is asked for each value. Points of a server configured in
+    another way, and repeats, carry a `label` and are left out unless `where` names it (see `is_main`).
     """
     if not {"backend", "valid"} <= set(points.columns) or not len(points):
         return points.iloc[0:0]
     keep = points["backend"].astype(str).str.fullmatch(backend) & points["valid"].eq(True)
+    if "label" in points and "label" not in where:
+        keep &= points["label"].map(is_main)
     for column, wanted in where.items():
         if column not in points:
             return points.iloc[0:0]
@@ -186,6 +189,12 @@ def select(points: "pd.DataFrame", backend: str, **where: Any) -> "pd.DataFrame"
         else:
             keep &= points[column].isin(wanted if isinstance(wanted, tuple) else (wanted,))
     return points[keep]
+
+
+def is_main(label: object) -> bool:
+    """Say whether a point's label means the backend as deployed: none, the default, or a share of its "
+    "load."""
+    return label is None or label != label or bool(re.fullmatch(r"(.*\bdefault|.*\bload)?", str(label)))
 
 
 def link_rtt_ms(link: object) -> float:
@@ -230,7 +239,7 @@ def ratio(
     """Claim that `metric` of one backend is between `at_least` and `at_most` times that of another.
 
     Points are paired where they agree in `PAIR_KEYS`, except in columns that `numerator_where` and
-    `denominator_where` set apart. All pairs must agree; otherwise the verdict is inconclusive and says so.
+    `denominator_where` set apart; a backend compared with itself must also be the same backend and channel. All pairs must agree; otherwise the verdict is inconclusive and says so.
     """
 
     def predicate(points: "pd.DataFrame", noise_floor: float) -> Outcome:
@@ -238,7 +247,8 @@ def ratio(
         if column is None:
             return Outcome(NOT_MEASURED, because=f"no point carries {_names(metric)}")
         apart = set(numerator_where or {}) | set(denominator_where or {})
-        keys = [k for k in PAIR_KEYS if k in points and k not in apart]
+        itself = ("backend", "channel") if numerator == denominator else ()
+        keys = [k for k in (*PAIR_KEYS, *itself) if k in points and k not in apart]
         top = select(points, numerator, **where, **(numerator_where or {}))
         bottom = select(points, denominator, **where, **(denominator_where or {}))
         pairs = _pairs(top, bottom, keys, column)

@@ -38,6 +38,11 @@ def about(value: float, factor: float = 1.5) -> dict[str, float]:
     return {"at_least": value / factor, "at_most": value * factor}
 
 
+def any_label(label: object) -> bool:
+    """For claims about configurations that only labelled points have."""
+    return True
+
+
 def outside_server(backend: str, *, at_least: float) -> Predicate:
     """Share of a remote client's latency that the server's own counters do not account for."""
 
@@ -355,10 +360,10 @@ CLAIMS: list[Claim] = [
     ),
     Claim(
         "server-overhead",
-        "Triton adds about ten milliseconds to a lone request on the server.",
+        "Triton, configured as published, adds about ten milliseconds to a lone request on the server.",
         f"{DEEP} §8",
         ("step6a_a100_server_overhead",),
-        bound(ONNX_HTTP, "server_queue_ms_mean", at_least=10.7 / 1.5, at_most=10.7 * 1.5, **LONE),
+        bound(ONNX_HTTP, "server_queue_ms_mean", **about(10.7), label="batching-published", **LONE),
         "step6a_a100_server_overhead",
         "The published configuration tells the batcher to wait 10 ms.",
         unit="ms",
@@ -376,6 +381,7 @@ CLAIMS: list[Claim] = [
             **about(1.8, 1.25),
             scenario="closed_loop",
             batch=1,
+            label=any_label,
             numerator_where={"instances": 4},
             denominator_where={"instances": 1},
         ),

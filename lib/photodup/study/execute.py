@@ -22,6 +22,10 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
 DEFAULT_BUDGET_S = 1200
+# Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
+EMULATED = tuple(
+    f"emulated_{gpu}{wire}" for gpu in ("a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")
+)
 
 
 @dataclass
@@ -226,10 +230,10 @@ def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[d
 
 
 def _start_embedded(stack: ExitStack, directory: Path) -> Path:
-    from photodup.serving.embedded import embedded_servers
+    from photodup.serving.embedded import MODELS, embedded_servers
     from photodup.serving.endpoints import save_endpoints
 
-    running = stack.enter_context(embedded_servers())
+    running = stack.enter_context(embedded_servers(models=(*MODELS, *EMULATED)))
     path = project_root() / "build" / f"endpoints-{directory.name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     save_endpoints(running, path)

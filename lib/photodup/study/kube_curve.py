@@ -148,3 +148,38 @@ def cpu_probe(port: int) -> Callable[[], Any]:
             found["server_cpu_cores"] = round(used / (time.perf_counter() - since), 3)
 
     return window
+
+
+def measure_start(weights: str, *, repeats: int = 3, limit_s: float = 180.0) -> dict[str, Any]:
+    """Start the FastAPI service on this machine `repeats` times; return seconds until /readyz, `start_s` each.
+
+    What a pod does after its container runs: import, weights, first batch. The page cache is warm, as on a node
+    that already runs a pod of this image.
+    """
+    import os
+    import sys
+    import time
+    import urllib.request
+
+    from photodup.paths import build_dir
+    from photodup.serving.ports import claim_ports
+    from photodup.serving.process import ServerProcess
+
+    taken = []
+    for _ in range(repeats):
+        port = claim_ports("127.0.0.1", {"the service": 0})["the service"]
+        env = {**os.environ, "MODEL_PRETRAINED": weights, "HOST": "127.0.0.1", "PORT": str(port)}
+
+        def is_ready(port: int = port) -> bool:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
+                return answer.status == 200
+
+        began = time.perf_counter()
+        log = build_dir() / "logs" / "kube-start.log"
+        server = ServerProcess("service", [sys.executable, "-m", "photodup.serving.service"], log, env)
+        try:
+            server.wait_ready(is_ready, limit_s)
+            taken.append(round(time.perf_counter() - began, 2))
+        finally:
+            server.stop()
+    return {"start_s": taken}

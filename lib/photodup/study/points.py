@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from photodup.bench.plan import Load, Stopping
 from photodup.serving.endpoints import parse_backend
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from photodup.study.run import Run
 
 N_PHOTOS = 32
@@ -30,6 +32,7 @@ def measure_point(
     check: bool = True,
     config: dict[str, Any] | None = None,
     before: Callable[[], Any] | None = None,
+    slo_ms: float | None = None,
     **adapter_options: Any,
 ) -> dict[str, Any]:
     """Return one point of `backend`, measured now unless the run has it.
@@ -42,6 +45,7 @@ def measure_point(
             the server's configuration; part of the key and of the record.
         check: compare embeddings with the reference first (not for engines that compute none).
         config: more that the result depends on; recorded.
+        slo_ms: also record `goodput_images_per_s`, what was answered within this many milliseconds.
         before: called first if this point is measured now; see `when_measuring`.
         adapter_options: passed to the adapter, such as `channel="shared"`.
     """
@@ -71,10 +75,16 @@ def measure_point(
         if part
     )
     settings = {**asdict(load), "backend": backend, "label": label, **adapter_options, **(config or {})}
-    settings["stopping"] = asdict(stopping)
+    settings |= {"stopping": asdict(stopping), "slo_ms": slo_ms}
+
+    def measure_now() -> dict[str, Any]:
+        if before:
+            before()
+        return _with_goodput(_measure(run, backend, load, stopping, check, adapter_options), slo_ms)
+
     return run.measure_or_load(
         key,
-        lambda: (before and before(), _measure(run, backend, load, stopping, check, adapter_options))[1],
+        measure_now,
         config=settings,
         may_fail=True,
     )
@@ -121,6 +131,14 @@ def _measure(
     )
 
 
+def _with_goodput(point: dict[str, Any], slo_ms: float | None) -> dict[str, Any]:
+    latency_ms = point.get("raw", {}).get("latency_ms")
+    if slo_ms is None or latency_ms is None:
+        return point
+    share = float(np.mean(np.asarray(latency_ms) <= slo_ms))
+    return {**point, "slo_ms": slo_ms, "goodput_images_per_s": share * point["throughput_images_per_s"]}
+
+
 def reference_embeddings(run: Run) -> np.ndarray:
     """Return what the payload photographs embed to in this process, float32 [32, 512]; computed once a run."""
 
@@ -159,3 +177,44 @@ def triton_models(model: str) -> list[str]:
     from photodup.serving.triton_repository import _steps
 
     return [model, *_steps(model)]
+
+
+def measure_all(
+    run: Run, specs: Sequence[dict[str, Any]], stopping: Stopping, *, seed: int = 0
+) -> pd.DataFrame:
+    """Measure the points of a comparison in one seeded random order and return them as a table.
+
+    Neighbouring points of a sweep never follow each other, so warming up, throttling or a neighbour's load
+    hits all backends alike. Each backend's embeddings are compared with the reference once, before its first
+    timed request.
+
+    Args:
+        specs: arguments of `measure_point`: `backend` and `load`, and whatever else a point needs. A spec may
+            bring its own `stopping`.
+    """
+    import random
+
+    import pandas as pd
+    from tqdm import tqdm
+
+    order = random.Random(seed).sample(range(len(specs)), len(specs))
+    rows: dict[int, dict[str, Any]] = {}
+    checked: set[str] = set()
+    for index in tqdm(order, desc="points", unit="point", leave=False):
+        spec = {"stopping": stopping, **specs[index]}
+        check = spec.pop("check", True) and spec["backend"] not in checked
+        rows[index] = measure_point(run, check=check, **spec) | {"label": spec.get("label", "")}
+        checked.add(spec["backend"])
+    frame = pd.DataFrame([rows[i] for i in range(len(specs))])
+    return frame.drop(columns=[c for c in ("windows", "raw") if c in frame])
+
+
+def gaps(points: pd.DataFrame) -> list[str]:
+    """Return one sentence for every point that is not valid, so that a notebook never hides one."""
+    bad = points[~points.valid.fillna(False).astype(bool)]
+    return [
+        f"{p.backend} {p.scenario} b{p.batch} c{p.concurrency} {p.label}: {p.invalid_because}".replace(
+            "  ", " "
+        )
+        for p in bad.itertuples()
+    ]

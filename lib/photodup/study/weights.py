@@ -57,5 +57,7 @@ def payload_photos(n: int) -> list[bytes]:
     truths.sort(key=lambda truth: (truth.transformation != "original", truth.path))
     payloads = list(dict.fromkeys((library / truth.path).read_bytes() for truth in truths))
     if len(payloads) < n:
-        raise PhotodupError(f"The demonstration library holds {len(payloads)} JPEG files, {n} were asked for.")
+        raise PhotodupError(
+            f"The demonstration library holds {len(payloads)} JPEG files, {n} were asked for."
+        )
     return payloads[:n]

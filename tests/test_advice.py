@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.errors import PhotodupError
@@ -124,6 +124,7 @@ def test_round_trips_are_read_from_links(link, rtt):
     assert rtt_of(pd.Series({"link": link, "rtt_ms": 7.0})) == 7.0
 
 
+@settings(deadline=None)  # a shared machine
 @given(
     st.lists(st.tuples(st.floats(1, 1000), st.floats(0.1, 1000)), min_size=1, max_size=8), st.floats(1, 1000)
 )

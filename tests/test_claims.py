@@ -5,7 +5,7 @@ import math
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.study import claims, published
@@ -217,6 +217,7 @@ def test_verdicts_are_written_for_the_report(tmp_path):
     assert "NaN" not in path.read_text()
 
 
+@settings(deadline=None)  # a shared machine
 @given(
     centre=st.floats(0.05, 20.0),
     width=st.floats(1.0, 1.5),
@@ -259,13 +260,35 @@ def test_an_unknown_link_is_not_taken_for_a_wide_area_one():
 
 
 def test_the_noise_floor_is_the_run_s_own_where_it_has_one():
-    twice = [
-        point("pytorch-http-jpeg", throughput_images_per_s=rate, key=f"aa-{i}")
-        for i, rate in enumerate((10.0, 10.8))
-    ]
-    floor, source = claims.noise_floor_of(
-        pd.DataFrame([*twice, point("x", throughput_images_per_s=99.0, key="b")])
+    first, again = (
+        point("pytorch-http-jpeg", latency_ms_p50=ms, label=label)
+        for ms, label in ((10, ""), (10.8, "again"))
     )
+    other = point("triton-onnx-http-fp32", latency_ms_p50=99.0, label="again")
+    floor, source = claims.noise_floor_of(pd.DataFrame([first, again, other]))
     assert floor == pytest.approx(math.log(1.08)) and "1 A/A" in source
-    for without in (pd.DataFrame(), pd.DataFrame(twice[:1]), pd.DataFrame(twice).assign(key="baa")):
-        assert claims.noise_floor_of(without, default=0.1) == (0.1, "assumed: the run has no A/A comparison")
+    invalid = {**again, "valid": False}
+    for without in ([], [first], [again], [first, {**again, "batch": 4}], [first, invalid]):
+        table = pd.DataFrame(without)
+        assert claims.noise_floor_of(table, default=0.1) == (0.1, "assumed: the run has no A/A comparison")
+
+
+def test_other_configurations_and_repeats_are_not_the_backend_as_deployed():
+    slow = [{**row, "label": "batching-published", "latency_ms_p50": 10.0} for row in REMOTE]
+    rows = [{**row, "label": ""} for row in REMOTE]
+    assert verdict("jpeg-beats-tensor-remotely", *rows, *slow)["verdict"] == REPRODUCED
+    assert verdict("jpeg-beats-tensor-remotely", *slow)["verdict"] == NOT_MEASURED
+    lone = point("triton-onnx-http-fp32", server_queue_ms_mean=10.1, label="batching-published")
+    assert verdict("server-overhead", lone)["verdict"] == REPRODUCED
+    assert verdict("server-overhead", lone | {"label": "batching-default"})["verdict"] == NOT_MEASURED
+
+
+def test_a_backend_is_compared_with_itself_not_with_its_sibling():
+    def rate(backend, c, images_per_s):
+        return point(backend, throughput_images_per_s=images_per_s, concurrency=c, scenario="closed_loop")
+
+    rows = [rate("pytorch-http-jpeg", 8, 10.0), rate("pytorch-http-base64", 16, 40.0)]
+    assert verdict("fastapi-scales", *rows)["verdict"] == NOT_MEASURED
+    assert verdict("fastapi-scales", *rows, rate("pytorch-http-jpeg", 16, 10.5))["effect"] == pytest.approx(
+        1.05
+    )

@@ -239,7 +239,8 @@ def ratio(
     """Claim that `metric` of one backend is between `at_least` and `at_most` times that of another.
 
     Points are paired where they agree in `PAIR_KEYS`, except in columns that `numerator_where` and
-    `denominator_where` set apart; a backend compared with itself must also be the same backend and channel. All pairs must agree; otherwise the verdict is inconclusive and says so.
+    `denominator_where` set apart; a backend compared with itself is also the same backend and channel. All pairs
+    must agree; otherwise the verdict is inconclusive and says so.
     """
 
     def predicate(points: "pd.DataFrame", noise_floor: float) -> Outcome:

@@ -160,7 +160,7 @@ def set_up(name: str, address: str, peer: str, config: dict, segments: int) -> s
                 # The rate as a child: pyroute2 0.9.7 sends netem's own `rate` in a form that is refused.
                 rate = {
                     "rate": int(config["rate_mbit_s"] * 125_000),
-                    "burst": 64 * MTU,
+                    "burst": max(2, segments) * MTU,
                     "limit": config["queue_bytes"],
                 }
                 ip.tc("add", "tbf", index, "10:", parent="1:1", **rate)

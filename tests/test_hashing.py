@@ -27,14 +27,14 @@ def encoded(image: Image.Image, **options) -> bytes:
 
 def test_scaled_decoding_changes_the_hash_by_at_most_the_stated_bits():
     worst, drafted = 0, 0
-    for source in SOURCES:
+    for source in SOURCES[::2]:
         for width in (700, 2600):
             image = source.open()
             image = image.resize((width, width * image.height // image.width), Image.Resampling.BICUBIC)
             data = encoded(image, quality=85)
             drafted += decode(data, draft_size=DRAFT_SIZE).size != image.size
             worst = max(worst, hamming(read_facts(data).phash, str(imagehash.phash(decode(data)))))
-    assert drafted > 30  # else nothing was scaled and nothing is tested
+    assert drafted > 15  # else nothing was scaled and nothing is tested
     assert worst <= MAX_DRAFT_DISTANCE
 
 

@@ -7,6 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from photodup.errors import PhotodupError
 from photodup.photos import catalogue as catalogue_module
 from photodup.photos.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
 from photodup.photos.hashing import md5
-from photodup.photos.library import embed_library, scan
+from photodup.photos.library import embed_library, scan, scan_apple_photos
 
 
 def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:
@@ -217,6 +219,23 @@ def test_an_older_catalogue_is_migrated_with_its_contents(tmp_path, monkeypatch)
     with Catalogue(tmp_path) as catalogue:
         tables = catalogue.connection.execute("SELECT name FROM sqlite_master").fetchall()
         assert ("half",) not in tables and ("later",) in tables
+
+
+def test_two_scans_at_once_do_not_disturb_each_other(tmp_path):
+    for i in range(60):
+        photo(tmp_path / f"{i}.jpg", i)
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(pool.map(lambda _: scan(tmp_path, workers=1, progress=False), range(4)))
+    assert all(report.n_found == 60 and report.problems == [] for report in reports)
+    assert sum(report.n_read for report in reports) >= 60
+    with Catalogue(tmp_path) as catalogue:
+        assert len(catalogue.photos()) == 60
+
+
+@pytest.mark.skipif(util.find_spec("osxphotos") is not None, reason="osxphotos is installed")
+def test_apple_photos_without_osxphotos_is_one_sentence():
+    with pytest.raises(PhotodupError, match=r"photodup\[apple\]"):
+        scan_apple_photos()
 
 
 SCAN_SLOWLY = """

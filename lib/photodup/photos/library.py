@@ -447,7 +447,8 @@ def scan_apple_photos(
     """Scan the originals of an Apple Photos library on macOS; the library is only read.
 
     Needs the extra `apple` (osxphotos). Originals that are only in iCloud are reported as problems. The
-    catalogue lies outside the library, which belongs to Photos. Not run here: needs macOS.
+    catalogue lies outside the library, which belongs to Photos. Not run here (needs macOS): written against
+    osxphotos 0.77.
 
     Raises:
         PhotodupError: not on macOS, or osxphotos is not installed.
@@ -462,12 +463,20 @@ def scan_apple_photos(
     root = Path(database.library_path).resolve()
     listing, names = Listing(), {}
     for photo in database.photos(movies=False):
+        reason = None
         if photo.path is None:
-            reason = f"{photo.original_filename} is only in iCloud: download it in Photos first"
-            listing.problems.append(Problem(Path(photo.uuid), reason))
+            reason = "only in iCloud: download it in Photos first"
+        elif photo.isreference:
+            reason = "lies outside the Photos library: scan its folder"
+        else:
+            try:
+                path = os.fsencode(Path(photo.path).resolve().relative_to(root))
+                status = os.stat(photo.path)
+            except (OSError, ValueError) as error:
+                reason = str(error)
+        if reason:
+            listing.problems.append(Problem(Path(photo.original_filename or photo.uuid), reason))
             continue
-        path = os.fsencode(Path(photo.path).resolve().relative_to(root))
-        status = os.stat(photo.path)
         listing.entries.append(Entry(path, status.st_size, status.st_mtime_ns))
         names[path] = (photo.uuid, photo.original_filename)
     listing.entries.sort(key=lambda entry: entry.path)

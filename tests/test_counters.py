@@ -1,6 +1,8 @@
 """Server counters are read as differences, from a real Triton and from the real service's own metrics."""
 
 import os
+import platform
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,6 @@ import pytest
 from photodup.bench import counters
 from photodup.bench.adapters import adapter
 from photodup.bench.counters import CounterError
-from photodup.bench.http import HttpConnection
 from photodup.bench.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
@@ -69,6 +70,33 @@ def test_gpu_columns_are_absent_without_a_gpu():
         "gpu_memory_mib": 2.0,
         "gpu_utilization": pytest.approx(0.6),
     }
+
+
+def test_a_machine_without_a_gpu_has_no_gpu_columns():
+    from photodup.bench import environment
+
+    with counters.GpuSampler(interval_s=0.05) as gpu:
+        time.sleep(0.1)
+
+    assert bool(gpu.columns()) == bool(environment.describe()["gpus"])
+
+
+@pytest.mark.gpu
+def test_a_local_gpu_is_sampled():
+    from photodup.bench import environment
+
+    if not environment.describe()["gpus"]:
+        pytest.skip("needs an NVIDIA GPU")
+    import torch
+
+    with counters.GpuSampler(interval_s=0.05) as gpu:
+        x = torch.zeros(4096, 4096, device="cuda")
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            x = x @ x
+        torch.cuda.synchronize()
+
+    assert gpu.columns()["gpu_utilization"] > 0.1 and gpu.columns()["gpu_memory_mib"] > 64
 
 
 def test_something_else_than_metrics_is_named():
@@ -137,6 +165,20 @@ def test_a_cold_start_is_taken_apart():
         counters.cold_start(lambda: None, lambda: False, request, limit_s=0.05)
 
 
+def test_memory_counts_children_too():
+    code = "import subprocess, sys, time; x = bytearray(50 << 20); "
+    child = f"{code} print('up', flush=True); time.sleep(60)"
+    parent = f"{code} subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout.readline() == b"up\n"
+        assert 100 < counters.memory_mib(process.pid) < 200
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
 # A real Triton with the emulated accelerator: everything is real but the arithmetic, and it starts in seconds.
 
 
@@ -155,12 +197,10 @@ def photos():
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory):
     from photodup.serving.triton_repository import render_repository
-    from photodup.serving.triton_server import EmbeddedTriton, triton_venv
+    from photodup.serving.triton_server import EmbeddedTriton
 
-    try:
-        triton_venv()
-    except PhotodupError as error:
-        pytest.skip(f"no embedded Triton here: {error}")
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        pytest.skip("the embedded Triton is for Linux on x86-64 only")
     models = ["emulated_4090", "emulated_4090_uint8", "emulated_4090_fp16", "emulated_4090_jpeg"]
     repository = render_repository("cpu-embedded", tmp_path_factory.mktemp("repository"), {}, models=models)
     with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as server:
@@ -238,49 +278,22 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    """The real FastAPI service with the real model, in its own process."""
-    from photodup.serving.ports import claim_ports
-
-    (port,) = claim_ports("127.0.0.1", {"FastAPI": 0}).values()
-    environment = {**os.environ, "PORT": str(port), "LOG_LEVEL": "warning"}
-    log = (tmp_path_factory.mktemp("service") / "log").open("w+")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "photodup.serving.service"], env=environment, stdout=log, stderr=log
-    )
-    url = f"http://127.0.0.1:{port}"
-    connection = HttpConnection(url)
-    deadline = time.monotonic() + 120
-    try:
-        while True:
-            try:
-                connection.request(connection.head("GET", "/readyz", 0))
-                break
-            except (OSError, PhotodupError):
-                log.seek(0)
-                assert process.poll() is None, log.read()
-                assert time.monotonic() < deadline, "the service was not ready in two minutes"
-                time.sleep(0.2)
-        yield url
-    finally:
-        connection.close()
-        process.terminate()
-        process.wait()
-        log.close()
-
-
-@pytest.fixture(scope="module")
 def reference(photos):
     """Embeddings of the pixels that are really sent."""
+    from service_fixture import real_model
+
     from photodup.bench.adapters_local import LocalPyTorch
     from photodup.bench.wires import jpegs
 
-    local = LocalPyTorch()
+    local = LocalPyTorch(real_model())
     return local.request(local.prepare(jpegs(photos)))
 
 
 @pytest.mark.parametrize(("wire", "answer"), [("jpeg", "float"), ("base64", "base64")])
-def test_the_real_service_passes_the_gate_and_accounts_for_itself(service, photos, reference, wire, answer):
+def test_the_real_service_passes_the_gate_and_accounts_for_itself(photos, reference, wire, answer):
+    from service_fixture import real_service
+
+    service = real_service().url
     system = adapter(f"pytorch-http-{wire}", service, answer=answer)
     point = measure(
         system,
@@ -299,6 +312,27 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(service, photo
     assert 0.2 < stages / point["request_ms_mean"] < 1.5  # a handful of requests on a busy machine
     assert point["server_compute_infer_ms_mean"] > 1
     assert (point["server"], point["engine"], point["wire"]) == ("pytorch", "pytorch", wire)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8", "jpeg"])
+def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire):
+    """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
+    from triton_fixture import tiny_embedding, tiny_triton
+
+    from photodup.bench import wires
+
+    server = tiny_triton()
+    system = adapter(
+        f"triton-onnx-{protocol}-{wire}", server.http_url if protocol == "http" else server.grpc_url
+    )
+    worker = system.open()
+    answer = worker.decode(worker.request(system.prepare(photos)))
+    worker.close()
+    system.close()
+    sent = wires.pixels(wires.jpegs(photos)) if wire == "jpeg" else wires.tensor(photos, wire)
+
+    np.testing.assert_allclose(answer, tiny_embedding(sent), atol=2e-4)
 
 
 def test_one_channel_is_one_connection_and_own_channels_are_several(triton, photos):
@@ -343,6 +377,14 @@ def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
     point = measure(adapter(backend, url, **options), photos, Load("single_stream"), Stopping(0.2, 8, 1))
 
     assert point["status"] == "failed" and said in point["error"]
+
+
+@pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio"])
+def test_nobody_at_the_grpc_port_is_a_failed_point(photos, channel):
+    system = adapter("triton-onnx-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
+    point = measure(system, photos, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))
+
+    assert point["status"] == "failed" and "127.0.0.1:9" in point["error"]
 
 
 def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):

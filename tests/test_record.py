@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from photodup.bench import environment, record
 from photodup.bench.record import RecordError, RunStore, load_points, load_records, plain
 
@@ -80,6 +81,26 @@ def test_a_failed_point_is_recorded_and_retried(store, as_exception):
     assert "secret" not in json.dumps(failed)
     assert gap["status"] == "failed" and not gap["valid"] and math.isnan(gap["latency_ms_p50"])
     assert mended == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            "No metrics at http://gpu-7.example.org:8005/metrics: refused",
+            "No metrics at http://…:8005/metrics: refused",
+        ),
+        ("failed to connect to ipv4:203.0.113.7:8004", "failed to connect to ipv4:…:8004"),
+        ("cannot open /home/someone/x/model.onnx", "cannot open …/model.onnx"),
+        ("http://127.0.0.1:8002/v2/models/m/infer", "http://127.0.0.1:8002/v2/models/m/infer"),
+        ("driver 1.2.3, 3 of 4, cosine 0.5 images/s", "driver 1.2.3, 3 of 4, cosine 0.5 images/s"),
+    ],
+)
+def test_a_record_names_no_machine(store, text, kept):
+    result = store.measure_or_load("a", lambda: {"notes": [text]}, config=CONFIG)
+    failed = store.measure_or_load("b", lambda: {"status": "failed", "error": text}, config=CONFIG)
+
+    assert result == {"notes": [kept]} and failed["error"] == kept
 
 
 def test_an_interruption_records_nothing(store):

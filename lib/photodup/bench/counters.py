@@ -284,6 +284,18 @@ def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:
         return None
 
 
+def memory_mib(pid: int) -> float:
+    """Return the memory of a local server and all it started: proportional set size, shared pages once."""
+    import psutil
+
+    total_bytes = 0
+    for process in (server := psutil.Process(pid), *server.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            memory = process.memory_full_info()
+            total_bytes += getattr(memory, "pss", memory.uss)  # pss: Linux only
+    return total_bytes / 2**20
+
+
 def cold_start(
     start: Callable[[], Any],
     is_ready: Callable[[], bool],

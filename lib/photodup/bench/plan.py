@@ -100,8 +100,8 @@ def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray
 
 
 def request_order(photos: Sequence[bytes], batch: int, seed: int = 0) -> list[tuple[bytes, ...]]:
-    """Return the fixed set of requests of a run: every photograph is used, none twice in a row."""
+    """Return the fixed set of requests of a run: each of up to 256 photographs is used, none twice in a row."""
     count = max(8, min(64, 256 // batch))
     shuffled = random.Random(seed).sample(list(photos), len(photos))
-    count = max(count, -(-len(photos) // batch) if batch * count < len(photos) <= 256 else count)
+    count = max(count, -(-min(len(photos), 256) // batch))
     return [tuple(shuffled[(i * batch + j) % len(shuffled)] for j in range(batch)) for i in range(count)]

@@ -189,8 +189,8 @@ class RunStore:
             "key": key,
             "config": plain(config),
             "status": "ok" if status == "ok" else "failed",
-            "error": error if error is None or isinstance(error, str) else str(error),
-            "result": plain(result),
+            "error": None if error is None else anonymous(str(error)),
+            "result": _anonymous_texts(plain(result)),
             "raw_file": f"{path.stem}.latencies.npz" if raw else None,
             "started_at": started.isoformat(timespec="seconds"),
             "duration_s": duration_s,
@@ -345,10 +345,24 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _sentence(error: BaseException) -> str:
-    """One line; folders are left out so that a committed record does not name this machine's."""
-    text = " ".join(str(error).split()) or "no message"
+def anonymous(text: str) -> str:
+    """Leave out folders and addresses: a committed record must not name its machines."""
     text = re.sub(r"(?<![\w:/])/(?:[\w.+@~-]+/)+", "…/", text)
+    text = re.sub(r"(\w+://)(?!127\.0\.0\.1|localhost)[^\s/:]+", r"\1…", text)
+    return re.sub(r"\b(?!127\.)\d{1,3}(?:\.\d{1,3}){3}\b", "…", text)
+
+
+def _anonymous_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _anonymous_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_anonymous_texts(item) for item in value]
+    return anonymous(value) if isinstance(value, str) else value
+
+
+def _sentence(error: BaseException) -> str:
+    """One line."""
+    text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, PhotodupError) else f"{type(error).__name__}: {text}"
 
 

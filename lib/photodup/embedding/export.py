@@ -56,7 +56,12 @@ def export(
         raise PhotodupError(f"{model.pretrained} is exported already: choose PyTorch weights to export from.")
     if unknown := set(variants) - set(VARIANTS):
         raise PhotodupError(f"No variant {', '.join(sorted(unknown))}: choose from {', '.join(VARIANTS)}.")
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PhotodupError(
+            f"Cannot write to {directory} ({error.strerror}): choose another folder."
+        ) from None
     files = {variant: exported_path(model, directory, variant) for variant in variants}
     for variant, path in files.items():
         if force or not is_intact(path):

@@ -117,6 +117,14 @@ def test_the_catalogue_can_lie_elsewhere(tmp_path):
     report = scan(tmp_path / "library", tmp_path / "elsewhere/c.sqlite", progress=False)
     assert report.catalogue == tmp_path / "elsewhere/c.sqlite"
     assert os.listdir(tmp_path / "library") == ["a.jpg"]
+    # That file cannot serve a second library, or the first one's photographs would all seem to be gone.
+    photo(tmp_path / "other/b.jpg")
+    with pytest.raises(CatalogueError, match=r"is the catalogue of .*library, not of .*other"):
+        scan(tmp_path / "other", tmp_path / "elsewhere/c.sqlite", progress=False)
+    # The one beside a library moves with it.
+    scan(tmp_path / "other", progress=False)
+    (tmp_path / "other").rename(tmp_path / "moved")
+    assert scan(tmp_path / "moved", progress=False).n_unchanged == 1
 
 
 def test_embedding_resumes_and_leaves_out_what_changed(tmp_path):

@@ -59,6 +59,9 @@ MIGRATIONS = [
         original_filename TEXT
     ) STRICT;
     """,
+    """
+    CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+    """,
 ]
 
 
@@ -158,6 +161,20 @@ class Catalogue:
                 for statement in script.split(";\n"):
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA user_version = {number}")
+            self._check_root()
+
+    def _check_root(self) -> None:
+        """Refuse the catalogue of another library: a scan would declare all of that one's files missing."""
+        if self.path.resolve() == self.root / ".photodup" / "catalogue.sqlite":
+            return  # It moves with its library.
+        root = os.fsencode(self.root)
+        self.connection.execute("INSERT OR IGNORE INTO setting VALUES ('root', ?)", (root,))
+        ((known,),) = self.connection.execute("SELECT value FROM setting WHERE key = 'root'").fetchall()
+        if known != root:
+            raise CatalogueError(
+                f"{printable(self.path)} is the catalogue of {printable(known)}, not of {printable(root)}: "
+                "give another file with --catalogue."
+            )
 
     def __enter__(self) -> "Catalogue":
         return self

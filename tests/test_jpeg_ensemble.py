@@ -2,9 +2,13 @@
 
 import functools
 import io
+import os
 import struct
+import subprocess
+import textwrap
 import threading
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +176,36 @@ def test_the_emulated_ensemble_answers_for_the_photo_it_got() -> None:
     finally:
         server.unload("emulated_a100_jpeg")
         server.unload("emulated_a100_uint8")
+
+
+@pytest.mark.skipif(
+    "PHOTODUP_DALI_PYTHON" not in os.environ,
+    reason="set PHOTODUP_DALI_PYTHON to a Python with nvidia-dali-cuda120 to run its CPU pipeline",
+)
+def test_the_dali_pipeline_shows_the_same_picture(root: Path, tmp_path: Path) -> None:
+    """On the CPU: other decoder, other bicubic, so bounded and not bit for bit; the GPU one is not run here."""
+    names = ["jpeg", "jpeg rotated by EXIF", "large"]
+    np.savez(tmp_path / "in.npz", *(np.frombuffer(_good()[name], np.uint8) for name in names))
+    code = textwrap.dedent("""
+        import sys
+        import numpy as np
+        sys.path.insert(0, sys.argv[1])
+        from pipeline import preprocess
+        data = list(np.load("in.npz").values())
+        padded = [np.pad(d, (0, max(map(len, data)) - len(d))) for d in data]  # as Triton delivers a batch
+        pipe = preprocess(device="cpu", device_id=None, batch_size=len(data))
+        pipe.build()
+        pipe.feed_input("encoded", padded)
+        np.save("out.npy", np.array(pipe.run()[0].as_array()))
+    """)
+    python = os.environ["PHOTODUP_DALI_PYTHON"]
+    folder = root / "model_repository" / "openclip_vit_b32_preprocess_dali" / "1"
+    done = subprocess.run([python, "-c", code, str(folder)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = np.stack([to_uint8(decode(_good()[name])) for name in names]).astype(int)
+    difference = np.abs(np.load(tmp_path / "out.npy") - expected)
+    assert difference.mean(axis=(1, 2, 3)).max() < 1
+    assert difference.max() < 32
 
 
 @pytest.mark.parametrize("name", DECODERS)

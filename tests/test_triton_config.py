@@ -122,12 +122,21 @@ def test_an_ensemble_brings_its_steps(tmp_path: Path) -> None:
     }
 
 
+def test_dali_is_rendered_when_asked_for_only(tmp_path: Path) -> None:
+    render_repository("cuda", tmp_path / "all", tiny_exports())
+    assert not any(folder.name.endswith("_dali") for folder in (tmp_path / "all").iterdir())
+    render_repository("cuda", tmp_path / "dali", tiny_exports(), models=["openclip_vit_b32_jpeg_dali"])
+    assert (tmp_path / "dali" / "openclip_vit_b32_preprocess_dali" / "1" / "pipeline.py").exists()
+    assert (tmp_path / "dali" / "openclip_vit_b32_uint8" / "1" / "model.onnx").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"target": "gpu"}, "unknown: use cpu-embedded, cuda, tensorrt"),
         ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
         ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
+        ({"models": ["openclip_vit_b32_jpeg_dali"]}, "for cuda and tensorrt only"),
         ({"models": ["emulated_h900"]}, "no emulated model 'emulated_h900'"),
         ({"target": "cuda", "models": ["emulated_a100"]}, "stands for a GPU"),
         ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),

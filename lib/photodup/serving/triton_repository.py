@@ -36,16 +36,21 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_fp16": "fp16",
     "openclip_vit_b32_preprocess": None,
     "openclip_vit_b32_jpeg": None,
+    "openclip_vit_b32_preprocess_dali": None,
+    "openclip_vit_b32_jpeg_dali": None,
 }
 """Triton model -> export variant of the graph it runs (None: Python code or an ensemble)."""
 
 ONLY: dict[str, tuple[Target, ...]] = {
     "openclip_vit_b32_trt": ("tensorrt",),
     "openclip_vit_b32_openvino": ("cpu-embedded",),
+    "openclip_vit_b32_preprocess_dali": ("cuda", "tensorrt"),
+    "openclip_vit_b32_jpeg_dali": ("cuda", "tensorrt"),
 }
 """Models of some targets only. TensorRT has a target of its own: its first start builds engines."""
 
 _PREPROCESS = "openclip_vit_b32_preprocess"
+_PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 # Library modules run inside Triton as plain files: its Python has no photodup.
 _IMPORTS = {
     "from photodup.errors import PhotodupError": "PhotodupError = Exception",
@@ -76,7 +81,7 @@ def render_repository(
         out_dir: The repository; models already there that are not asked for stay, later versions go.
         exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.export.export`.
         models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
-            None is every model of the target whose graph is in `exported`.
+            None is every model of the target whose graph is in `exported`, without DALI's.
         variant: Batching of the encoders: a name of `triton_config.BATCHING` or a pbtxt snippet.
         instances: Encoder instances: on GPU targets per GPU, on the CPU in all, emulated: the number of GPUs.
         threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
@@ -120,6 +125,9 @@ def render_repository(
             set_batching(config, preprocess_variant)
             set_parameter(config, decoder=decoder)
             _copy_preprocessing(folder / "1")
+        elif name == _PREPROCESS_DALI:
+            code = project_root() / "model_repository" / name / "1" / "pipeline.py"
+            _copy(code, folder / "1" / code.name)
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
@@ -181,6 +189,8 @@ def _wire_suffix(name: str) -> str:
 
 def _steps(name: str) -> tuple[str, ...]:
     """Models that an ensemble calls; they are rendered and loaded with it."""
+    if name == "openclip_vit_b32_jpeg_dali":
+        return (_PREPROCESS_DALI, "openclip_vit_b32_uint8")
     if name.endswith("_jpeg"):
         return (_PREPROCESS, name.removesuffix("_jpeg") + "_uint8")
     return ()
@@ -193,7 +203,12 @@ def _with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        return target in ONLY.get(name, TARGETS) and (weights is None or weights in exported)
+        # DALI's are rendered when asked for only: their pipeline file must be made in Triton's image.
+        return (
+            target in ONLY.get(name, TARGETS)
+            and (weights is None or weights in exported)
+            and not name.endswith("_dali")
+        )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]
 

@@ -197,16 +197,19 @@ def _overlay(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> t
 def _patch_correlations(a: np.ndarray, b: np.ndarray, covered: np.ndarray, patch: int = 24) -> np.ndarray:
     """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
     rows, columns = a.shape[0] // patch, a.shape[1] // patch
-    result = np.full((rows, columns), np.nan)
-    for row in range(rows):
-        for column in range(columns):
-            window = np.s_[row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
-            if covered[window].mean() < 0.9:
-                continue
-            one, two = a[window][covered[window]], b[window][covered[window]]
-            if max(one.std(), two.std()) >= 6:  # sky agrees with any sky
-                result[row, column] = _correlation(one, two)
-    return result
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        blocks = (values * covered)[: rows * patch, : columns * patch].reshape(rows, patch, columns, patch)
+        return blocks.sum(axis=(1, 3), dtype=np.float64)
+
+    n = sums(np.ones_like(a))
+    mean_a, mean_b = sums(a) / np.maximum(n, 1), sums(b) / np.maximum(n, 1)
+    var_a = np.maximum(sums(a * a) / np.maximum(n, 1) - mean_a**2, 0)
+    var_b = np.maximum(sums(b * b) / np.maximum(n, 1) - mean_b**2, 0)
+    covariance = sums(a * b) / np.maximum(n, 1) - mean_a * mean_b
+    correlation = covariance / np.maximum(np.sqrt(var_a * var_b), 1e-6)
+    textured = np.maximum(var_a, var_b) >= 6**2  # sky agrees with any sky
+    return np.where((n >= 0.9 * patch**2) & textured, correlation, np.nan)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:

@@ -86,7 +86,7 @@ def embedded_servers(
 
     Args:
         pytorch_port: FastAPI service; 0 takes a free port. Likewise Triton's three.
-        models: Triton models to load.
+        models: Triton models to load; none leaves Triton out.
         service: False leaves the FastAPI service out.
         repository: A repository rendered for `cpu-embedded`; None exports the model and renders one.
         env: Settings for the FastAPI service and the export (`MODEL_PRETRAINED`, `BATCH_MAX`, ...).
@@ -98,10 +98,12 @@ def embedded_servers(
         PhotodupError: a port in use, no Triton here, a server that does not start (its log is quoted).
     """
     say = progress or (lambda text: None)
-    wanted = {"Triton HTTP": triton_http_port, "Triton gRPC": triton_grpc_port}
-    wanted |= {"Triton metrics": triton_metrics_port} | ({"FastAPI": pytorch_port} if service else {})
+    wanted = {"FastAPI": pytorch_port} if service else {}
+    if models:
+        wanted |= {"Triton HTTP": triton_http_port, "Triton gRPC": triton_grpc_port}
+        wanted |= {"Triton metrics": triton_metrics_port}
     ports = claim_ports(host, wanted)  # before the minutes that an export may take
-    if repository is None:
+    if repository is None and models:
         say("Exporting the model (kept for the next time)")
         made = export_models(env)
         repository = render_repository(
@@ -118,22 +120,23 @@ def embedded_servers(
         if service:
             fastapi = _start_service(host, ports["FastAPI"], env)
             stack.callback(fastapi.stop)
-        triton = EmbeddedTriton(
-            repository,
-            models,
-            http_port=ports["Triton HTTP"],
-            grpc_port=ports["Triton gRPC"],
-            metrics_port=ports["Triton metrics"],
-            host=host,
-            timeout_s=timeout_s,
-            progress=progress,
-        )
-        stack.enter_context(triton)
+        if models:
+            triton = EmbeddedTriton(
+                repository,
+                models,
+                http_port=ports["Triton HTTP"],
+                grpc_port=ports["Triton gRPC"],
+                metrics_port=ports["Triton metrics"],
+                host=host,
+                timeout_s=timeout_s,
+                progress=progress,
+            )
+            stack.enter_context(triton)
         client_host = "127.0.0.1" if host in ("", "0.0.0.0") else host
         if fastapi:
             url = f"http://{client_host}:{ports['FastAPI']}/readyz"
             fastapi.wait_ready(lambda: _answers(url), timeout_s, progress)
-        yield _endpoints(client_host, ports, triton.models)
+        yield _endpoints(client_host, ports, models)
 
 
 def _start_service(host: str, port: int, env: Mapping[str, str] | None) -> ServerProcess:
@@ -153,9 +156,9 @@ def _endpoints(host: str, ports: Mapping[str, int], models: Sequence[str]) -> En
     everything = from_ports(
         host,
         ports.get("FastAPI", 0),
-        ports["Triton HTTP"],
-        ports["Triton gRPC"],
-        ports["Triton metrics"],
+        ports.get("Triton HTTP", 0),
+        ports.get("Triton gRPC", 0),
+        ports.get("Triton metrics", 0),
         name="embedded",
         gpu="none",
         engines=("onnx", "openvino", *sorted(emulated)),

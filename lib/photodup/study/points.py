@@ -82,12 +82,8 @@ def measure_point(
             before()
         return _with_goodput(_measure(run, backend, load, stopping, check, adapter_options), slo_ms)
 
-    return run.measure_or_load(
-        key,
-        measure_now,
-        config=settings,
-        may_fail=True,
-    )
+    point = run.measure_or_load(key, measure_now, config=settings, may_fail=True)
+    return {"backend": backend, **load.columns(), **point}  # a failed point still says which one it is
 
 
 @contextlib.contextmanager
@@ -162,21 +158,10 @@ def counters_of(run: Run, backend: str) -> Any:
 
     if backend.startswith("local-"):
         return None
-    name = parse_backend(backend)
-    url = run.endpoints.metrics.get(name.server)
+    url = run.endpoints.metrics.get(parse_backend(backend).server)
     if url is None:
         return None
-    account = counters.fastapi_window
-    if name.server == "triton":
-        account = counters.triton_account(triton_models(name.model))
-    return counters.probe(url, account)
-
-
-def triton_models(model: str) -> list[str]:
-    """Return a model and, for an ensemble, the models that do its work: an ensemble has no compute of its own."""
-    from photodup.serving.triton_repository import _steps
-
-    return [model, *_steps(model)]
+    return counters.probe(url, counters.account_of(backend))
 
 
 def measure_all(

@@ -35,9 +35,20 @@ def test_a_closed_loop_holds_its_load_and_obeys_littles_law():
 
     requests_per_s = point["throughput_images_per_s"] / 2
     assert requests_per_s * point["latency_ms_mean"] / 1000 == pytest.approx(8, rel=0.05)
+    assert point["little_ratio"] == pytest.approx(1, rel=0.05)
+    assert 0 < point["client_cpu_cores"] < 1  # the dummy sleeps
     assert 10 <= point["latency_ms_p50"] < 40
     assert point["payload_bytes"] == 30_000
     assert point["n_requests"] == len(point["raw"]["latency_ms"]) >= 64
+
+
+def test_the_edges_of_a_short_window_do_not_bias_the_rate():
+    """32 in flight, 160 a second: to drop the requests that cross an edge would lose a fifth in one second."""
+    delays = np.random.default_rng(0).uniform(100, 300, 10_000)
+    system = Dummy(delay_of=lambda number: delays[number])
+    point = measure(system, PHOTOS, Load("closed_loop", concurrency=32), Stopping(1, 32, 1))
+
+    assert point["little_ratio"] == pytest.approx(1, abs=0.12)
 
 
 def test_stages_add_up_to_the_latency():
@@ -51,7 +62,7 @@ def test_stages_add_up_to_the_latency():
 
     stages = sum(photo[f"{name}_ms_mean"] for name in ("prepare", "request", "decode"))
     assert photo["latency_ms_mean"] == pytest.approx(stages, abs=0.05)
-    assert photo["prepare_ms_p50"] >= 4
+    assert photo["prepare_ms_p50"] >= 4 and prepared["prepare_ahead_ms_mean"] >= 4
     assert prepared["prepare_ms_p50"] < 1 and prepared["latency_ms_p50"] < photo["latency_ms_p50"] - 3
 
 

@@ -50,8 +50,10 @@ def measure(
 
     Returns:
         The columns of a point with intervals, windows, stages (`prepare_ms_mean`, `request_ms_mean`,
-        `decode_ms_mean` and `_p50`), late sends, and `raw` (latencies and completion times). When the server
-        could not be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
+        `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept busy: near 1 the generator
+        may be the limit), `little_ratio` of closed loops, late sends of open ones, and `raw` (latencies and
+        completion times). When the server could not be measured: `status: "failed"`, `error`, and what is
+        known. Never raises for a server.
     """
     stopping = stopping or Stopping()
     point = {**adapter.describe(), "link": link, **load.columns(), "seed": stopping.seed}
@@ -68,7 +70,10 @@ def measure(
                     point,
                     f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
                 )
+        began = clock()
         window = _window(adapter, photos, load, stopping)
+        if window.prepared_ahead:
+            point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
         first = window.requests[0] if window.prepared_ahead else adapter.prepare(window.requests[0])
         point["payload_bytes"] = adapter.payload_bytes(first)
         run = _in_event_loop if adapter.is_async else _in_threads
@@ -103,13 +108,14 @@ def run_interleaved(
 
 def _window(adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping) -> Window:
     requests: list[Any] = request_order(photos, load.batch, stopping.seed)
-    ahead = load.span == "prepared"
+    if ahead := load.span == "prepared":
+        requests = [adapter.prepare(request) for request in requests]
     schedule = None
     if load.scenario == "server":
         schedule = arrivals_s(load.offered_per_s, stopping.max_duration_s, stopping.seed)
     return Window(
         adapter=adapter,
-        requests=[adapter.prepare(request) for request in requests] if ahead else requests,
+        requests=requests,
         prepared_ahead=ahead,
         new_connection=load.connection == "new",
         idle_s=load.idle_s,
@@ -210,9 +216,9 @@ def _watch(
         time.sleep(stopping.ramp_s)
         window.started = clock()
         window.errors.clear()
-        before = window.answered() + load.concurrency  # those now in flight belong to the ramp
+        before = window.answered()
     with probe() as counted:
-        look_again, hopeless = stopping.min_duration_s, False
+        look_again, hopeless, cpu = stopping.min_duration_s, False, time.process_time()
         while any(worker.is_alive() for worker in workers):
             time.sleep(0.02)
             elapsed, n = clock() - window.started, window.answered() - before
@@ -224,7 +230,8 @@ def _watch(
             if enough or hopeless or elapsed >= stopping.max_duration_s:
                 break
         window.stop_at = clock()
+        cores = (time.process_time() - cpu) / (window.stop_at - window.started)
     window.give_up_at = window.stop_at + (0 if hopeless else max(1.0, stopping.max_duration_s / 4))
     for worker in workers:
         worker.join()
-    return window.stop_at - window.started, counted
+    return window.stop_at - window.started, {**counted, "client_cpu_cores": cores}

@@ -6,6 +6,7 @@ import numpy as np
 
 from photodup.bench import stats
 from photodup.bench.plan import Load, Stopping
+from photodup.bench.scaling import little_ratio
 from photodup.bench.workers import READINGS, Window
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
@@ -16,6 +17,11 @@ MAX_LATE_SHARE = 0.01  # perf_analyzer warns beyond this share of late requests
 def summarize(
     point: dict[str, Any], window: Window, load: Load, stopping: Stopping, ended: float
 ) -> dict[str, Any]:
+    """Return `point` with its numbers, or as a failed point when the server did not hold.
+
+    Args:
+        ended: length of the window in seconds, as the watcher closed it.
+    """
     rows = rows_of(window)
     done = rows[:, -1]
     scheduled = None
@@ -25,7 +31,7 @@ def summarize(
         ended = max(ended_schedule, float(done[-1])) if len(done) else ended_schedule
     elif load.concurrency == 1 and len(done):
         ended = float(done[-1])  # the last request was waited for; nothing else was in flight
-    rows = rows[done <= ended]  # what was in flight when the window closed is in nobody's count
+    rows = rows[done <= ended]
     due, picked, begun, prepared, answered, done = rows.T
     latency_ms = (done - due) * 1000
     point |= stats.summarize(
@@ -43,6 +49,9 @@ def summarize(
     if len(done):
         point |= _stages(begun, prepared, answered, done)
         _check_warm(point, due, latency_ms, load.concurrency)
+    if len(done) and load.scenario != "server" and not load.idle_s:
+        per_s = len(done) / ended
+        point["little_ratio"] = little_ratio(load.concurrency, per_s, point["latency_ms_mean"])
     if load.scenario == "server":
         _lateness(point, due, picked, begun)
     if len(window.errors) > stats.MAX_ERROR_SHARE * (len(done) + len(window.errors)):
@@ -54,10 +63,14 @@ def summarize(
 
 
 def rows_of(window: Window) -> np.ndarray:
-    """Return the requests begun in the window, in order of completion, seconds since it was opened."""
+    """Return the requests answered in the window, in order of completion, seconds since it was opened.
+
+    When they were begun does not matter: to leave out what the ramp began and to leave out what was still in
+    flight at the end would take the load itself from the count.
+    """
     rows = [row for samples in window.samples for row in samples.copy()]
     times = np.array(rows).reshape(-1, len(READINGS)) - window.started
-    times = times[times[:, 0] >= 0]
+    times = times[times[:, -1] >= 0]
     return times[np.argsort(times[:, -1], kind="stable")]
 
 

@@ -292,3 +292,33 @@ def test_a_backend_is_compared_with_itself_not_with_its_sibling():
     assert verdict("fastapi-scales", *rows, rate("pytorch-http-jpeg", 16, 10.5))["effect"] == pytest.approx(
         1.05
     )
+
+
+def test_runs_of_different_models_are_called_unlike():
+    one = {"model": {"name": "ViT-B-32", "pretrained": "random:0", "digest": "aa"}}
+    assert claims.unlike({"a": one, "b": one, "empty": {}}) == []
+    other = {"model": {**one["model"], "pretrained": "laion2b_s34b_b79k", "digest": "bb"}}
+    sentences = claims.unlike({"a": one, "b": other})
+    assert len(sentences) == 2 and "a: random:0" in " ".join(sentences) and "by digest" in sentences[1]
+
+
+def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
+    from photodup.bench.latency_model import rounds_ms
+    from photodup.bench.record import RunStore
+
+    link = "25ms-210mbit-cubic-iw10"
+    sizes = (10_000, 150_528, 602_112, 19_267_584)
+    rows = [
+        {"link": link, "payload_bytes": size, "connection": kind, "valid": True, "samples_ms": [1.0]}
+        | {"latency_ms_p50": rounds_ms(size, 25.0, 210.0, connection=kind)}
+        for size in sizes
+        for kind in ("new", "warm")
+    ]
+    with RunStore(tmp_path / "made-up") as store:
+        store.measure_or_load("ladder-25ms", lambda: {"rows": rows}, config={})
+        store.measure_or_load("ladder-broken", lambda: {"status": "failed", "error": "no link"}, config={})
+    points = claims.load_evidence(tmp_path / "made-up")
+    assert len(points) == len(rows) and set(points["backend"]) == {"network-only"}
+    found = judge([BY_ID["bytes-are-the-bottleneck"]], points).iloc[0]
+    assert found["verdict"] == CONTRADICTED and found["link"] == link
+    assert claims.load_evidence(tmp_path / "nothing").empty

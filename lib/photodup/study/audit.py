@@ -87,14 +87,13 @@ def report_lines(run: str | None = None, documents: Path | None = None) -> Itera
 
 
 def _run_lines(run: str) -> Iterator[str]:
-    from photodup.bench.record import load_points
     from photodup.study import claims
     from photodup.study.claims_list import CLAIMS
 
     directory = project_root() / "results" / run
     if not (directory / "records").is_dir():
         raise PhotodupError(f"There are no records in results/{run}: make the run first, or check its name.")
-    points = load_points(directory)
+    points = claims.load_evidence(directory)
     floor, source = claims.noise_floor_of(points)
     judged = claims.judge(CLAIMS, points, floor, run=run)
     for _, row in judged[judged["verdict"] != claims.NOT_MEASURED].iterrows():

@@ -7,7 +7,7 @@ missing: never a guess. The claims themselves are in `photodup.study.claims_list
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,30 @@ class Claim:
     rival: str = ""
     unit: str = "×"
     scope: str = "link"
+
+
+def load_evidence(directory: Path) -> "pd.DataFrame":
+    """Return a run's points and, as backend "network-only", the rows of its link ladders (no server behind them)."""
+    import pandas as pd
+
+    from photodup.bench.record import load_points, load_records
+
+    ladder = [
+        {
+            "run": directory.name,
+            "backend": "network-only",
+            "scenario": "single_stream",
+            "batch": 1,
+            "concurrency": 1,
+        }
+        | {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
+        for record in load_records(directory)
+        if record["key"].startswith("ladder") and record["status"] == "ok"
+        for row in record["result"].get("rows", [])
+    ]
+    points = load_points(directory)
+    tables = [table for table in (points, pd.DataFrame(ladder)) if len(table)]
+    return pd.concat(tables, ignore_index=True) if tables else points
 
 
 def judge(
@@ -152,6 +176,26 @@ def noise_floor_of(
         if pairs:
             return noise_floor(pairs), f"largest of {len(pairs)} A/A comparisons"
     return default, "assumed: the run has no A/A comparison"
+
+
+def unlike(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return one sentence for each way in which runs do not hold the same model, so that it can be said.
+
+    Args:
+        environments: run name -> its environment record; an empty one (no records yet) is left out.
+    """
+    models = {name: env.get("model", {}) for name, env in environments.items() if env}
+    sentences = []
+    for field in ("name", "pretrained", "digest"):
+        by_value: dict[str, list[str]] = {}
+        for name, model in models.items():
+            by_value.setdefault(str(model.get(field) or "unknown"), []).append(name)
+        if len(by_value) > 1:
+            held = "; ".join(f"{', '.join(names)}: {value}" for value, names in sorted(by_value.items()))
+            sentences.append(
+                f"The runs hold different models, by {field}: {held}. Compare timings, not answers."
+            )
+    return sentences
 
 
 def counts(verdicts: "pd.DataFrame") -> dict[str, int]:

@@ -149,3 +149,11 @@ def test_no_ci_branches(path):
     source = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")
 
     assert not re.search(r"\bif\s+(?:CI|TEST|FAST|QUICK)\b|environ.*\bCI\b", source)
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+def test_links_between_notebooks_lead_somewhere(path):
+    prose = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", prose) if not t.startswith("http")]
+
+    assert [t for t in targets if not (path.parent / t).exists()] == []

@@ -160,3 +160,25 @@ def typer_fault(rest: list[str]) -> str:
     options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-p"}
     unknown = [w for w in rest if w.startswith("-") and w.split("=")[0] not in options]
     return f"photodup {command.name} has no option {unknown}" if unknown else ""
+
+
+def test_readme_tables_are_the_records(tmp_path):
+    """`photodup study readme` would change nothing."""
+    from photodup.study.readme import write_blocks
+
+    copy = tmp_path / "README.md"
+    copy.write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
+
+    assert write_blocks(copy).read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_number_typed_into_the_readme_is_seen(tmp_path):
+    from photodup.study.readme import write_blocks
+
+    copy = tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    copy.write_text(
+        text.replace("<!-- results:begin -->", "<!-- results:begin -->\n| made up | 1 ms |"), "utf-8"
+    )
+
+    assert "made up" not in write_blocks(copy).read_text(encoding="utf-8")

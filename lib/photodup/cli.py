@@ -76,6 +76,29 @@ def study_render(
         print(path.name)
 
 
+@study.command("readme")
+def study_readme() -> None:
+    """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
+    from photodup.study.readme import write_blocks
+
+    print(write_blocks())
+
+
+@app.command()
+def bench(
+    only: Annotated[list[str] | None, typer.Option(help="service, scan, engine or grouping; repeat")] = None,
+) -> None:
+    """Print the project's own speed figures as ratios, each pair measured in one run."""
+    import importlib
+
+    names = only or ["service", "scan", "engine", "grouping"]
+    for name in names:
+        if name not in ("service", "scan", "engine", "grouping"):
+            raise PhotodupError(f"There is no benchmark {name!r}: choose service, scan, engine or grouping.")
+        print(f"{name}")
+        importlib.import_module(f"photodup.bench.{name}_bench").run()
+
+
 @app.command()
 def report(run: Annotated[str, typer.Argument(help="directory under results/")] = "quick") -> None:
     """Write results/RUN/index.html and one page per notebook from what is recorded."""

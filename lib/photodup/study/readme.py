@@ -1,0 +1,90 @@
+"""The parts of README.md that are generated from records, so that they cannot drift from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from photodup.bench.record import load_points
+from photodup.paths import project_root
+from photodup.study.report import notebook_rows
+from photodup.study.run import REFERENCE, describe_machine, describe_weights, read_environment
+
+FIGURE = "06_stages"
+BACKENDS = {
+    "pytorch-http-jpeg": "PyTorch behind FastAPI, JPEG",
+    "triton-onnx-http-fp32": "ONNX Runtime behind Triton, HTTP",
+    "triton-onnx-grpc-fp32": "ONNX Runtime behind Triton, gRPC",
+    "triton-openvino-http-fp32": "OpenVINO behind Triton, HTTP",
+    "triton-trt-http-fp32": "TensorRT behind Triton, HTTP",
+    "triton-onnx-http-jpeg": "ONNX Runtime behind Triton, JPEG",
+}
+
+
+def generated_blocks() -> dict[str, str]:
+    """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+    return {
+        "figure": figure_block(),
+        "results": "\n".join(results_table(load_points(project_root() / "results" / REFERENCE))),
+        "notebooks": "| notebook | question |\n|---|---|\n"
+        + "\n".join(
+            f"| [{row['title']}](notebooks/{row['stem']}.ipynb) | {row['question']} |"
+            for row in notebook_rows(REFERENCE)
+        ),
+    }
+
+
+def figure_block() -> str:
+    """Return the README's one figure, or nothing while the reference run has not drawn it."""
+    path = f"results/{REFERENCE}/figures/{FIGURE}.png"
+    if not (project_root() / path).is_file():
+        return ""
+    return f"![Where the time of one request goes, by backend]({path})"
+
+
+def results_table(points: pd.DataFrame) -> Iterator[str]:
+    """Yield the lines of the result table: valid points only; what was not measured has no number."""
+    facts = read_environment(project_root() / "results" / REFERENCE)
+    yield "| backend | one request, p50 [95 % interval] | best throughput, 1 image a request | valid points |"
+    yield "|---|---:|---:|---:|"
+    for backend, title in BACKENDS.items():
+        mine = points[(points.backend == backend) & points.link.isin(["loopback"])]
+        if mine.empty:
+            continue
+        valid = mine[mine.valid.fillna(False).astype(bool)]
+        single = valid[(valid.scenario == "single_stream") & ~valid.label.fillna("").astype(bool)]
+        closed = valid[(valid.scenario == "closed_loop") & ~valid.label.fillna("").astype(bool)]
+        yield f"| {title} | {_latency(single)} | {_best(closed)} | {len(valid)} of {len(mine)} |"
+    yield ""
+    yield f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}."
+
+
+def write_blocks(readme: Path | None = None) -> Path:
+    """Replace the generated parts of README.md and return its path."""
+    readme = readme or project_root() / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name, content in generated_blocks().items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        body = f"{begin}\n{content}\n{end}" if content else f"{begin}\n{end}"
+        text = re.sub(
+            f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, body=body: body, text, flags=re.DOTALL
+        )
+    readme.write_text(text, encoding="utf-8")
+    return readme
+
+
+def _latency(points: pd.DataFrame) -> str:
+    if points.empty:
+        return "not measured"
+    row = points.iloc[0]
+    return f"{row.latency_ms_p50:.0f} ms [{row.latency_ms_p50_ci_low:.0f}, {row.latency_ms_p50_ci_high:.0f}]"
+
+
+def _best(points: pd.DataFrame) -> str:
+    if points.empty:
+        return "not measured"
+    row = points.loc[points.throughput_images_per_s.idxmax()]
+    return f"{row.throughput_images_per_s:.1f} images/s ({row.concurrency:.0f} in flight)"

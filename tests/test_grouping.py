@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from PIL import Image
 from test_library import CountingEmbedder, photo
 
 from photodup.errors import PhotodupError
-from photodup.photos.grouping import TOLERANCE, exact_copies, group_by_cosine, group_library
+from photodup.photos.grouping import TOLERANCE, exact_copies, group_by_cosine, group_library, keep_rank
 from photodup.photos.library import Catalogue, embed_library, scan
 
 # Small integers: many equal vectors, many ties, few accidents.
@@ -157,6 +158,19 @@ def test_near_duplicates_and_copies_make_one_star(library):
     assert report.largest_group == 3
     assert report.smallest_similarity == min(group.similarities) >= 0.999
     assert report.bytes_to_free == sum(m.size_bytes for m in group.members)
+
+
+def test_the_camera_file_is_kept_before_a_larger_screenshot_of_it(tmp_path):
+    exif = Image.Exif()
+    exif[0x010F] = "Canon"
+    photo(tmp_path / "camera.jpg", 1, size=(320, 240), exif=exif)
+    with Image.open(tmp_path / "camera.jpg") as image:
+        image.convert("RGB").save(tmp_path / "a_screenshot.png", exif=b"")
+    assert (tmp_path / "a_screenshot.png").stat().st_size > (tmp_path / "camera.jpg").stat().st_size
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        best = min(catalogue.photos(), key=keep_rank)
+    assert str(best.path) == "camera.jpg"
 
 
 def test_weights_nobody_vouches_for_are_refused_too(library):

@@ -171,11 +171,14 @@ def _nearest(rows: np.ndarray, keepers: np.ndarray, width: int = 16384) -> tuple
 
 
 def keep_rank(photo: Photo) -> tuple:
-    """Order photographs as keepers: most pixels, most bytes, most EXIF, oldest, then path. Lowest is best."""
+    """Order photographs as keepers: most pixels, most EXIF, most bytes, oldest, then path. Lowest is best.
+
+    EXIF before bytes: a PNG made from a camera's JPEG is larger, and has lost where it came from.
+    """
     return (
         -photo.width * photo.height,
-        -photo.size_bytes,
         -photo.exif_fields,
+        -photo.size_bytes,
         photo.taken_at or "9999",
         photo.md5,
         str(photo.path),

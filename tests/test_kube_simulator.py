@@ -376,16 +376,18 @@ def test_a_step_of_the_curve_conserves_requests(n, arrivals, dt):
 
 def test_curve_from_points():
     points = [
-        {"concurrency": 4, "throughput_images_per_s": 19.0},
+        {"concurrency": 4, "throughput_images_per_s": 19.0, "server_cpu_cores": 1.6},
         {"concurrency": 1, "throughput_images_per_s": 10.0, "server_cpu_cores": 1.2},
+        {"concurrency": 8, "throughput_images_per_s": 18.0},
         {"concurrency": 2, "throughput_images_per_s": None, "error": "refused"},
     ]
     curve = ServiceCurve.from_points(points, cpu_cores=2.0)
 
-    assert (curve.in_flight, curve.cpu_cores, curve.capacity_per_s) == ((1, 4), (1.2, 2.0), 19.0)
+    assert (curve.in_flight, curve.throughput_per_s) == ((1, 4, 8), (10.0, 19.0, 19.0))
+    assert curve.cpu_cores == pytest.approx((1.5, 2.0, 2.0))
     assert curve.unloaded_s == pytest.approx(0.1)
     with pytest.raises(PhotodupError, match="refused"):
-        ServiceCurve.from_points(points[2:], cpu_cores=2.0)
+        ServiceCurve.from_points(points[3:], cpu_cores=2.0)
 
 
 def test_waiting_agrees_with_theory():

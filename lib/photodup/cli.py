@@ -163,7 +163,8 @@ def scan(
     apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
-    from photodup.photos.library import scan, scan_apple_photos
+    from photodup.photos.apple import scan_apple_photos
+    from photodup.photos.library import scan
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
@@ -212,6 +213,37 @@ def group(
         for photo, similarity, exact in zip(found.members, found.similarities, found.is_exact, strict=True):
             print(f"      {printable(photo.path)}  {'exact copy' if exact else f'cosine {similarity:.4f}'}")
     print(report)
+
+
+kube_app = typer.Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)
+app.add_typer(kube_app, name="kube")
+
+
+@kube_app.callback()
+def kube() -> None:
+    """Keep `check` a subcommand even while it is the only one."""
+
+
+@kube_app.command("check")
+def kube_check(
+    directories: Annotated[
+        list[Path] | None, typer.Argument(help="kustomizations; base and both overlays")
+    ] = None,
+    start_seconds: Annotated[
+        float | None, typer.Option(help="measured seconds until ready, instead of the manifest's")
+    ] = None,
+) -> None:
+    """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
+    from photodup.study.kube_checks import check
+    from photodup.study.kube_manifests import OVERLAYS, render
+
+    found = 0
+    for directory in directories or OVERLAYS.values():
+        findings = check(render(directory), start_s=start_seconds)
+        found += len(findings)
+        print(*findings or ["nothing found"], sep="\n", end=f"  ({directory})\n")
+    if found:
+        raise typer.Exit(1)
 
 
 def main() -> None:

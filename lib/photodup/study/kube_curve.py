@@ -43,7 +43,9 @@ class ServiceCurve:
     def from_points(cls, points: list[Mapping[str, Any]], *, cpu_cores: float) -> ServiceCurve:
         """Make a curve of closed-loop points (see `bench.load.measure`).
 
-        A point without `server_cpu_cores` is taken to use all `cpu_cores`, a pod's limit.
+        The busiest point is taken to use all of `cpu_cores`, the pod's limit (published: 1988m of 2000m), and
+        the others the same share of it as they measured: the load generator on the same machine takes CPU that
+        a pod of its own would have. A point without `server_cpu_cores` counts as busy.
 
         Raises:
             PhotodupError: none of the points was measured.
@@ -54,10 +56,12 @@ class ServiceCurve:
         if not usable:
             reason = next((p.get("error") or p.get("invalid_because") for p in points), "there are none")
             raise PhotodupError(f"No point of the service curve was measured: {reason}.")
+        used = [p.get("server_cpu_cores") for p in usable]
+        most = max((u for u in used if u), default=1.0)
         return cls(
             tuple(float(p["concurrency"]) for p in usable),
             tuple(float(p["throughput_images_per_s"]) for p in usable),
-            tuple(min(cpu_cores, float(p.get("server_cpu_cores") or cpu_cores)) for p in usable),
+            tuple(cpu_cores * (u or most) / most for u in used),
         )
 
     @property

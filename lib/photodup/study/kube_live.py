@@ -211,6 +211,34 @@ def tour() -> list[dict[str, str]]:
     return [*said, {"step": "drain", "command": " ".join(("kubectl", *drain)), "output": output}]
 
 
+def experiment(
+    *, requests: int = 600, concurrency: int = 16, ramp: Sequence[tuple[float, float]]
+) -> dict[str, Any]:
+    """Make a cluster, put the published load and then a ramp on it, walk the tour, remove it.
+
+    Args:
+        requests, concurrency: the published load: so many requests, from so many clients that wait.
+        ramp: (images per second, seconds) of the open loop that follows.
+
+    Returns:
+        `points` (one per load), `rows` and `events` of `Watch`, and `tour`.
+    """
+    from photodup.bench.adapters import adapter
+    from photodup.bench.load import measure
+    from photodup.bench.plan import Load, Stopping
+    from photodup.study.weights import payload_photos
+
+    photos, points = payload_photos(16), []
+    with cluster(), Watch() as watch:
+        loads = [(Load("closed_loop", concurrency=concurrency), Stopping(5.0, requests, 900.0))]
+        loads += [(Load("server", offered_per_s=rate), Stopping(s, 64, 2 * s)) for rate, s in ramp]
+        for load, stopping in loads:
+            point = measure(adapter("pytorch-http-jpeg", URL), photos, load, stopping)
+            points.append({name: value for name, value in point.items() if name != "raw"})
+        toured = tour()
+    return {"points": points, "rows": watch.rows, "events": watch.events, "tour": toured}
+
+
 def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if check and done.returncode:

@@ -18,9 +18,10 @@ from PIL import Image
 from photodup.embedding.imaging import ImageError, decode
 from photodup.errors import PhotodupError
 from photodup.photos import catalogue as catalogue_module
+from photodup.photos.apple import scan_apple_photos
 from photodup.photos.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
 from photodup.photos.hashing import md5
-from photodup.photos.library import embed_library, scan, scan_apple_photos
+from photodup.photos.library import embed_library, scan
 
 
 def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:

@@ -1,0 +1,113 @@
+"""Embeddings for a catalogue, from any backend, a batch at a time; an interruption costs one batch."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from photodup.embedding import imaging
+from photodup.errors import PhotodupError
+from photodup.photos.catalogue import Catalogue
+from photodup.photos.hashing import md5
+from photodup.photos.walking import Entry, Problem, read_bytes
+
+if TYPE_CHECKING:
+    from photodup.embedding.clients import Embedder
+
+
+@dataclass
+class EmbedReport:
+    """What `embed_library` did. `problems` are photographs that changed, vanished or were refused."""
+
+    model_digest: str
+    is_random: bool | None = None
+    n_embedded: int = 0
+    n_before: int = 0
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        rate = self.n_embedded / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.n_embedded} photographs embedded ({rate:.1f} per second), {self.n_before} had an "
+            f"embedding of this model, {len(self.problems)} could not be embedded"
+            + ("; RANDOM WEIGHTS: fit for timings, never for decisions" if self.is_random else "")
+        )
+
+
+def embed_library(
+    catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
+) -> EmbedReport:
+    """Embed every content that has no vector of this model yet; each batch is written when it is done.
+
+    A file that changed since the scan is left out: its vector would be stored under the wrong content.
+
+    Raises:
+        PhotodupError: the backend does not say which model it serves, or stops answering; the batches before
+            that are kept.
+    """
+    started = time.perf_counter()
+    if not embedder.model_digest:
+        raise PhotodupError(
+            f"The backend {embedder.backend} does not say which model it serves, so its embeddings could not "
+            "be told from those of another: use a server started by photodup."
+        )
+    report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
+    todo = catalogue.missing_embeddings(embedder.model_digest)
+    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
+    root = os.fsencode(catalogue.root)
+    with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
+        for start in range(0, len(todo), batch):
+            chosen = todo[start : start + batch]
+            images: dict[str, bytes] = {}
+            for digest, path in chosen:
+                try:
+                    data, _ = read_bytes(root, Entry(os.fsencode(path), 0, 0))
+                except (OSError, imaging.ImageError) as error:
+                    report.problems.append(Problem(path, getattr(error, "strerror", None) or str(error)))
+                    continue
+                if md5(data) == digest:
+                    images[digest] = data
+                else:
+                    report.problems.append(Problem(path, "changed since the scan: scan again"))
+            _embed_batch(catalogue, embedder, images, dict(chosen), report)
+            bar.update(len(chosen))
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _embed_batch(
+    catalogue: Catalogue,
+    embedder: "Embedder",
+    images: dict[str, bytes],
+    paths: dict[str, Path],
+    report: EmbedReport,
+) -> None:
+    if not images:
+        return
+    try:
+        vectors = embedder.embed(list(images.values()))
+    except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
+        index = getattr(error, "index", None)
+        if index is None and len(images) == 1:
+            index = 0
+        if index is None:
+            for digest, data in images.items():
+                _embed_batch(catalogue, embedder, {digest: data}, paths, report)
+        else:
+            bad = list(images)[index]
+            report.problems.append(Problem(paths[bad], error.reason))
+            rest = {digest: data for digest, data in images.items() if digest != bad}
+            _embed_batch(catalogue, embedder, rest, paths, report)
+        return
+    catalogue.register_model(
+        embedder.model_digest,
+        name=embedder.model_name or embedder.backend,
+        dim=vectors.shape[1],
+        is_random=embedder.is_random,
+    )
+    catalogue.store_embeddings(embedder.model_digest, list(images), vectors)
+    report.n_embedded += len(images)

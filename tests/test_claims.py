@@ -322,3 +322,21 @@ def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
     found = judge([BY_ID["bytes-are-the-bottleneck"]], points).iloc[0]
     assert found["verdict"] == CONTRADICTED and found["link"] == link
     assert claims.load_evidence(tmp_path / "nothing").empty
+
+
+def test_protocols_are_compared_on_the_same_engine_and_channel():
+    def rate(engine, protocol, images_per_s, **values):
+        backend = f"triton-{engine}-{protocol}-fp32"
+        values |= {"engine": engine, "concurrency": 16, "scenario": "closed_loop", "link": "loopback"}
+        return point(backend, throughput_images_per_s=images_per_s, **values)
+
+    rows = [
+        rate("emulated-a100", "http", 400.0),
+        rate("emulated-a100", "grpc", 100.0, channel="shared"),
+        rate("emulated-rtx4080", "grpc", 900.0, channel="shared"),
+        rate("emulated-a100", "grpc", 390.0, channel="per-worker"),
+    ]
+    found = verdict("http-scales-better-emulated", *rows)
+    assert found["verdict"] == REPRODUCED and found["effect"] == pytest.approx(4.0)
+    assert verdict("http-scales-better", *rows)["verdict"] == NOT_MEASURED
+    assert verdict("shared-channel-contends-emulated", *rows)["effect"] == pytest.approx(3.9)

@@ -278,13 +278,15 @@ def ratio(
     at_most: float = math.inf,
     numerator_where: dict[str, Any] | None = None,
     denominator_where: dict[str, Any] | None = None,
+    same_engine: bool = False,
     **where: Any,
 ) -> Predicate:
     """Claim that `metric` of one backend is between `at_least` and `at_most` times that of another.
 
     Points are paired where they agree in `PAIR_KEYS`, except in columns that `numerator_where` and
-    `denominator_where` set apart; a backend compared with itself is also the same backend and channel. All pairs
-    must agree; otherwise the verdict is inconclusive and says so.
+    `denominator_where` set apart; a backend compared with itself is also the same backend and channel, and
+    `same_engine` pairs like with like where the patterns match several engines. All pairs must agree; otherwise
+    the verdict is inconclusive and says so.
     """
 
     def predicate(points: "pd.DataFrame", noise_floor: float) -> Outcome:
@@ -292,7 +294,7 @@ def ratio(
         if column is None:
             return Outcome(NOT_MEASURED, because=f"no point carries {_names(metric)}")
         apart = set(numerator_where or {}) | set(denominator_where or {})
-        itself = ("backend", "channel") if numerator == denominator else ()
+        itself = ("backend", "channel") if numerator == denominator else ("engine",) if same_engine else ()
         keys = [k for k in (*PAIR_KEYS, *itself) if k in points and k not in apart]
         top = select(points, numerator, **where, **(numerator_where or {}))
         bottom = select(points, denominator, **where, **(denominator_where or {}))

@@ -130,6 +130,71 @@ def _latency_row(point: "pd.Series") -> dict[str, Any]:
     }
 
 
+def protocol_claims(*, emulated: bool = False) -> list[Claim]:
+    """The claims about gRPC, on the real ONNX engine or on the emulated GPUs, where compute does not hide them."""
+    suffix, where = ("-emulated", " (emulated GPU)") if emulated else ("", "")
+    engine = "emulated-[a-z0-9-]+" if emulated else "onnx"
+    http, grpc = f"triton-{engine}-http-fp32", f"triton-{engine}-grpc-fp32"
+    return [
+        Claim(
+            f"grpc-slower-single{suffix}",
+            f"A single image takes longer over gRPC than over HTTP{where}.",
+            f"{EXEC}; {DEEP} §10",
+            ("step7_a100_onnx_grpc_b1", "step7_a100_onnx_http_b1"),
+            ratio(grpc, http, P50, same_engine=True, at_least=1, **LONE),
+            "step7_a100_onnx_grpc_b1 / step7_a100_onnx_http_b1",
+            "4 % at 30 iterations is below what the same measurement did between two sessions.",
+        ),
+        Claim(
+            f"grpc-faster-batch-32{suffix}",
+            f"In batches of 32, gRPC moves more images than HTTP{where}.",
+            f"{DEEP} §10",
+            ("step7_a100_onnx_grpc_b32_throughput", "step7_a100_onnx_http_b32_throughput"),
+            ratio(grpc, http, RATE, same_engine=True, at_least=1, batch=32, concurrency=1),
+            "step7_a100_onnx_grpc_b32_throughput / step7_a100_onnx_http_b32_throughput",
+            "On the RTX 4090 the same ratio is 1.02; header framing is nothing beside 19 MB.",
+        ),
+        Claim(
+            f"http-scales-better{suffix}",
+            f"With 16 requests in flight HTTP moves more images than gRPC{where}.",
+            f"{EXEC}; {DEEP} §10",
+            ("step7_a100_onnx_http_c16_throughput", "step7_a100_onnx_grpc_c16_throughput"),
+            ratio(
+                http,
+                grpc,
+                RATE,
+                same_engine=True,
+                at_least=1,
+                scenario="closed_loop",
+                batch=1,
+                concurrency=16,
+                denominator_where={"channel": "shared"},
+            ),
+            "step7_a100_onnx_http_c16_throughput / step7_a100_onnx_grpc_c16_throughput",
+            "Sixteen connections against one: the published client shared a single channel.",
+        ),
+        Claim(
+            f"shared-channel-contends{suffix}",
+            f"gRPC's loss under concurrency is the client's one shared channel: with a channel each it is gone{where}.",
+            f"{DEEP} §10",
+            (),
+            ratio(
+                grpc,
+                grpc,
+                RATE,
+                at_least=1,
+                scenario="closed_loop",
+                batch=1,
+                concurrency=(8, 16),
+                numerator_where={"channel": "per-worker"},
+                denominator_where={"channel": "shared"},
+            ),
+            "",
+            "Python's lock around gRPC limits many channels, too.",
+        ),
+    ]
+
+
 CLAIMS: list[Claim] = [
     # Top findings
     Claim(
@@ -424,61 +489,8 @@ CLAIMS: list[Claim] = [
         unit="images",
     ),
     # Step 7
-    Claim(
-        "grpc-slower-single",
-        "A single image takes longer over gRPC than over HTTP.",
-        f"{EXEC}; {DEEP} §10",
-        ("step7_a100_onnx_grpc_b1", "step7_a100_onnx_http_b1"),
-        ratio(ONNX_GRPC, ONNX_HTTP, P50, at_least=1, **LONE),
-        "step7_a100_onnx_grpc_b1 / step7_a100_onnx_http_b1",
-        "4 % at 30 iterations is below what the same measurement did between two sessions.",
-    ),
-    Claim(
-        "grpc-faster-batch-32",
-        "In batches of 32, gRPC moves more images than HTTP.",
-        f"{DEEP} §10",
-        ("step7_a100_onnx_grpc_b32_throughput", "step7_a100_onnx_http_b32_throughput"),
-        ratio(ONNX_GRPC, ONNX_HTTP, RATE, at_least=1, batch=32, concurrency=1),
-        "step7_a100_onnx_grpc_b32_throughput / step7_a100_onnx_http_b32_throughput",
-        "On the RTX 4090 the same ratio is 1.02; header framing is nothing beside 19 MB.",
-    ),
-    Claim(
-        "http-scales-better",
-        "With 16 requests in flight HTTP moves more images than gRPC.",
-        f"{EXEC}; {DEEP} §10",
-        ("step7_a100_onnx_http_c16_throughput", "step7_a100_onnx_grpc_c16_throughput"),
-        ratio(
-            ONNX_HTTP,
-            ONNX_GRPC,
-            RATE,
-            at_least=1,
-            scenario="closed_loop",
-            batch=1,
-            concurrency=16,
-            denominator_where={"channel": "shared"},
-        ),
-        "step7_a100_onnx_http_c16_throughput / step7_a100_onnx_grpc_c16_throughput",
-        "Sixteen connections against one: the published client shared a single channel.",
-    ),
-    Claim(
-        "shared-channel-contends",
-        "gRPC's loss under concurrency is the client's one shared channel: with a channel each it is gone.",
-        f"{DEEP} §10",
-        (),
-        ratio(
-            ONNX_GRPC,
-            ONNX_GRPC,
-            RATE,
-            at_least=1,
-            scenario="closed_loop",
-            batch=1,
-            concurrency=(8, 16),
-            numerator_where={"channel": "per-worker"},
-            denominator_where={"channel": "shared"},
-        ),
-        "",
-        "Python's lock around gRPC limits many channels, too.",
-    ),
+    *protocol_claims(),
+    *protocol_claims(emulated=True),
     Claim(
         "pytorch-leads-all",
         "Remotely, every Triton variant with tensors is 2.7 to 3.4 times slower than PyTorch for one image.",

@@ -1,0 +1,240 @@
+"""What the FastAPI service costs on top of the model: both in one run, taking turns.
+
+    python -m photodup.bench.service_bench
+
+Two ratios, so that the machine's speed cancels out:
+
+- latency: p50 of one 224-pixel JPEG over loopback ÷ p50 of the same work in process;
+- throughput: 8 single-image requests in flight ÷ the same 8 images as one batch in process.
+
+"The same work" is decode, resize, normalise and infer. Client, service and in-process model share the
+machine; on few cores the client's own work (about 1 ms a request) is in the numbers, against the service.
+"""
+
+import contextlib
+import io
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+LATENCY_GOAL = 1.10
+THROUGHPUT_GOAL = 0.95
+IN_FLIGHT = 8
+WEIGHTS = "random:0"  # no timing depends on the values
+
+
+def run(*, rounds: int = 10, calls: int = 8, url: str | None = None) -> dict:
+    """Measure both ratios.
+
+    Args:
+        rounds: times that service and in-process take turns, the first of each pair changing.
+        calls: requests per turn for latency, batches of 8 per turn for throughput.
+        url: a service with the weights `random:0` and batching on; by default one is started.
+
+    Returns:
+        `latency_ms_p50` and `throughput_images_per_s` of `service` and `in_process`, the two ratios, and
+        whether each goal is met.
+    """
+    from photodup.embedding.model import load_model
+
+    model = load_model(pretrained=WEIGHTS)
+    photos = _photos(IN_FLIGHT)
+    with contextlib.ExitStack() as stack:
+        url = url or stack.enter_context(_service())
+        _same_answers(url, model, photos)
+        latency = {"service": [], "in_process": []}
+        rates = {"service": [], "in_process": []}
+        sides = (
+            (
+                "service",
+                lambda: _service_latencies(url, photos, calls),
+                lambda: _service_rate(url, photos, calls),
+            ),
+            (
+                "in_process",
+                lambda: _model_latencies(model, photos, calls),
+                lambda: _model_rate(model, photos, calls),
+            ),
+        )
+        for number in range(-1, rounds):  # round -1 warms every path and is thrown away
+            for side, latencies, rate in sides if number % 2 else sides[::-1]:
+                found = latencies(), rate()
+                if number >= 0:
+                    latency[side] += found[0]
+                    rates[side].append(found[1])
+    p50 = {side: statistics.median(values) for side, values in latency.items()}
+    images = {side: statistics.median(values) for side, values in rates.items()}
+    result = {
+        "latency_ms_p50_service": p50["service"],
+        "latency_ms_p50_in_process": p50["in_process"],
+        "latency_ratio": p50["service"] / p50["in_process"],
+        "throughput_images_per_s_service": images["service"],
+        "throughput_images_per_s_in_process": images["in_process"],
+        "throughput_ratio": images["service"] / images["in_process"],
+        "n_requests": len(latency["service"]),
+        "n_rounds": rounds,
+        "cores": os.cpu_count(),
+    }
+    result["latency_goal_met"] = result["latency_ratio"] <= LATENCY_GOAL
+    result["throughput_goal_met"] = result["throughput_ratio"] >= THROUGHPUT_GOAL
+    return result
+
+
+def lines(result: dict) -> list[str]:
+    """Say the result in one line a ratio."""
+    return [
+        f"service p50 for one 224-px JPEG on loopback ÷ in process: {result['latency_ratio']:.3f} "
+        f"({result['latency_ms_p50_service']:.1f} / {result['latency_ms_p50_in_process']:.1f} ms, "
+        f"goal <= {LATENCY_GOAL}: {'met' if result['latency_goal_met'] else 'missed'})",
+        f"service throughput, {IN_FLIGHT} single-image requests in flight ÷ in-process batch {IN_FLIGHT}: "
+        f"{result['throughput_ratio']:.3f} ({result['throughput_images_per_s_service']:.2f} / "
+        f"{result['throughput_images_per_s_in_process']:.2f} images/s, "
+        f"goal >= {THROUGHPUT_GOAL}: {'met' if result['throughput_goal_met'] else 'missed'})",
+    ]
+
+
+def _photos(n: int) -> list[bytes]:
+    """Different 224-pixel JPEGs of 10 to 20 KB: smooth colour and some grain, like photographs."""
+    from PIL import Image
+
+    photos = []
+    for seed in range(n):
+        rng = np.random.default_rng(seed)
+        smooth = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((224, 224))
+        grain = np.asarray(smooth, np.int16) + rng.integers(-10, 11, (224, 224, 3))
+        buffer = io.BytesIO()
+        Image.fromarray(np.clip(grain, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+        photos.append(buffer.getvalue())
+    return photos
+
+
+@contextlib.contextmanager
+def _service() -> Iterator[str]:
+    """Start the service as it is by default, with random weights, on a free port."""
+    import httpx
+
+    from photodup.serving.ports import claim_ports
+
+    port = claim_ports("127.0.0.1", {"the FastAPI service": 0})["the FastAPI service"]
+    url = f"http://127.0.0.1:{port}"
+    env = dict(os.environ) | {"HOST": "127.0.0.1", "PORT": str(port), "MODEL_PRETRAINED": WEIGHTS}
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "photodup.serving.service"], env=env, stdout=log, stderr=log
+        )
+        try:
+            for _ in range(600):
+                with contextlib.suppress(httpx.HTTPError):
+                    if httpx.get(f"{url}/readyz").status_code == 200:
+                        break
+                if process.poll() is not None:
+                    log.seek(0)
+                    raise PhotodupError(f"The service did not start: {log.read()[-500:]}")
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _connection(url: str):
+    from photodup.bench.http import HttpConnection
+
+    return HttpConnection(url)
+
+
+def _multipart(connection, photo: bytes) -> tuple[bytes, bytes]:
+    start = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
+    body = start + photo + b"\r\n--b--\r\n"
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    return connection.head("POST", "/embed", len(body), headers), body
+
+
+def _embedding(answer: bytes) -> np.ndarray:
+    import json
+
+    return np.asarray(json.loads(answer)["embeddings"], np.float32)
+
+
+def _same_answers(url: str, model, photos: list[bytes]) -> None:
+    """Correctness before speed."""
+    connection = _connection(url)
+    for photo in photos:
+        found = _embedding(connection.request(*_multipart(connection, photo))[1])
+        if float((found * _embed(model, [photo])).sum()) < 0.9999:
+            raise PhotodupError(
+                f"The service at {url} runs other weights than {WEIGHTS}: start it with those."
+            )
+    connection.close()
+
+
+def _embed(model, photos: list[bytes]) -> np.ndarray:
+    from photodup.embedding.imaging import decode, to_uint8
+
+    return model.embed_pixels(np.stack([to_uint8(decode(photo)) for photo in photos]))
+
+
+def _service_latencies(url: str, photos: list[bytes], calls: int) -> list[float]:
+    connection = _connection(url)
+    requests = [_multipart(connection, photo) for photo in photos]
+    connection.request(*requests[0])  # connect and wake everything
+    found = []
+    for number in range(calls):
+        started = time.perf_counter()
+        _embedding(connection.request(*requests[number % len(requests)])[1])
+        found.append((time.perf_counter() - started) * 1000)
+    connection.close()
+    return found
+
+
+def _model_latencies(model, photos: list[bytes], calls: int) -> list[float]:
+    _embed(model, photos[:1])
+    found = []
+    for number in range(calls):
+        started = time.perf_counter()
+        _embed(model, [photos[number % len(photos)]])
+        found.append((time.perf_counter() - started) * 1000)
+    return found
+
+
+def _service_rate(url: str, photos: list[bytes], batches: int) -> float:
+    """Images per second of 8 clients that each send one image after the other."""
+    barrier = threading.Barrier(IN_FLIGHT + 1)
+
+    def client(photo: bytes) -> None:
+        connection = _connection(url)
+        request = _multipart(connection, photo)
+        connection.connect()
+        barrier.wait()
+        for _ in range(batches):
+            _embedding(connection.request(*request)[1])
+        connection.close()
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        clients = [pool.submit(client, photo) for photo in photos]
+        barrier.wait()
+        started = time.perf_counter()
+        for finished in clients:
+            finished.result()
+        return IN_FLIGHT * batches / (time.perf_counter() - started)
+
+
+def _model_rate(model, photos: list[bytes], batches: int) -> float:
+    started = time.perf_counter()
+    for _ in range(batches):
+        _embed(model, photos)
+    return len(photos) * batches / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    print("\n".join(lines(run())))

@@ -198,6 +198,14 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path) -> 
         pass
 
 
+def test_a_wrong_line_in_a_configuration_is_named_before_the_start(tmp_path: Path) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32"])
+    path = tmp_path / "openclip_vit_b32" / "config.pbtxt"
+    path.write_text(path.read_text().replace("max_batch_size", "max_batch"))
+    with pytest.raises(PhotodupError, match=r"openclip_vit_b32/config\.pbtxt.*line \d+.*max_batch"):
+        EmbeddedTriton(tmp_path, http_port=0, grpc_port=0, metrics_port=0).start()
+
+
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -104,8 +104,10 @@ def embedded_servers(
         wanted |= {"Triton metrics": triton_metrics_port}
     ports = claim_ports(host, wanted)  # before the minutes that an export may take
     if repository is None and models:
-        say("Exporting the model (kept for the next time)")
-        made = export_models(env)
+        made: dict = {"files": {}, "model_digest": "", "pretrained": ""}
+        if not all(name.startswith("emulated_") for name in models):  # those have no weights
+            say("Exporting the model (kept for the next time)")
+            made = export_models(env)
         repository = render_repository(
             "cpu-embedded",
             build_dir() / "triton" / "cpu-embedded",

@@ -72,7 +72,7 @@ class ServerProcess:
             with contextlib.suppress(OSError):
                 if is_ready():
                     if progress:
-                        progress(f"{self.name} is ready after {waited:.1f} s")
+                        progress(f"{self.name} is ready" + (f" after {waited:.1f} s" if waited > 0.1 else ""))
                     return waited
             if waited > timeout_s:
                 log = self.log_text()

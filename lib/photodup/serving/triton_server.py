@@ -21,6 +21,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
 from photodup.serving.ports import claim_ports
 from photodup.serving.process import ServerProcess
+from photodup.serving.triton_config import check_config, read_config
 
 _SHM_PREFIX = "photodup_"
 
@@ -163,6 +164,8 @@ class EmbeddedTriton:
                     f"Model {name} is not in {self.repository}: render it first (it has "
                     f"{', '.join(models_in(self.repository)) or 'no models'})."
                 )
+            # Triton says only that "all models" failed; this names the line.
+            check_config(read_config(self.repository / name / "config.pbtxt"), self.repository / name)
         ports = claim_ports(
             self.host,
             {

@@ -11,20 +11,19 @@ as ten.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from photodup.errors import PhotodupError
 from photodup.study.kube_curve import ServiceCurve
-from photodup.study.kube_hpa import Autoscaler, ControllerFlags, Decision, PodView
+from photodup.study.kube_hpa import Autoscaler, Decision, PodView
 from photodup.study.kube_manifests import Workload, fits
+from photodup.study.kube_pods import Cluster, Cohort, Kubelet
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from photodup.study.kube_manifests import Probe
 
 # Per-pod metrics an autoscaler may name, and what they are in the simulation.
 POD_METRICS = ("triton_queue_time_ms", "photodup_requests_in_flight")
@@ -42,61 +41,6 @@ class Load:
     requests: float = float("inf")
     from_s: float = 0.0
     until_s: float = float("inf")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What no manifest says: the machine and the delays around the autoscaler, in seconds.
-
-    Attributes:
-        node_cores: CPU that all pods share, and that their requests must fit in; unlimited by default.
-        pod_start_s: from creation to a running container: scheduling, image already there. Add the time a new
-            node takes where pods bring nodes.
-        start_s: from a running container to a server that would answer /readyz; the Deployment's annotation
-            by default.
-        metrics_resolution_s: how often metrics-server (or Prometheus) samples; 60 in old installations.
-        max_in_flight: requests a pod holds before it answers 503.
-        probes_share_inference: a probe waits behind the requests, as in a server that computes in its
-            event loop.
-    """
-
-    node_cores: float = float("inf")
-    pod_start_s: float = 2.0
-    start_s: float | None = None
-    metrics_resolution_s: float = 15.0
-    metrics_phase_s: float = 7.0
-    sync_phase_s: float = 4.0
-    max_in_flight: float = 256.0
-    probes_share_inference: bool = False
-    flags: ControllerFlags = field(default_factory=ControllerFlags)
-
-
-@dataclass
-class _Cohort:
-    """Pods created at the same moment."""
-
-    count: int
-    created_s: float
-    schedulable: bool = True
-    container_s: float | None = None  # when the container last started
-    loaded: float = 0.0  # seconds of start-up work done
-    started: bool = False  # the startup probe has passed
-    ready: bool = False
-    ready_changed_s: float = 0.0
-    in_flight: float = 0.0
-    failures: int = 0  # of the readiness probe, in a row
-    deaths: int = 0  # of the liveness probe, in a row
-    restarts: int = 0
-    terminating_s: float | None = None
-    cpu_s: float = 0.0  # since the last sample
-    queue_s: float = 0.0  # waiting of the arrivals since the last sample, summed
-    arrivals: float = 0.0
-    values: dict[str, float] = field(default_factory=dict)
-    sampled_s: float = 0.0
-
-    @property
-    def active(self) -> bool:
-        return self.terminating_s is None
 
 
 @dataclass(frozen=True)
@@ -161,22 +105,18 @@ class _Simulation:
         dt_s: float,
         replicas: int | None,
     ) -> None:
-        if workload.readiness is None:
-            raise PhotodupError(f"{workload.name} has no readinessProbe: give it one before simulating.")
-        start_s = cluster.start_s if cluster.start_s is not None else workload.start_s
-        if start_s is None:
-            raise PhotodupError(f"{workload.name} says nowhere how long it starts: give start_s.")
         for metric in workload.hpa["metrics"]:
             name = metric.get("resource", metric.get("pods", {}).get("metric", {})).get("name")
             if name != "cpu" and name not in POD_METRICS:
                 raise PhotodupError(f"Metric {name!r} is not simulated: use cpu, {' or '.join(POD_METRICS)}.")
         self.workload, self.curve, self.load, self.cluster = workload, curve, load, cluster
-        self.readiness, self.start_s, self.dt = workload.readiness, start_s, dt_s
+        self.dt = dt_s
+        self.kubelet = Kubelet(workload, curve, cluster, dt_s)
         self.hpa = Autoscaler(workload.hpa, workload.requests, cluster.flags)
         self.replicas = replicas or max(workload.replicas, self.hpa.min)
         warm = -3600.0
-        self.cohorts = [_Cohort(self.replicas, warm, True, warm, start_s, True, True, warm)]
-        self.events: list[tuple[float, str]] = []
+        self.cohorts = [Cohort(self.replicas, warm, True, warm, self.kubelet.start_s, True, True, warm)]
+        self.events = self.kubelet.events
         self.answered, self.refused_creation = 0.0, 0
 
     def run(self, duration_s: float) -> Outcome:
@@ -245,7 +185,7 @@ class _Simulation:
                 )
                 self.refused_creation = self.replicas
             if min(room, wanted):
-                self.cohorts.append(_Cohort(min(room, wanted), now, schedulable=False))
+                self.cohorts.append(Cohort(min(room, wanted), now, schedulable=False))
         self._schedule(now)
         self._merge(now)
 
@@ -257,7 +197,7 @@ class _Simulation:
                 c.count if not request or free == float("inf") else min(c.count, max(0, fits(free, request)))
             )
             if room < c.count:
-                self.cohorts.append(_Cohort(c.count - room, c.created_s, schedulable=False))
+                self.cohorts.append(Cohort(c.count - room, c.created_s, schedulable=False))
                 c.count = room
             c.schedulable, free = room > 0, free - room * request
         self.cohorts = [c for c in self.cohorts if c.count]
@@ -269,10 +209,10 @@ class _Simulation:
             n -= take
             if take:
                 c.count -= take
-                gone = _Cohort(**{**vars(c), "count": take, "terminating_s": now, "values": {}})
+                gone = Cohort(**{**vars(c), "count": take, "terminating_s": now, "values": {}})
                 self.cohorts.append(gone)
 
-    def _gone(self, c: _Cohort, now: float) -> bool:
+    def _gone(self, c: Cohort, now: float) -> bool:
         if c.active:
             return False
         age = now - c.terminating_s
@@ -298,8 +238,7 @@ class _Simulation:
         dt, curve = self.dt, self.curve
         routed = [c for c in self.cohorts if c.active and c.ready]
         ready = sum(c.count for c in routed)
-        limit = self.workload.limits.get("cpu", float("inf"))
-        busy = {id(c): self._cores(c, limit) for c in self.cohorts}
+        busy = {id(c): self.kubelet.cores(c) for c in self.cohorts}
         demand = sum(c.count * busy[id(c)] for c in self.cohorts)
         speed = min(1.0, self.cluster.node_cores / demand) if demand else 1.0
         arrived = served = refused = unrouted = waiting = 0.0
@@ -323,10 +262,10 @@ class _Simulation:
             latency = curve.latency_s(c.in_flight) / speed
             arrived, served = arrived + share * c.count, served + done * c.count
             waiting += share * c.count * latency
-            c.cpu_s += dt * speed * self._cores(c, limit)
+            c.cpu_s += dt * speed * self.kubelet.cores(c)
             c.queue_s += share * max(0.0, latency - curve.unloaded_s)
             c.arrivals += share
-            refused += c.count * self._live(c, now, latency, speed)
+            refused += c.count * self.kubelet.live(c, now, latency, speed)
         self.answered += served
         active = [c for c in self.cohorts if c.active]
         sampled = [c for c in active if "cpu" in c.values]
@@ -350,62 +289,6 @@ class _Simulation:
             "cpu_percent_of_request": 100 * usage,
             "restarts": sum(c.count * c.restarts for c in active),
         }
-
-    def _cores(self, c: _Cohort, limit: float) -> float:
-        if c.container_s is None:
-            return 0.0
-        return min(
-            limit, self.curve.cpu_cores[-1] if c.loaded < self.start_s else self.curve.cores(c.in_flight)
-        )
-
-    def _live(self, c: _Cohort, now: float, latency_s: float, speed: float) -> float:
-        """Move a cohort through its life; return the requests in flight that a restart lost, per pod."""
-        if not c.active or not c.schedulable:
-            return 0.0
-        if c.container_s is None:
-            backoff = min(300.0, 10.0 * 2 ** (c.restarts - 1)) if c.restarts else 0.0
-            if (
-                now + self.dt >= c.ready_changed_s + backoff
-                and now + self.dt >= c.created_s + self.cluster.pod_start_s
-            ):
-                c.container_s = now + self.dt
-            return 0.0
-        age = now + self.dt - c.container_s
-        c.loaded += self.dt * speed
-        up = c.loaded >= self.start_s
-        answer_s = latency_s if up and self.cluster.probes_share_inference else 0.0
-        if not c.started:
-            guard = self.workload.startup
-            if guard is None or (up and self._probed(guard, age)):
-                c.started = True
-            elif age > guard.budget_s:
-                return self._restart(c, now)
-        if not c.started:
-            return 0.0
-        if self._probed(self.readiness, age):
-            ok = up and answer_s <= self.readiness.timeout_s
-            c.failures = 0 if ok else c.failures + 1
-            if ok != c.ready and (ok or c.failures >= self.readiness.failure_threshold):
-                c.ready, c.ready_changed_s = ok, now + self.dt
-        live = self.workload.liveness
-        if live is not None and self._probed(live, age):
-            c.deaths = 0 if up and answer_s <= live.timeout_s else c.deaths + 1
-            if c.deaths >= live.failure_threshold:
-                return self._restart(c, now)
-        return 0.0
-
-    def _restart(self, c: _Cohort, now: float) -> float:
-        lost, c.in_flight = c.in_flight, 0.0
-        c.container_s, c.loaded, c.started, c.ready = None, 0.0, False, False
-        c.failures = c.deaths = 0
-        c.ready_changed_s, c.restarts, c.values = now, c.restarts + 1, {}
-        self.events.append((now, f"Killing {c.count} pods failed their probe and are restarted"))
-        return lost
-
-    def _probed(self, probe: Probe, age_s: float) -> bool:
-        """Say whether a probe runs in the step that ends at this age of the container."""
-        since = age_s - probe.initial_delay_s
-        return since >= 0 and since // probe.period_s > (since - self.dt) // probe.period_s
 
 
 def _tick(now: float, dt: float, period: float, phase: float) -> bool:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from photodup.bench import scaling, stats
 from scipy import stats as distributions
+
+from photodup.bench import scaling, stats
 
 
 def sample(n, *, mean_ms=10.0, sd_ms=0.5, concurrency=1, seed=0):

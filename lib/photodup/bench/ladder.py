@@ -18,6 +18,7 @@ from photodup.bench.tcp import ByteSink, request_info, send_to_sink, tcp_info
 
 LARGE_BYTES = 1_000_000
 WARM_UP_SENDS = 4  # slow start doubles the window only as far as it is used: one request is not enough
+WARM_UP_SENDS_LARGE = 2
 ATTEMPTS = 3  # per wanted request
 
 
@@ -105,7 +106,7 @@ def measure_ladder(
                 rows.append(row := _Row(link, size, "new", times))
                 while row.open:
                     row.take(lambda payload=payload: on_new(payload))
-            for _ in range(WARM_UP_SENDS):
+            for _ in range(WARM_UP_SENDS_LARGE if size > LARGE_BYTES else WARM_UP_SENDS):
                 send_to_sink(kept[size], payload)
             if "warm" in connections:
                 rows.append(row := _Row(link, size, "warm", times))

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.study import claims, published
-from photodup.study.claims import CONTRADICTED, INCONCLUSIVE, NOT_MEASURED, REPRODUCED, Claim, judge, ratio
+from photodup.study import claims, predicates, published
+from photodup.study.claims import Claim, judge
 from photodup.study.claims_list import CLAIMS
+from photodup.study.predicates import CONTRADICTED, INCONCLUSIVE, NOT_MEASURED, REPRODUCED, ratio
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 
@@ -229,8 +230,10 @@ def test_a_verdict_never_contradicts_its_mirror(centre, width, floor, bounds):
     low, high = centre / width, centre * width
     at_least, at_most = bounds
     mirrored = (0.0 if at_most == math.inf else 1 / at_most, math.inf if at_least == 0 else 1 / at_least)
-    one = claims.verdict_of(low, high, at_least=at_least, at_most=at_most, noise_floor=floor)
-    two = claims.verdict_of(1 / high, 1 / low, at_least=mirrored[0], at_most=mirrored[1], noise_floor=floor)
+    one = predicates.verdict_of(low, high, at_least=at_least, at_most=at_most, noise_floor=floor)
+    two = predicates.verdict_of(
+        1 / high, 1 / low, at_least=mirrored[0], at_most=mirrored[1], noise_floor=floor
+    )
     edges = [
         abs(math.log(x / (b * math.exp(s * floor))))
         for x in (low, high)
@@ -252,11 +255,11 @@ def test_a_verdict_never_contradicts_its_mirror(centre, width, floor, bounds):
     ],
 )
 def test_links_are_read_from_their_label(link, rtt, remote):
-    assert claims.link_rtt_ms(link) == rtt and claims.remote(link) is remote
+    assert predicates.link_rtt_ms(link) == rtt and predicates.remote(link) is remote
 
 
 def test_an_unknown_link_is_not_taken_for_a_wide_area_one():
-    assert math.isnan(claims.link_rtt_ms("moon")) and not claims.remote("moon")
+    assert math.isnan(predicates.link_rtt_ms("moon")) and not predicates.remote("moon")
 
 
 def test_the_noise_floor_is_the_run_s_own_where_it_has_one():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
-from photodup.study.claims import is_main, link_rtt_ms
+from photodup.study.predicates import is_main, link_rtt_ms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -89,6 +89,7 @@ def report_lines(run: str | None = None, documents: Path | None = None) -> Itera
 def _run_lines(run: str) -> Iterator[str]:
     from photodup.study import claims
     from photodup.study.claims_list import CLAIMS
+    from photodup.study.predicates import NOT_MEASURED
 
     directory = project_root() / "results" / run
     if not (directory / "records").is_dir():
@@ -96,7 +97,7 @@ def _run_lines(run: str) -> Iterator[str]:
     points = claims.load_evidence(directory)
     floor, source = claims.noise_floor_of(points)
     judged = claims.judge(CLAIMS, points, floor, run=run)
-    for _, row in judged[judged["verdict"] != claims.NOT_MEASURED].iterrows():
+    for _, row in judged[judged["verdict"] != NOT_MEASURED].iterrows():
         where = f" [{row['link']}]" if row["link"] else ""
         yield f"{row['verdict']:13} {row['claim']}{where}: published {row['published']}, here {row['here']}"
     tally = ", ".join(f"{n} {word}" for word, n in claims.counts(judged).items())

@@ -5,12 +5,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench import latency_model
-from photodup.study.claims import (
+from photodup.study.claims import Claim
+from photodup.study.predicates import (
     CONTRADICTED,
     INCONCLUSIVE,
     NOT_MEASURED,
     REPRODUCED,
-    Claim,
     Outcome,
     Predicate,
     bound,

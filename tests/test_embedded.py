@@ -8,8 +8,10 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
-from triton_fixture import needs_triton, scratch, tiny_triton
+from PIL import Image
+from triton_fixture import infer, needs_triton, scratch, tiny_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving.embedded import embedded_servers, export_models
@@ -93,3 +95,32 @@ def test_an_export_that_cannot_be_made_is_one_sentence() -> None:
 def _open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tmp_path) -> None:
+    """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
+    from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
+    from photodup.embedding.model import load_model
+    from photodup.serving.triton import EmbeddedTriton, render_repository
+
+    data = pytest.importorskip("skimage.data")
+    photos = [to_jpeg(Image.fromarray(picture), 90) for picture in (data.astronaut(), data.coffee())]
+    pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
+    sent = {
+        "openclip_vit_b32": normalize(pixels),
+        "openclip_vit_b32_fp16": normalize(pixels).astype(np.float16),
+        "openclip_vit_b32_uint8": pixels,
+        "openclip_vit_b32_jpeg": np.array([[photo] for photo in photos], dtype=object),
+    }
+    made = export_models()
+    reference = load_model().embed(normalize(pixels))
+    render_repository(
+        "cpu-embedded", tmp_path, made["files"], models=list(sent), model_digest=made["model_digest"]
+    )
+    with EmbeddedTriton(tmp_path, list(sent), http_port=0, grpc_port=0, metrics_port=0) as server:
+        for model, array in sent.items():
+            for protocol in ("http", "grpc"):
+                answer = infer(server, model, array, protocol)
+                assert np.linalg.norm(answer - reference, axis=1).max() < 1e-3, (model, protocol)
+                assert np.linalg.norm(answer - reference[::-1], axis=1).max() > 1e-3  # the photos do differ

@@ -34,6 +34,7 @@ GOOD = {
         ("triton-onnx-http-fp32", "openclip_vit_b32"),
         ("triton-onnx-grpc-uint8", "openclip_vit_b32_uint8"),
         ("triton-onnx-http-jpeg", "openclip_vit_b32_jpeg"),
+        ("triton-onnx-http-json", "openclip_vit_b32"),
         ("triton-openvino-grpc-fp32", "openclip_vit_b32_openvino"),
         ("triton-trt-http-fp32", "openclip_vit_b32_trt"),
         ("triton-emulated-a100-grpc-fp32", "emulated_a100"),
@@ -45,7 +46,7 @@ def test_a_backend_name_gives_the_model(name: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["triton", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-http-json", ""]
+    "name", ["triton", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-grpc-json", ""]
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(PhotodupError, match="names no backend"):

@@ -15,7 +15,7 @@ WIRES = ("fp32", "fp16", "uint8", "jpeg")
 _NAME = re.compile(
     r"(?P<server>pytorch)-(?P<protocol>http)-(?P<wire>jpeg|base64)"
     r"|(?P<server_>triton)-(?P<engine>onnx|trt|openvino|emulated-[a-z0-9]+)"
-    r"-(?P<protocol_>http|grpc)-(?P<wire_>fp32|fp16|uint8|jpeg)"
+    r"-(?:(?P<protocol_>http|grpc)-(?P<wire_>fp32|fp16|uint8|jpeg)|(?P<json_>http-json))"
 )
 
 
@@ -33,7 +33,7 @@ class BackendName:
         """Triton's name for the model: engine and wire together choose it."""
         if self.server != "triton":
             return ""
-        suffix = "" if self.wire == "fp32" else f"_{self.wire}"
+        suffix = "" if self.wire in ("fp32", "json") else f"_{self.wire}"  # json: fp32 as decimal text
         if self.engine.startswith("emulated-"):
             return self.engine.replace("-", "_") + suffix
         if self.engine != "onnx":
@@ -51,11 +51,13 @@ def parse_backend(name: str) -> BackendName:
     if not match:
         raise PhotodupError(
             f"{name!r} names no backend: use pytorch-http-jpeg, pytorch-http-base64 or "
-            "triton-<onnx|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg>."
+            "triton-<onnx|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg> (or http-json)."
         )
     part = match.groupdict()
     if part["server"]:
         return BackendName("pytorch", "pytorch", part["protocol"], part["wire"])
+    if part["json_"]:
+        return BackendName("triton", part["engine"], "http", "json")
     return BackendName("triton", part["engine"], part["protocol_"], part["wire_"])
 
 

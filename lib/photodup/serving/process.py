@@ -25,6 +25,7 @@ class ServerProcess:
     ) -> None:
         self.name, self.log_path = name, log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
+        _prune(log_path.parent)
         with open(log_path, "wb") as log:
             self._process = subprocess.Popen(
                 # -I: the supervisor uses the standard library alone, whatever is on the path.
@@ -99,6 +100,13 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _prune(folder: Path, keep: int = 40) -> None:
+    """Delete the oldest logs: servers on free ports leave a new name every time."""
+    with contextlib.suppress(OSError):  # another process prunes as well
+        for old in sorted(folder.glob("*-*.log"), key=lambda path: path.stat().st_mtime)[:-keep]:
+            old.unlink(missing_ok=True)
 
 
 def last_error(log: str) -> str:

@@ -233,7 +233,9 @@ def _start_embedded(stack: ExitStack, directory: Path) -> Path:
     from photodup.serving.embedded import MODELS, embedded_servers
     from photodup.serving.endpoints import save_endpoints
 
-    running = stack.enter_context(embedded_servers(models=(*MODELS, *EMULATED)))
+    free = dict.fromkeys(("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0)
+    print("Starting FastAPI and Triton on this machine", flush=True)
+    running = stack.enter_context(embedded_servers(models=(*MODELS, *EMULATED), **free))
     path = project_root() / "build" / f"endpoints-{directory.name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     save_endpoints(running, path)

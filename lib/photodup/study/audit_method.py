@@ -24,10 +24,8 @@ def pods_against_quota(rows: "pd.DataFrame") -> Finding:
     desired = math.ceil(v("k8s_replicas") * load / (v("k8s_hpa_target") / 100))
     sentence = (
         f"{wanted:.0f} pods of {limit:g} CPU need {wanted * limit:g} CPU of limits where the quota has "
-        f"{quota:g}, so at "
-        f"most {admitted} run; 'New size' is the wish, and at {load:.0%} of the request the autoscaler's "
-        "rule already "
-        f"wishes for {desired}."
+        f"{quota:g}, so at most {admitted} run; 'New size' is the wish, and at {load:.0%} of the request "
+        f"the autoscaler's rule already wishes for {desired}."
     )
     table = frame_of(
         "pods, cpu_limits, quota, admitted",
@@ -45,8 +43,7 @@ def protective_probe(rows: "pd.DataFrame", *, pods: int = 2, unready: int = 1) -
     per_pod = pods / (pods - unready) if pods > unready else math.inf
     sentence = (
         f"With {unready} of {pods} busy pods not ready the wish falls from {all_ready} to {some} pods, and "
-        "each pod left "
-        f"gets {per_pod:g} times its share of the requests."
+        f"each pod left gets {per_pod:g} times its share of the requests."
     )
     table = frame_of(
         "ready, desired_pods, load_on_each_ready_pod",
@@ -57,7 +54,7 @@ def protective_probe(rows: "pd.DataFrame", *, pods: int = 2, unready: int = 1) -
 
 
 def repeat_spread(rows: "pd.DataFrame") -> Finding:
-    """E14. An effect must exceed what measurements of its own kind do from one session to the next."""
+    """E14. An effect must exceed what measurements of its own kind do from one step to the next."""
     v = value_of(rows)
     repeats = {
         "batch 1": [
@@ -85,7 +82,7 @@ def repeat_spread(rows: "pd.DataFrame") -> Finding:
     table = [(name, v(a) / v(b), kind, spread[kind]) for name, a, b, kind in effects]
     below = [row[0] for row in table if row[1] < row[3]]
     sentence = (
-        f"From step 6A to step 7 the same measurement on the same kind of GPU moved by up to "
+        "From step 6A to step 7 the same measurement on the same kind of GPU moved by up to "
         f"{spread['batch 1']:.1f} times at batch 1 and {spread['batch 32']:.1f} times at batch 32; "
         f"{len(below)} of {len(table)} effects are smaller than that ({'; '.join(below) or 'none'})."
     )
@@ -108,10 +105,9 @@ def json_factor(rows: "pd.DataFrame", *, fastest_copy_gb_per_s: float = 40.0) ->
     impossible = [row[0] for row in table if row[3] > fastest_copy_gb_per_s]
     sentence = (
         f"JSON costs {table[0][1]:.0f} ms of CPU per image and {growth:.1f} times the bytes; the factor "
-        f"{table[0][2]:,.0f} "
-        f"rests on {table[0][3]:.0f} GB/s, a pointer handed over rather than bytes written. The JSON "
-        "session moved "
-        f"{json_rate:.1f} MB/s and the binary one {binary_rate:.1f}: the path differed too."
+        f"{table[0][2]:,.0f} rests on {table[0][3]:.0f} GB/s, a pointer handed over rather than bytes "
+        f"written. The JSON run moved {json_rate:.1f} MB/s and the binary one {binary_rate:.1f}: the path "
+        "differed too."
     )
     frame = frame_of("batch, json_ms_per_image, printed_factor, binary_gb_per_s", table)
     claim = "JSON serialisation is 1,058 to 4,799 times slower, and it was the bottleneck"
@@ -133,10 +129,9 @@ def laptop_against_gpu(
     gpu = v("offer_a100_price") / 3600 / v("step7_a100_pytorch_c16_throughput") * 1000
     sentence = (
         f"The latency ratio {v('step8_p50') / v('step7_a100_pytorch_b1'):.0f} sets a loaded local cluster "
-        "against one "
-        f"request at a time over the internet, and the throughput is a third workload; at {laptop_watts:g} "
-        "W and "
-        f"{usd_per_kwh:g} USD per kWh the laptop's 1,000 images cost {laptop:.5f} USD against {gpu:.5f}."
+        "against one request at a time over the internet, and the throughput is a third workload; at "
+        f"{laptop_watts:g} W and {usd_per_kwh:g} USD per kWh the laptop's 1,000 images cost {laptop:.5f} "
+        f"USD against {gpu:.5f}."
     )
     table = frame_of(
         "side, network, in_flight, usd_per_1000_images",
@@ -164,9 +159,8 @@ def payload_is_a_crop(
     ]
     sentence = (
         f"The printed sizes differ {printed:.0f} times, but the small one is a crop that the client has "
-        "already resized "
-        f"and compressed again; a photograph as it is saves {table[2][2]:.1f} times, and base64 adds a "
-        "third."
+        f"already resized and compressed again; a photograph as it is saves {table[2][2]:.1f} times, and "
+        "base64 adds a third."
     )
     frame = frame_of("wire, bytes_per_image, smaller_than_fp32", table)
     claim = "A photograph is 10 KB on the wire where the tensor is 602 KB"
@@ -191,9 +185,8 @@ def connection_policy(
     published = v("step6a_a100_onnx_b1") / v("step6a_a100_pytorch_b1")
     sentence = (
         f"At {rtt_ms:g} ms the same two payloads are {min(ratios.values()):.1f} to "
-        f"{max(ratios.values()):.1f} times apart "
-        f"depending on the connection alone; {published:.1f} was published without saying which each "
-        "client used."
+        f"{max(ratios.values()):.1f} times apart depending on the connection alone; {published:.1f} was "
+        "published without saying which each client used."
     )
     frame = frame_of("connection, jpeg_ms, fp32_ms, ratio", table)
     return Finding("E18", "The comparison isolates the payload", spread - 1 <= tolerance, sentence, frame)
@@ -214,10 +207,8 @@ def batch_scaling(rows: "pd.DataFrame") -> Finding:
     ]
     sentence = (
         f"A batch of 32 takes {table[-1][2]:.1f} times as long as one image, so batching gains "
-        f"{table[-1][3]:.2f} times "
-        "the throughput; the printed 'efficiency' is an image's cost in the batch, "
-        f"{table[-1][2] / 32:.0%} of its cost "
-        f"alone, and a smaller number would have been better."
+        f"{table[-1][3]:.2f} times the throughput; the printed 'efficiency' is an image's cost in the "
+        f"batch, {table[-1][2] / 32:.0%} of its cost alone, and a smaller number would have been better."
     )
     frame = frame_of("batch, latency_ms, latency_growth, throughput_gain", table)
     return Finding(
@@ -253,8 +244,7 @@ def same_ordering(rows: "pd.DataFrame") -> Finding:
     gap = v("step7_rtx4090_onnx_http_b1") / v("step7_rtx4090_trt_http_b1") - 1
     sentence = (
         f"The stated ordering holds in {agree} of {len(table)} cases; on the RTX 4090 the last two are "
-        f"{gap:.1%} apart in "
-        "latency, and under load or in batches the ordering changes."
+        f"{gap:.1%} apart in latency, and under load or in batches the ordering changes."
     )
     frame = frame_of("quantity, gpu, best_to_worst", table)
     claim = "Both GPUs order the backends alike: PyTorch, TensorRT HTTP, ONNX HTTP"

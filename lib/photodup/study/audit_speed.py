@@ -46,14 +46,11 @@ def bandwidth_or_round_trips(
     first, last = table[0], table[-1]
     sentence = (
         f"The link carried {link / 1e6:.1f} MB/s over sixteen connections, at which the tensor takes "
-        f"{FP32_BYTES / link * 1000:.0f} ms, not "
-        f"{v('step6a_transfer_claim'):.0f} or more. At {rtt_ms:g} ms of round trip the link's rate "
-        f"predicts {first[3]:.0f} ms and "
-        f"the round trips {first[5]:.0f} ms where step 6A measured {first[2]:.1f}. In step 7 one "
-        "connection carried only "
+        f"{FP32_BYTES / link * 1000:.0f} ms, not {v('step6a_transfer_claim'):.0f} or more. At {rtt_ms:g} "
+        f"ms of round trip the link's rate predicts {first[3]:.0f} ms and the round trips {first[5]:.0f} "
+        f"ms where step 6A measured {first[2]:.1f}. In step 7 one connection carried only "
         f"{one['7_a100_onnx_http'] / 1e6:.1f} MB/s, which alone would give {last[4]:.0f} of its "
-        f"{last[2]:.1f} ms: then the limit is one connection's, "
-        "and still not the link's."
+        f"{last[2]:.1f} ms: then the limit is one connection's, and still not the link's."
     )
     columns = "row, bytes, published_ms, link_rate_gives_ms, one_connection_gives_ms, round_trips_give_ms"
     stands = max(misses["bytes"]) < max(misses["rounds"])
@@ -76,9 +73,9 @@ def inherent_slowness(rows: "pd.DataFrame", *, plausible_share: float = 0.05) ->
     ]
     tflops = roofline.achieved_tflops(32 / latency[-1] * 1000)
     sentence = (
-        f"Batch 32 ran at {tflops:.3f} TFLOP/s, {shares[-1]:.2%} of the GPU's FP32 peak, and the latency is "
-        f"{intercept:.0f} ms plus the bytes at {1e-3 / slope:.2f} MB/s (R² {explained:.3f}): the path was "
-        "timed."
+        f"Batch 32 ran at {tflops:.3f} TFLOP/s, {shares[-1]:.2%} of the GPU's FP32 peak, and the latency "
+        f"is {intercept:.0f} ms plus the bytes at {1e-3 / slope:.2f} MB/s (R² {explained:.3f}): the path "
+        "was timed."
     )
     frame = frame_of(
         "batch, payload_bytes, latency_ms, fitted_ms, share_of_fp32_peak",
@@ -107,9 +104,8 @@ def compute_advantage(rows: "pd.DataFrame") -> Finding:
     )
     sentence = (
         f"GPU against GPU the estimate gives {low / gpu:.1f} to {high / gpu:.1f}; {client / gpu:.1f} comes "
-        "out when "
-        "PyTorch's client latency is divided by Triton's GPU time, and PyTorch's GPU time was never "
-        "measured."
+        "out when PyTorch's client latency is divided by Triton's GPU time, and PyTorch's GPU time was "
+        "never measured."
     )
     return Finding("E3", "Triton computes 12.8× faster", low / gpu <= 12.8 <= high / gpu, sentence, frame)
 
@@ -126,10 +122,8 @@ def architecture_decides(rows: "pd.DataFrame") -> Finding:
     polluted = pairs[2][2] / pairs[1][2]
     sentence = (
         f"On the A100, {table[0][3]} wins in step 6A ({pairs[0][1]:g} against {pairs[0][2]:g} ms) and "
-        f"{table[1][3]} "
-        f"in step 7 ({pairs[1][1]:g} against {pairs[1][2]:g} ms); the same engine read {polluted:.0f} "
-        "times higher "
-        "over HTTP, because the counter's mean includes engine builds."
+        f"{table[1][3]} in step 7 ({pairs[1][1]:g} against {pairs[1][2]:g} ms); the same engine read "
+        f"{polluted:.0f} times higher over HTTP, because the counter's mean includes engine builds."
     )
     frame = frame_of("step, onnx_gpu_ms, trt_gpu_ms, winner", table)
     stands = len({row[3] for row in table[:2]}) == 1 and polluted < 2
@@ -148,10 +142,9 @@ def multi_gpu_scaling(rows: "pd.DataFrame") -> Finding:
     sentence = (
         f"The ratio {four['value'] / one['value']:.2f} divides batch {four['batch']:g} at concurrency "
         f"{four['concurrency']:g} by batch {one['batch']:g} at concurrency {one['concurrency']:g}; by the "
-        "study's "
-        f"counters four GPUs can do {capacity:.0f} images/s and were {four['value'] / capacity:.0%} busy, "
-        "while the "
-        f"client sent {mbit:.0f} Mb/s, next to {other:.0f} Mb/s to the single A100."
+        f"study's counters four GPUs can do {capacity:.0f} images/s and were "
+        f"{four['value'] / capacity:.0%} busy, while the client sent {mbit:.0f} Mb/s, next to {other:.0f} "
+        "Mb/s to the single A100."
     )
     frame = frame_of(
         "gpus, scenario, batch, concurrency, images_per_s, mbit_per_s",
@@ -181,13 +174,10 @@ def littles_law(rows: "pd.DataFrame", *, tolerance: float = 0.25) -> Finding:
     off = [row for row in table if abs(row[4] - 1) > tolerance]
     sentence = (
         f"{len(off)} of {len(table)} levels have a mean latency more than {tolerance:.0%} away from the "
-        "median, up to "
-        f"{max(r[4] for r in table):.1f} times it: a heavy tail, or fewer requests in flight than stated. "
-        "About "
-        f"{per_level:.0f} requests per level are {per_level / LEVELS[-1]:.1f} rounds at concurrency "
-        f"{LEVELS[-1]}, and "
-        f"{v('step6b_requests') / v('step6b_executions'):.2f} images per execution is all the batching "
-        "there was."
+        f"median, up to {max(r[4] for r in table):.1f} times it: a heavy tail, or fewer requests in flight "
+        f"than stated. About {per_level:.0f} requests per level are {per_level / LEVELS[-1]:.1f} rounds at "
+        f"concurrency {LEVELS[-1]}, and {v('step6b_requests') / v('step6b_executions'):.2f} images per "
+        "execution is all the batching there was."
     )
     frame = frame_of("concurrency, images_per_s, p50_ms, mean_by_littles_law_ms, mean_over_p50", table)
     return Finding(
@@ -211,8 +201,7 @@ def queue_delay(rows: "pd.DataFrame", *, delay_ms: float | None = None, toleranc
     near = [name for name, ms in overheads.items() if abs(ms - delay) <= tolerance_ms]
     sentence = (
         f"{len(near)} of {len(overheads)} reported overheads lie within {tolerance_ms:g} ms of the "
-        f"{delay:g} ms that the "
-        "configuration tells the batcher to wait."
+        f"{delay:g} ms that the configuration tells the batcher to wait."
     )
     frame = frame_of(
         "where, overhead_ms, minus_delay_ms", [(n, ms, ms - delay) for n, ms in overheads.items()]
@@ -227,9 +216,8 @@ def cuda_graphs(rows: "pd.DataFrame") -> Finding:
         [("optimization.cuda.graphs", "TensorRT engine plans only", "onnxruntime")],
     )
     sentence = (
-        "Triton's model configuration documents the setting as recognised by the TensorRT backend only, so "
-        "it did "
-        "nothing for an ONNX model (triton-inference-server/common, protobuf/model_config.proto)."
+        "Triton's model configuration documents the setting as recognised by the TensorRT backend only, "
+        "so it did nothing for an ONNX model (triton-inference-server/common, protobuf/model_config.proto)."
     )
     return Finding("E8", "CUDA graphs were enabled for the ONNX model", None, sentence, frame)
 
@@ -246,8 +234,7 @@ def concurrency_tie(rows: "pd.DataFrame", *, tolerance: float = 0.05) -> Finding
     explained = abs(pytorch / wall - 1) <= tolerance
     sentence = (
         f"PyTorch's own batches cost {slope:.1f} ms per image, a ceiling of {wall:.1f} images/s where "
-        f"{pytorch:g} was "
-        f"measured; Triton's {triton:g} images/s are {uplink:.0f} Mb/s of tensors. "
+        f"{pytorch:g} was measured; Triton's {triton:g} images/s are {uplink:.0f} Mb/s of tensors. "
         + (
             "Two walls, not batching, explain the tie."
             if explained

@@ -143,7 +143,7 @@ def protocol_claims(*, emulated: bool = False) -> list[Claim]:
             ("step7_a100_onnx_grpc_b1", "step7_a100_onnx_http_b1"),
             ratio(grpc, http, P50, same_engine=True, at_least=1, **LONE),
             "step7_a100_onnx_grpc_b1 / step7_a100_onnx_http_b1",
-            "4 % at 30 iterations is below what the same measurement did between two sessions.",
+            "4 % at 30 iterations is below what the same measurement did between two steps.",
         ),
         Claim(
             f"grpc-faster-batch-32{suffix}",
@@ -213,7 +213,7 @@ CLAIMS: list[Claim] = [
         ("step4_json_b32_mean", "step5a_triton_b32_mean"),
         ratio(ONNX_JSON, ONNX_HTTP, MEAN, at_least=1, batch=32, concurrency=1),
         "step4_json_b32_mean / step5a_triton_b32_mean",
-        "The two published sessions were on different paths (12 and 3 MB/s).",
+        "The two published measurements used different paths (12 and 3 MB/s).",
     ),
     Claim(
         "gpu-decides-engine",

@@ -122,3 +122,24 @@ def test_fit_keeps_what_is_given_and_refuses_too_little():
         model.round_trips(1, "lukewarm")
     with pytest.raises(PhotodupError, match="never ends"):
         model.rounds(1, growth=1.0)
+
+
+def test_preset_named_after_the_published_study_is_its_fit():
+    from photodup.bench.link import PRESETS
+    from photodup.study import published
+
+    rows = published.load_measurements()
+    rate = published.value("step7_a100_onnx_http_c16_throughput", rows) * FP32 * 8e-6
+    server_ms = 15.1  # printed: 4.4 ms of compute, 10.7 ms of overhead
+    found = model.fit(
+        [
+            {"payload_bytes": n, "latency_ms": published.value(row, rows), "server_ms": server_ms}
+            for n, row in ((BASE64, "step6a_a100_pytorch_b1"), (FP32, "step6a_a100_onnx_b1"))
+        ],
+        "rounds",
+        rate_mbit_s=rate,
+    )
+
+    assert PRESETS["published-6a"].rate_mbit_s == pytest.approx(rate, rel=0.01)
+    assert PRESETS["published-6a"].rtt_ms == pytest.approx(found.rtt_ms, abs=0.5)
+    assert found.rmse_ms < 2

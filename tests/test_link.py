@@ -245,6 +245,37 @@ class Hello(BaseHTTPRequestHandler):
         pass
 
 
+def fetch(url):
+    with urllib.request.urlopen(url) as answer:
+        return answer.read().decode()
+
+
+def call_grpc(target):
+    import grpc
+
+    with grpc.insecure_channel(target) as channel:
+        return channel.unary_unary("/test/WhoAmI")(b"", timeout=20).decode()
+
+
+@needs_link
+def test_grpc_clients_work_in_a_process_of_their_own():
+    grpc = pytest.importorskip("grpc")
+
+    class WhoAmI(grpc.GenericRpcHandler):
+        def service(self, _):
+            return grpc.unary_unary_rpc_method_handler(lambda _, context: context.peer().encode())
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((WhoAmI(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with Link(rtt_ms=2, rate_mbit_s=100) as link:
+            assert link.client_address in link.run_client_process(call_grpc, f"{link.address}:{port}")
+    finally:
+        server.stop(0).wait()
+
+
 @needs_link
 def test_every_way_to_the_clients_end_reaches_a_loopback_server():
     with HTTPServer(("127.0.0.1", 0), Hello) as server, Link(rtt_ms=2, rate_mbit_s=100) as link:
@@ -254,8 +285,7 @@ def test_every_way_to_the_clients_end_reaches_a_loopback_server():
         assert link.url("127.0.0.1:8004") == f"{link.address}:8004"
 
         def get():
-            with urllib.request.urlopen(url) as answer:
-                return answer.read().decode()
+            return fetch(url)
 
         with link.client_namespace():
             assert get() == link.client_address
@@ -263,6 +293,7 @@ def test_every_way_to_the_clients_end_reaches_a_loopback_server():
             child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             assert child.stdout.strip() == link.client_address
         assert link.run_client(get) == link.client_address
+        assert link.run_client_process(fetch, url) == link.client_address
         with ThreadPoolExecutor(2, initializer=link.enter) as pool:
             assert set(pool.map(lambda _: get(), range(4))) == {link.client_address}
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/") as answer:

@@ -9,10 +9,10 @@ The client side is a network namespace of its own; the server side is the host, 
 as `link.address`. How packets travel is described in `link_relay`. Rates count IP bytes (a full segment is
 1500 of them and carries 1448 of payload). Loss is drawn per segment, in both directions, from `seed`.
 
-What surprises: every library decides in its own thread when to make a socket. A socket belongs to the
-namespace that its *thread* was in at that moment; threads and processes started inside `client_namespace()`
-are born there. So pool workers need `initializer=link.enter`, or the whole load generator is started as a
-child process inside the block.
+What surprises: every library decides in its own thread when to make a socket, and a socket belongs to the
+namespace that its *thread* was in at that moment. Threads and processes started inside `client_namespace()` are
+born there, so pool workers need `initializer=link.enter`. gRPC keeps process-wide threads from its first use on:
+once a process has used gRPC outside, its channels connect from outside. `run_client_process` is safe for all.
 """
 
 import contextlib
@@ -201,6 +201,14 @@ class Link:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(1, initializer=self.enter) as pool:
+            return pool.submit(function, *args, **kwargs).result()
+
+    def run_client_process(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Run an importable `function` in a fresh process at the client's end: what gRPC clients need."""
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        with self.client_namespace(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             return pool.submit(function, *args, **kwargs).result()
 
     def connect(self, port: int, timeout_s: float = 30.0) -> socket.socket:

@@ -357,6 +357,28 @@ def test_queue_time_is_a_signal_too():
     assert (calm.steps["replicas"].max(), busy.steps["replicas"].max()) == (2, 6)
 
 
+def test_queue_time_alone_takes_away_the_pods_that_emptied_the_queue():
+    """Enough pods make the wait zero, which reads as "too many"; a second, linear metric holds them."""
+
+    def by(*named):
+        metrics = [
+            {
+                "type": "Pods",
+                "pods": {"metric": {"name": name}, "target": {"averageValue": value, "type": ""}},
+            }
+            for name, value in named
+        ]
+        made = workload()
+        made = replace(made, hpa={**made.hpa, "metrics": metrics})
+        load = Load(rate_per_s=lambda t: 70.0 if t > 60 else 1.0)
+        return len(simulate(made, ONE, load, duration_s=1800).rescales())
+
+    queue, busy = ("triton_queue_time_ms", "50"), ("triton_busy_share", "600m")
+
+    assert by(queue) > 4
+    assert by(queue, busy) <= 2
+
+
 def test_a_metric_nobody_simulates_is_refused():
     metric = {"metric": {"name": "moon_phase"}, "target": {"type": "AverageValue", "averageValue": "1"}}
     w = workload(hpa={**workload().hpa, "metrics": [{"type": "Pods", "pods": metric}]})

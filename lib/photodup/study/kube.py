@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Per-pod metrics an autoscaler may name, and what they are in the simulation.
-POD_METRICS = ("triton_queue_time_ms", "photodup_requests_in_flight")
+POD_METRICS = ("triton_queue_time_ms", "triton_busy_share", "photodup_requests_in_flight")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Simulation:
         for metric in workload.hpa["metrics"]:
             name = metric.get("resource", metric.get("pods", {}).get("metric", {})).get("name")
             if name != "cpu" and name not in POD_METRICS:
-                raise PhotodupError(f"Metric {name!r} is not simulated: use cpu, {' or '.join(POD_METRICS)}.")
+                raise PhotodupError(f"Metric {name!r} is not simulated: use cpu, {', '.join(POD_METRICS)}.")
         self.workload, self.curve, self.load, self.cluster = workload, curve, load, cluster
         self.dt = dt_s
         self.kubelet = Kubelet(workload, curve, cluster, dt_s)
@@ -164,10 +164,11 @@ class _Simulation:
                 c.values = {
                     "cpu": c.cpu_s / span,
                     "triton_queue_time_ms": 1000 * c.queue_s / c.arrivals if c.arrivals else 0.0,
+                    "triton_busy_share": c.served / span / self.curve.capacity_per_s,
                     "photodup_requests_in_flight": c.in_flight,
                 }
                 c.sampled_s = now
-            c.cpu_s = c.queue_s = c.arrivals = 0.0
+            c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
 
     def _reconcile(self, now: float) -> None:
         """Do the ReplicaSet's, the quota's and the scheduler's work."""
@@ -227,7 +228,7 @@ class _Simulation:
             return
         total = sum(c.count for c in settled)
         first = settled[0]
-        for name in ("in_flight", "cpu_s", "queue_s", "arrivals"):
+        for name in ("in_flight", "cpu_s", "queue_s", "arrivals", "served"):
             setattr(first, name, sum(getattr(c, name) * c.count for c in settled) / total)
         first.values = {k: sum(c.values[k] * c.count for c in settled) / total for k in first.values}
         first.count = total
@@ -265,6 +266,7 @@ class _Simulation:
             c.cpu_s += dt * speed * self.kubelet.cores(c)
             c.queue_s += share * max(0.0, latency - curve.unloaded_s)
             c.arrivals += share
+            c.served += done
             refused += c.count * self.kubelet.live(c, now, latency, speed)
         self.answered += served
         active = [c for c in self.cohorts if c.active]

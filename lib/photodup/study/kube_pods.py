@@ -57,6 +57,7 @@ class Cohort:
     cpu_s: float = 0.0  # since the last sample
     queue_s: float = 0.0  # waiting of the arrivals since the last sample, summed
     arrivals: float = 0.0
+    served: float = 0.0
     values: dict[str, float] = field(default_factory=dict)
     sampled_s: float = 0.0
 

@@ -215,6 +215,55 @@ def group(
     print(report)
 
 
+@app.command()
+def review(
+    directory: Annotated[Path | None, typer.Argument(help="a folder that was scanned")] = None,
+    catalogue: CatalogueFile = None,
+    demo: Annotated[bool, typer.Option("--demo", help="on the demonstration library, port 8001")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
+    browser: Annotated[bool, typer.Option(help="open it in the browser")] = False,
+) -> None:
+    """Review duplicates in the browser: compare, decide, move to the trash, undo. On 127.0.0.1 only."""
+    from photodup.photos.review.serve import review
+
+    review(directory, port=port, demo=demo, catalogue=catalogue, browser=browser)
+
+
+trash = typer.Typer(no_args_is_help=True, help="What `photodup review` removed: list, restore, delete for good.")
+app.add_typer(trash, name="trash")
+
+
+@trash.command("list")
+def trash_list(directory: Annotated[Path, typer.Argument(help="the library")]) -> None:
+    """List what is in the trash of a library, newest first."""
+    from photodup.photos.trash_commands import list_trash
+
+    list_trash(directory)
+
+
+@trash.command("restore")
+def trash_restore(
+    directory: Annotated[Path, typer.Argument(help="the library")],
+    operation: Annotated[list[str] | None, typer.Argument(help="names from `trash list`; default all")] = None,
+) -> None:
+    """Put files back where they were, with their times."""
+    from photodup.photos.trash_commands import restore_trash
+
+    restore_trash(directory, operation or ())
+
+
+@trash.command("purge")
+def trash_purge(
+    directory: Annotated[Path, typer.Argument(help="the library")],
+    operation: Annotated[list[str] | None, typer.Argument(help="names from `trash list`; default all")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Delete files from the trash for good. This is the only command that deletes a photograph."""
+    from photodup.photos.trash_commands import purge_trash
+
+    purge_trash(directory, operation or (), yes=yes)
+
+
 kube_app = typer.Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)
 app.add_typer(kube_app, name="kube")
 

@@ -1,5 +1,6 @@
 """Which photo of a group to keep, by ordered rules, with the reason in words."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
@@ -101,8 +102,8 @@ class KeepRules:
         if self._measure is None:
             return 0.0
         if photo.md5 not in self._measured:
-            # Two significant digits: JPEG noise must not decide before file size does.
-            self._measured[photo.md5] = float(f"{self._measure(photo):.2g}")
+            # In steps of a fifth: JPEG noise must not decide before file size does.
+            self._measured[photo.md5] = round(math.log(max(self._measure(photo), 1e-9)) / math.log(1.2))
         return self._measured[photo.md5]
 
     def _reason(self, rule: str, photo: Photo, next_best) -> str:
@@ -125,7 +126,10 @@ _MORE = frozenset({"resolution", "metadata", "sharpness", "size"})
 
 
 def sharpness(grey) -> float:
-    """Return the variance of the Laplacian of a grey picture (uint8 array); compare at one size only."""
+    """Return the variance of the Laplacian over that of the grey picture (uint8 array), at one size only.
+
+    Over the variance of the picture, because a brighter or harder copy is not a sharper one.
+    """
     import cv2
 
-    return float(cv2.Laplacian(grey, cv2.CV_64F).var())
+    return float(cv2.Laplacian(grey, cv2.CV_64F).var() / max(grey.var(), 1.0))

@@ -1,0 +1,265 @@
+"""The review page's web application: security, pages and actions. Nothing here decides anything itself."""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
+
+from photodup.errors import PhotodupError
+from photodup.photos.catalogue import Photo, printable
+from photodup.photos.review import facts, pictures
+from photodup.photos.review.backends import probe_backends
+from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, ReviewSession
+
+PAGE_SIZE = 24
+MAX_BODY_BYTES = 1_000_000
+_STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+def create_app(
+    session: ReviewSession,
+    *,
+    token: str | None = None,
+    port: int = 8000,
+    frame_ancestors: str = "'none'",
+    is_demo: bool = False,
+) -> FastAPI:
+    """Return the application. Every address begins with the token; see `check` for what else is asked.
+
+    Args:
+        session: the library under review.
+        token: part of every address; random by default.
+        port: where it listens, for the checks of Host and Origin.
+        frame_ancestors: who may show it in a frame (CSP); a notebook on this machine may.
+        is_demo: say on every page that the photographs are the demonstration's.
+    """
+    token = token or secrets.token_urlsafe(24)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.token = token
+    base = f"/{token}"
+    hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+    environment = Environment(
+        loader=PackageLoader("photodup.photos.review"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"size": facts.size, "path": printable, "percent": facts.percent}
+    headers = {
+        "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
+        f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",  # with no-referrer a browser sends no usable Origin
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    }
+
+    def check(request: Request) -> tuple[int, str] | None:
+        """Return why a request is refused.
+
+        The Host header keeps out names that were made to point here (DNS rebinding), the token keeps out
+        other programs and pages, and Origin keeps out forms on other sites even if they know the token.
+        """
+        if request.headers.get("host", "").lower() not in hosts:
+            return 421, f"This page answers only as 127.0.0.1:{port} or localhost:{port}."
+        given = request.url.path.split("/")[1]
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            return 403, "The address lacks this session's token: use the one that `photodup review` printed."
+        if request.method not in ("GET", "HEAD"):
+            origin = request.headers.get("origin", "")
+            if urlsplit(origin).scheme != "http" or urlsplit(origin).netloc.lower() not in hosts:
+                return 403, "The request comes from another page and was refused."
+            if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+                return 403, "The request comes from another site and was refused."
+            if int(request.headers.get("content-length") or MAX_BODY_BYTES + 1) > MAX_BODY_BYTES:
+                return 413, "The request is too large."
+        return None
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: Callable) -> Response:
+        try:
+            refused = check(request)
+        except ValueError:  # a Content-Length that is no number
+            refused = 400, "The request cannot be understood."
+        if refused:
+            response: Response = Response(refused[1], refused[0], media_type="text/plain")
+        else:
+            response = await call_next(request)
+        for name, value in headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    @app.exception_handler(PhotodupError)
+    async def explain(request: Request, error: PhotodupError) -> Response:
+        status = 404 if isinstance(error, pictures.Refused) else 409
+        return page("message.html", title="Not done", message=str(error), status=status)
+
+    def page(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+        items = session.items.values()
+        decided = sum(item.status != TODO for item in items)
+        common = {
+            "base": base,
+            "is_demo": is_demo,
+            "library": printable(session.root),
+            "n_groups": len(session.items),
+            "n_decided": decided,
+            "n_marked": sum(len(item.remove) for item in items if item.status == MARKED),
+            "marked_bytes": sum(item.marked_bytes for item in items),
+            "can_undo": session.can_undo,
+            "tiers": session.tiers,
+        }
+        return HTMLResponse(environment.get_template(template).render(**common | values), status)
+
+    def go(path: str) -> RedirectResponse:
+        return RedirectResponse(f"{base}{path}", 303)
+
+    async def form(request: Request) -> dict[str, list[str]]:
+        body = await request.body()
+        if len(body) > MAX_BODY_BYTES:
+            raise PhotodupError("The request is too large.")
+        return parse_qs(body.decode("utf-8", "replace"), max_num_fields=10_000)
+
+    def photo_of(photo_id: int) -> Photo:
+        with session.open() as catalogue:
+            found = catalogue.photo(photo_id) if hasattr(catalogue, "photo") else None
+            found = found or next((p for p in catalogue.photos() if p.id == photo_id), None)
+        if found is None:
+            raise pictures.Refused("There is no such photo in the catalogue.")
+        return found
+
+    @app.get(base + "/")
+    def overview(tier: str = "copies", status: str = "", number: int = 1) -> Response:
+        shown = session.select(tier if tier in ("copies", "similar") else None, status or None)
+        n_pages = max(1, -(-len(shown) // PAGE_SIZE))
+        number = min(max(number, 1), n_pages)
+        return page(
+            "overview.html",
+            items=shown[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
+            n_shown=len(shown),
+            tier=tier,
+            status_filter=status,
+            statuses=[TODO, MARKED, SKIPPED, APART, DONE],
+            number=number,
+            n_pages=n_pages,
+            next_key=session.next_todo(),
+            outcome=session.last,
+        )
+
+    @app.get(base + "/group/{key}")
+    def group(key: str, photo: int = 0) -> Response:
+        item = session.item(key)
+        members = item.members
+        if not members:
+            return go(f"/#{key}")
+        chosen, why = next(((p, e) for p, e in members if p.id == photo), members[0])
+        before, after = session.neighbours(key)
+        rows = facts.compare(session.root, item.group.keeper, chosen)
+        return page(
+            "group.html",
+            item=item,
+            keeper=item.group.keeper,
+            chosen=chosen,
+            evidence=facts.evidence(why),
+            rows=rows,
+            before=before,
+            after=after,
+            place=list(session.items).index(key) + 1,
+        )
+
+    @app.post(base + "/group/{key}")
+    async def decide(key: str, request: Request) -> Response:
+        fields = await form(request)
+        action = fields.get("action", [""])[0]
+        chosen = _number(fields.get("photo", ["0"])[0])
+        if action == "accept":
+            keep = [_number(value) for value in fields.get("keep", [])]
+            await run_in_threadpool(session.accept, key, keep)
+        elif action == "skip":
+            await run_in_threadpool(session.skip, key)
+        elif action in ("not_duplicate", "keep_both"):
+            await run_in_threadpool(session.set_apart, key, chosen, action)
+            if session.item(key).members:
+                return go(f"/group/{key}")
+        else:
+            raise PhotodupError("There is no such action.")
+        following = session.next_todo(key)
+        return go(f"/group/{following}" if following else "/confirm")
+
+    @app.post(base + "/undo")
+    async def undo() -> Response:
+        message = await run_in_threadpool(session.undo)
+        return page("message.html", title="Undone", message=message)
+
+    @app.post(base + "/accept-all")
+    async def accept_all() -> Response:
+        await run_in_threadpool(session.accept_all)
+        return go("/confirm")
+
+    @app.get(base + "/confirm")
+    def confirm(number: int = 1) -> Response:
+        marked = session.select(status=MARKED)
+        n_pages = max(1, -(-len(marked) // PAGE_SIZE))
+        number = min(max(number, 1), n_pages)
+        removals = session.removals()
+        return page(
+            "confirm.html",
+            items=marked[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
+            n_sidecars=sum(len(removal.sidecars) for removal in removals),
+            n_todo=len(session.select(status=TODO)),
+            number=number,
+            n_pages=n_pages,
+        )
+
+    @app.post(base + "/remove")
+    async def remove() -> Response:
+        await run_in_threadpool(session.apply)
+        return go("/trash")
+
+    @app.get(base + "/trash")
+    def trash() -> Response:
+        listing = session.trash.listing()
+        return page("trash.html", operations=listing[:500], n=len(listing), outcome=session.last)
+
+    @app.post(base + "/restore")
+    async def restore(request: Request) -> Response:
+        ids = (await form(request)).get("operation", [])
+        restored = await run_in_threadpool(session.restore, ids)
+        return page(
+            "message.html", title="Restored", message=f"{len(restored)} files are back in their folders."
+        )
+
+    @app.get(base + "/settings")
+    def settings(check: int = 0) -> Response:
+        return page("settings.html", backends=probe_backends() if check else None)
+
+    @app.get(base + "/photo/{photo_id}/{size}.jpg")
+    def image(photo_id: int, size: str) -> Response:
+        if size not in pictures.SIZES:
+            raise pictures.Refused("There is no such size.")
+        data = pictures.picture(session.root, session.data / "thumbnails", photo_of(photo_id), size)
+        return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    @app.get(base + "/static/{name}")
+    def static(name: str) -> Response:
+        if name not in _STATIC:
+            raise pictures.Refused("There is no such file.")
+        data = (Path(__file__).parent / "static" / name).read_bytes()
+        return Response(data, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=3600"})
+
+    return app
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise PhotodupError("A photo is named by its number.") from None

@@ -1,0 +1,83 @@
+"""What the page says about two photos, side by side, in words."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from photodup.photos.catalogue import Photo, printable
+from photodup.photos.copies import Evidence
+from photodup.photos.review.pictures import exif
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison."""
+
+    name: str
+    left: str
+    right: str
+    is_detail: bool = False
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two say different things."""
+        return self.left != self.right
+
+
+def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
+    """Return size, date, camera, path and EXIF of two photos; details only where they differ."""
+    rows = [
+        Row("Folder", printable(left.path.parent), printable(right.path.parent)),
+        Row("Name", left.path.name, right.path.name),
+        Row("Pixels", _pixels(left), _pixels(right)),
+        Row("File", f"{left.format} · {size(left.size_bytes)}", f"{right.format} · {size(right.size_bytes)}"),
+        Row("Taken", _when(left), _when(right)),
+        Row("Camera", left.camera or "–", right.camera or "–"),
+        Row("Metadata", f"{left.exif_fields} fields", f"{right.exif_fields} fields"),
+    ]
+    fields = exif(root, left), exif(root, right)
+    for name in sorted(set(fields[0]) | set(fields[1])):
+        row = Row(name, fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
+        if row.differs and name not in ("Make", "Model", "DateTimeOriginal"):
+            rows.append(row)
+    return [
+        row if row.name != "Name" else Row("Name", printable(Path(row.left)), printable(Path(row.right)))
+        for row in rows
+    ]
+
+
+def evidence(why: Evidence) -> list[tuple[str, str]]:
+    """Return the evidence as (name, value)."""
+    if why.exact:
+        return [("Same bytes", "an exact copy")]
+    lines = []
+    if why.similarity is not None:
+        lines.append(("Embedding", f"{why.similarity:.3f} cosine"))
+    if (found := why.verification) is not None and found.inliers:
+        lines.append(("Pixels agree", percent(found.agreement)))
+        lines.append(("Aligned points", f"{found.inliers}{', mirrored' if found.mirrored else ''}"))
+    elif found is not None:
+        lines.append(("Pixels", "cannot be laid over each other"))
+    return lines
+
+
+def size(n_bytes: int) -> str:
+    """Return a size as people write it."""
+    value = float(n_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit in ("bytes", "kB") else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def percent(share: float) -> str:
+    """Return a share as a whole percentage, never rounded up to 100."""
+    return "100 %" if share == 1 else f"{min(share * 100, 99):.0f} %"
+
+
+def _pixels(photo: Photo) -> str:
+    return f"{photo.width} × {photo.height} · {photo.width * photo.height / 1e6:.1f} MP"
+
+
+def _when(photo: Photo) -> str:
+    return photo.taken_at.replace("T", " ") if photo.taken_at else "–"

@@ -1,0 +1,318 @@
+"""What one reviewer has decided so far, and carrying it out."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.photos.catalogue import Catalogue, Photo, printable
+from photodup.photos.copies import Evidence, TierGroup, Tiers, find_tiers
+from photodup.photos.feedback import Feedback
+from photodup.photos.journal import Journal
+from photodup.photos.sidecars import moving_together
+from photodup.photos.trash import Operation, Removal, Trash
+
+TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
+
+
+@dataclass
+class Item:
+    """One group under review. `apart` are members that were told not to belong; `remove` file ids."""
+
+    key: str
+    group: TierGroup
+    status: str = TODO
+    remove: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
+
+    @property
+    def photos(self) -> list[Photo]:
+        """Return the keeper and the members that still belong."""
+        return [self.group.keeper, *(photo for photo, _ in self.members)]
+
+    @property
+    def members(self) -> list[tuple[Photo, Evidence]]:
+        """Return the members that still belong, with their evidence."""
+        pairs = zip(self.group.members, self.group.evidence, strict=True)
+        return [(photo, why) for photo, why in pairs if photo.id not in self.apart]
+
+    @property
+    def suggested(self) -> frozenset[int]:
+        """Return what to remove unless told otherwise: all copies but the keeper; of similar ones nothing."""
+        return frozenset(p.id for p, _ in self.members) if self.group.tier == "copies" else frozenset()
+
+    def is_removed(self, photo: Photo) -> bool:
+        """Return whether the photo would go: as marked, or as suggested while nothing is."""
+        return photo.id in (self.suggested if self.status == TODO else self.remove)
+
+    @property
+    def marked_bytes(self) -> int:
+        """Size of what is marked."""
+        return sum(p.size_bytes for p in self.photos if p.id in self.remove) if self.status == MARKED else 0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One undoable action."""
+
+    before: tuple[tuple[str, str, frozenset[int], frozenset[int]], ...]
+    labels: tuple[int, ...] = ()
+    operations: tuple[Operation, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a removal did: photos and bytes moved, and one sentence for each photo left alone."""
+
+    n_removed: int
+    bytes: int
+    refused: tuple[str, ...]
+
+
+class ReviewSession:
+    """Groups and decisions of one library; safe to call from several threads.
+
+    Args:
+        root: a scanned folder.
+        catalogue: its catalogue, if elsewhere.
+        find: makes the tiers; default `find_tiers`.
+    """
+
+    def __init__(
+        self, root: Path, catalogue: Path | None = None, find: Callable[[Catalogue], Tiers] = find_tiers
+    ) -> None:
+        self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
+        self._lock = threading.RLock()
+        with self.open() as opened:
+            self.data = opened.path.parent
+        self.trash = Trash(self.root)
+        self.feedback = Feedback(self.data)
+        self._decisions = Journal(self.data / "review" / "decisions.jsonl")
+        self._history: list[_Step] = []
+        self.last: Outcome | None = None
+        self.refresh()
+
+    def open(self) -> Catalogue:
+        """Open the catalogue; each thread needs its own connection."""
+        return Catalogue(self.root, self._catalogue)
+
+    def refresh(self) -> None:
+        """Group again; decisions about groups that are still the same are kept."""
+        with self._lock, self.open() as catalogue:
+            self.tiers = self._find(catalogue)
+            self.items = {item.key: item for item in (Item(_key(g), g) for g in self.tiers.groups)}
+            for line in self._decisions.read():
+                if item := self.items.get(line["group"]):
+                    by_content = {(p.md5, printable(p.path)): p.id for p in item.photos}
+                    item.remove, item.apart = (
+                        frozenset(by_content[tuple(p)] for p in line[name] if tuple(p) in by_content)
+                        for name in ("remove", "apart")
+                    )
+                    item.status = line["status"]
+
+    def select(self, tier: str | None = None, status: str | None = None) -> list[Item]:
+        """Return the items of a tier and status, in order."""
+        return [
+            item
+            for item in self.items.values()
+            if tier in (None, item.group.tier) and (status is None or item.status == status)
+        ]
+
+    def item(self, key: str) -> Item:
+        """Return one item.
+
+        Raises:
+            PhotodupError: no such group (any more).
+        """
+        try:
+            return self.items[key]
+        except KeyError:
+            raise PhotodupError("This group is no longer there: go back to the overview.") from None
+
+    def neighbours(self, key: str) -> tuple[str | None, str | None]:
+        """Return the keys before and after."""
+        keys = list(self.items)
+        place = keys.index(key)
+        return (keys[place - 1] if place else None), (keys[place + 1] if place + 1 < len(keys) else None)
+
+    def next_todo(self, after: str | None = None) -> str | None:
+        """Return the next undecided group after this one, going round."""
+        keys = list(self.items)
+        start = keys.index(after) + 1 if after in self.items else 0
+        return next((k for k in keys[start:] + keys[:start] if self.items[k].status == TODO), None)
+
+    # ---- deciding ----------------------------------------------------------------------------------
+
+    def accept(self, key: str, keep: Sequence[int]) -> None:
+        """Mark everything in the group that is not kept. Nothing moves yet.
+
+        Raises:
+            PhotodupError: nothing would be kept.
+        """
+        with self._lock:
+            item = self.item(key)
+            kept = {photo.id for photo in item.photos} & set(keep)
+            if not kept:
+                raise PhotodupError("Keep at least one photo of the group.")
+            self._remember([item])
+            item.remove = frozenset(photo.id for photo in item.photos) - kept
+            self._set(item, MARKED)
+
+    def accept_all(self, tier: str = "copies") -> int:
+        """Mark the suggestions of every undecided group of a tier; return how many groups."""
+        with self._lock:
+            chosen = [item for item in self.select(tier, TODO) if item.suggested]
+            self._remember(chosen)
+            for item in chosen:
+                item.remove = item.suggested
+                self._set(item, MARKED)
+            return len(chosen)
+
+    def skip(self, key: str) -> None:
+        """Leave the group as it is."""
+        with self._lock:
+            item = self.item(key)
+            self._remember([item])
+            item.remove = frozenset()
+            self._set(item, SKIPPED)
+
+    def set_apart(self, key: str, photo_id: int, kind: str) -> None:
+        """Take one member out for good: `not_duplicate`, or `keep_both`. Remembered by content."""
+        with self._lock:
+            item = self.item(key)
+            found = [photo for photo, _ in item.members if photo.id == photo_id]
+            if not found:
+                raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
+            label = self.feedback.add(kind, [item.group.keeper.md5, found[0].md5])  # type: ignore[arg-type]
+            self._remember([item], labels=(label,))
+            item.apart |= {photo_id}
+            item.remove -= {photo_id}
+            self._set(item, item.status if item.members else APART)
+
+    def undo(self) -> str:
+        """Take back the last decision or removal; return what happened in words."""
+        with self._lock:
+            if not self._history:
+                raise PhotodupError("There is nothing to undo.")
+            step = self._history.pop()
+            restored = self._restore(step.operations) if step.operations else []
+            for number in step.labels:
+                self.feedback.undo(number)
+            for key, status, remove, apart in step.before:
+                if item := self.items.get(key):
+                    item.remove, item.apart = remove, apart
+                    self._set(item, status)
+            if restored:
+                return f"{len(restored)} files are back in their folders."
+            return "The last decision is undone."
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is something to undo."""
+        return bool(self._history)
+
+    # ---- carrying out --------------------------------------------------------------------------------
+
+    def removals(self) -> list[Removal]:
+        """Return what `apply` would move, with sidecars."""
+        marked = [
+            (item, photo)
+            for item in self.select(status=MARKED)
+            for photo in item.photos
+            if photo.id in item.remove
+        ]
+        leaving = {photo.id for _, photo in marked}
+        staying = {p for item in self.items.values() for p in item.photos if p.id not in leaving}
+        together = moving_together(
+            [self.root / photo.path for _, photo in marked], [self.root / photo.path for photo in staying]
+        )
+        removals, seen = [], set()
+        for item, photo in marked:
+            if photo.id not in seen:
+                seen.add(photo.id)
+                keepers = [(self.root / p.path, p.md5) for p in item.photos if p.id not in item.remove]
+                path = self.root / photo.path
+                reason = f"{item.group.tier}: kept {printable(keepers[0][0].relative_to(self.root))}"
+                removals.append(Removal(path, photo.md5, keepers, together[path], reason))
+        return removals
+
+    def apply(self) -> Outcome:
+        """Move everything that is marked into the trash."""
+        with self._lock:
+            marked = self.select(status=MARKED)
+            operations, refused = self.trash.remove(self.removals())
+            left = {removal.path for removal, _ in refused}
+            labels = []
+            self._remember(marked, operations=operations)
+            for item in marked:
+                gone = [p for p in item.photos if p.id in item.remove and self.root / p.path not in left]
+                labels += self._learn(item, gone)
+                if len(gone) == len(item.remove):
+                    self._set(item, DONE)
+            self._history[-1] = _Step(self._history[-1].before, tuple(labels), tuple(operations))
+            moved = {file.home for operation in operations for file in operation.files}
+            self._mark_files(moved, "missing")
+            size = sum(operation.bytes for operation in operations)
+            self.last = Outcome(len(operations), size, tuple(sentence for _, sentence in refused))
+            return self.last
+
+    def restore(self, ids: Sequence[str]) -> list[Path]:
+        """Bring operations back from the trash."""
+        with self._lock:
+            wanted = [operation for operation in self.trash.listing() if operation.id in set(ids)]
+            restored = self._restore(wanted)
+            self.refresh()
+            return restored
+
+    def _restore(self, operations: Sequence[Operation]) -> list[Path]:
+        restored = self.trash.restore(operations)
+        self._mark_files({str(path.relative_to(self.root)) for path in restored}, "ok")
+        return restored
+
+    def _learn(self, item: Item, gone: Sequence[Photo]) -> list[int]:
+        """Remember what the removal says: copies that were accepted, and a keeper that was not suggested."""
+        stays = next(photo for photo in item.photos if photo.id not in item.remove)
+        labels = []
+        if item.group.tier == "copies":
+            labels = [self.feedback.add("same", [stays.md5, p.md5]) for p in gone if p.md5 != stays.md5]
+        if item.group.keeper.id in item.remove:
+            labels.append(self.feedback.add("keeper", [stays.md5]))
+        return labels
+
+    def _mark_files(self, homes: set[str], status: str) -> None:
+        import os
+
+        with self.open() as catalogue, catalogue.transaction() as connection:
+            connection.executemany(
+                "UPDATE file SET status = ? WHERE path = ? AND md5 IS NOT NULL",
+                [(status, os.fsencode(home)) for home in homes],
+            )
+
+    def _remember(self, items: Sequence[Item], labels: tuple = (), operations: Sequence = ()) -> None:
+        before = tuple((item.key, item.status, item.remove, item.apart) for item in items)
+        self._history.append(_Step(before, labels, tuple(operations)))
+
+    def _set(self, item: Item, status: str) -> None:
+        item.status = status
+        by_id = {p.id: (p.md5, printable(p.path)) for p in (item.group.keeper, *item.group.members)}
+        line = {"group": item.key, "status": status}
+        line |= {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
+        self._decisions.path.parent.mkdir(exist_ok=True)
+        try:
+            with self._decisions.exclusive():
+                self._decisions.append(line)
+        except BlockingIOError:
+            raise PhotodupError(
+                "Another review page is writing at this moment: press the key again."
+            ) from None
+        except OSError as error:
+            raise PhotodupError(
+                f"The decision could not be written ({error.strerror}): free some space."
+            ) from None
+
+
+def _key(group: TierGroup) -> str:
+    files = sorted(f"{photo.md5} {printable(photo.path)}" for photo in (group.keeper, *group.members))
+    return hashlib.sha256("\n".join([group.tier, group.keeper.md5, *files]).encode()).hexdigest()[:12]

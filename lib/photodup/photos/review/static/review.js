@@ -1,0 +1,163 @@
+// Keys, synchronised zoom, flicker. Everything else works without this file.
+"use strict";
+
+const find = (selector) => document.querySelector(selector);
+const all = (selector) => [...document.querySelectorAll(selector)];
+
+// ---- keys: an element with data-key is clicked by that key -------------------------------------------
+
+const typing = (target) => target.matches("input:not([type=checkbox]), textarea, select");
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+  const help = find("#help");
+  if (event.key === "?") return help.open ? help.close() : help.showModal();
+  if (help.open) return;
+  if (event.key === "Enter" && event.target.matches("a, button, summary") && !event.target.dataset.key) return;
+  if (compare && compare(event)) return event.preventDefault();
+  const control = all("[data-key]").find((element) => element.dataset.key === event.key && !element.disabled);
+  if (control) {
+    event.preventDefault();
+    control.click();
+  }
+});
+
+find("#keys")?.addEventListener("click", () => find("#help").showModal());
+
+// ---- comparing -----------------------------------------------------------------------------------------
+
+let compare = null;
+const stage = find("#stage");
+
+if (stage) {
+  const views = all(".view");
+  const pictures = views.map((view) => view.querySelector("img"));
+  let scale = 1, x = 0, y = 0; // x and y: shift as a share of the pane, the same for both
+
+  const show = () => {
+    const most = (scale - 1) / 2;
+    x = Math.min(most, Math.max(-most, x));
+    y = Math.min(most, Math.max(-most, y));
+    for (const picture of pictures) {
+      picture.style.transform = `translate(${x * 100}%, ${y * 100}%) scale(${scale})`;
+      if (scale > 1.2 && picture.dataset.large) {
+        const large = new Image();
+        const source = picture.dataset.large;
+        large.onload = () => { picture.src = source; };
+        large.src = source;
+        delete picture.dataset.large;
+      }
+    }
+    stage.classList.toggle("zoomed", scale > 1);
+    find("#zoom").setAttribute("aria-pressed", String(scale > 1));
+  };
+
+  const zoomAt = (view, clientX, clientY, factor) => {
+    const box = view.getBoundingClientRect();
+    const atX = (clientX - box.left) / box.width - 0.5, atY = (clientY - box.top) / box.height - 0.5;
+    const next = Math.min(16, Math.max(1, scale * factor));
+    x = atX - (atX - x) * (next / scale);
+    y = atY - (atY - y) * (next / scale);
+    scale = next;
+    show();
+  };
+  const toggleZoom = () => {
+    if (scale > 1) { scale = 1; x = 0; y = 0; } else scale = 3;
+    show();
+  };
+
+  for (const view of views) {
+    const pointers = new Map();
+    view.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      zoomAt(view, event.clientX, event.clientY, Math.exp(-event.deltaY / 300));
+    }, { passive: false });
+    view.addEventListener("dblclick", (event) => {
+      if (scale > 1) toggleZoom(); else zoomAt(view, event.clientX, event.clientY, 3);
+    });
+    view.addEventListener("pointerdown", (event) => {
+      view.setPointerCapture(event.pointerId);
+      pointers.set(event.pointerId, event);
+    });
+    view.addEventListener("pointermove", (event) => {
+      const before = pointers.get(event.pointerId);
+      if (!before) return;
+      const box = view.getBoundingClientRect();
+      if (pointers.size === 2) {
+        const other = [...pointers.values()].find((pointer) => pointer.pointerId !== event.pointerId);
+        const gap = (pointer) => Math.hypot(pointer.clientX - other.clientX, pointer.clientY - other.clientY);
+        const middle = [(event.clientX + other.clientX) / 2, (event.clientY + other.clientY) / 2];
+        if (gap(before) > 0) zoomAt(view, ...middle, gap(event) / gap(before));
+      } else {
+        x += (event.clientX - before.clientX) / box.width;
+        y += (event.clientY - before.clientY) / box.height;
+        show();
+      }
+      pointers.set(event.pointerId, event);
+    });
+    for (const name of ["pointerup", "pointercancel"]) {
+      view.addEventListener(name, (event) => pointers.delete(event.pointerId));
+    }
+  }
+
+  // Flicker: both in one place, one after the other, so the eye sees what changes.
+  let timer = null;
+  const flicker = () => {
+    const on = stage.dataset.mode !== "flicker";
+    stage.dataset.mode = on ? "flicker" : "side";
+    find("#flicker").setAttribute("aria-pressed", String(on));
+    clearInterval(timer);
+    stage.classList.remove("second");
+    const pause = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1500 : 550;
+    if (on) timer = setInterval(() => stage.classList.toggle("second"), pause);
+  };
+
+  const box = (id) => find(`input[name=keep][value="${id}"]`);
+  const [left, right] = all(".pane").map((pane) => pane.dataset.photo);
+  const update = () => {
+    let kept = 0, bytes = 0, removed = 0;
+    for (const input of all("input[name=keep]")) {
+      const verdict = input.checked ? "keep" : "remove";
+      input.closest("li").dataset.verdict = verdict;
+      for (const label of all(`.verdict[data-photo="${input.value}"]`)) {
+        label.textContent = verdict;
+        label.dataset.verdict = verdict;
+      }
+      if (input.checked) kept += 1; else { removed += 1; bytes += Number(input.dataset.bytes); }
+    }
+    const size = bytes > 1e6 ? `${(bytes / 1e6).toFixed(1)} MB` : `${Math.round(bytes / 1e3)} kB`;
+    const label = removed ? `Remove ${removed}, free ${size}` : "Keep all";
+    find("#accept-label").textContent = kept ? label : "Keep at least one";
+    find("button[value=accept]").disabled = kept === 0;
+  };
+  const mark = (id, keep) => { box(id).checked = keep; update(); };
+  for (const input of all("input[name=keep]")) input.addEventListener("change", update);
+
+  const members = all(".strip a.member");
+  const step = (by) => {
+    const place = members.findIndex((link) => link.getAttribute("aria-current"));
+    const next = members[place + by];
+    if (next) sessionStorage.setItem("keep", JSON.stringify(all("input[name=keep]").map((i) => [i.value, i.checked])));
+    if (next) next.click();
+  };
+  // Marks made before looking at the next photo of the same group are not lost on the way.
+  const stored = JSON.parse(sessionStorage.getItem("keep") || "[]");
+  sessionStorage.removeItem("keep");
+  for (const [id, keep] of stored) if (box(id)) box(id).checked = keep;
+  for (const link of members) link.addEventListener("click", () => {
+    sessionStorage.setItem("keep", JSON.stringify(all("input[name=keep]").map((i) => [i.value, i.checked])));
+  });
+
+  find("#flicker").addEventListener("click", flicker);
+  find("#zoom").addEventListener("click", toggleZoom);
+  const keys = {
+    ArrowLeft: () => step(-1), ArrowRight: () => step(1), k: () => mark(right, true), x: () => mark(right, false),
+    o: () => mark(left, !box(left).checked), f: flicker, z: toggleZoom,
+  };
+  compare = (event) => {
+    if (!keys[event.key]) return false;
+    keys[event.key]();
+    return true;
+  };
+  update();
+}

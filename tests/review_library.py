@@ -1,0 +1,49 @@
+"""A small scanned library for the review tests: real photographs, copies, a burst, a sidecar, odd names."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from photodup.photos.library import scan
+
+
+def photo(name: str) -> Image.Image:
+    import skimage.data
+
+    return Image.fromarray(getattr(skimage.data, name)()).convert("RGB")
+
+
+def save(
+    image: Image.Image, path: Path, *, quality: int = 92, taken: str | None = None, camera: str = "Test"
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    exif = Image.Exif()
+    if taken:
+        exif[0x010F] = camera
+        exif.get_ifd(0x8769)[0x9003] = taken
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality, exif=exif)
+    path.write_bytes(buffer.getvalue())
+
+
+HOSTILE = "<img src=x onerror=alert(1)>.jpg"
+
+
+def make_library(folder: Path) -> Path:
+    """Write and scan it: three pictures with copies, one of them twice byte for byte, and a lone one."""
+    coffee, cat, rocket = photo("coffee"), photo("chelsea"), photo("rocket")
+    save(coffee, folder / "2020" / "IMG_1.jpg", taken="2020:05:16 09:00:00")
+    (folder / "2020" / "IMG_1.xmp").write_text("<x:xmpmeta/>")
+    save(coffee.resize((300, 200)), folder / "Shared" / "small coffee.jpg", quality=80)
+    (folder / "Shared" / "small coffee.jpg.xmp").write_text("<x:xmpmeta/>")
+    save(cat, folder / "2020" / "IMG_2.jpg", taken="2020:05:17 10:00:00", camera="<b>Camera</b>")
+    save(cat.crop((20, 20, 420, 290)), folder / "Edited" / HOSTILE)
+    save(rocket, folder / "2021" / "IMG_3.jpg", taken="2021:01:01 00:00:00")
+    (folder / "Backup").mkdir()
+    (folder / "Backup" / "IMG_3.jpg").write_bytes((folder / "2021" / "IMG_3.jpg").read_bytes())
+    noise = np.random.default_rng(0).integers(0, 255, (300, 300, 3), dtype=np.uint8)
+    save(Image.fromarray(noise), folder / "lone.jpg")
+    scan(folder, progress=False)
+    return folder

@@ -1,0 +1,238 @@
+"""The review over real HTTP: decide, remove, undo, restart; nothing is mocked."""
+
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+from review_library import HOSTILE, make_library
+
+from photodup.errors import PhotodupError
+from photodup.photos.feedback import Feedback
+from photodup.photos.library import Catalogue, scan
+from photodup.photos.review.pictures import exif
+from photodup.photos.review.serve import ReviewServer
+from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSession
+from photodup.photos.trash import TRASH_FOLDER, Trash
+
+
+@pytest.fixture
+def library(tmp_path):
+    return make_library(tmp_path / "library")
+
+
+@pytest.fixture
+def session(library):
+    return ReviewSession(library)
+
+
+def files(folder: Path) -> set[str]:
+    found = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    return {str(p) for p in found if not p.parts[0].startswith(".")}
+
+
+def group_of(session, name):
+    return next(i for i in session.items.values() if any(p.path.name == name for p in i.photos))
+
+
+def test_groups_are_what_was_planted(session):
+    names = {frozenset(str(p.path) for p in item.photos) for item in session.items.values()}
+    assert names == {
+        frozenset({"2020/IMG_1.jpg", "Shared/small coffee.jpg"}),
+        frozenset({"2020/IMG_2.jpg", f"Edited/{HOSTILE}"}),
+        frozenset({"2021/IMG_3.jpg", "Backup/IMG_3.jpg"}),
+    }
+    assert {str(item.group.keeper.path) for item in session.items.values()} >= {
+        "2020/IMG_1.jpg",
+        "2020/IMG_2.jpg",
+    }
+    assert session.tiers.model is None and session.tiers.search == "by hash only"
+
+
+def test_accept_remove_undo(session, library):
+    before = files(library)
+    assert session.accept_all() == 3
+    assert files(library) == before, "marking moves nothing"
+    outcome = session.apply()
+    assert (outcome.n_removed, outcome.refused) == (3, ())
+    gone = before - files(library)
+    assert gone >= {"Shared/small coffee.jpg", "Shared/small coffee.jpg.xmp"}, "the sidecar goes along"
+    assert "2020/IMG_1.xmp" in files(library), "and the kept photo's stays"
+    assert all(item.status == DONE for item in session.items.values())
+    assert len(session.feedback.labelled_pairs()) == 2, "two accepted copies; equal bytes say nothing"
+    with Catalogue(library) as catalogue:
+        assert len(catalogue.photos()) == 4
+    session.undo()
+    assert files(library) == before
+    assert all(item.status == MARKED for item in session.items.values())
+    assert session.feedback.labelled_pairs() == {}
+    with Catalogue(library) as catalogue:
+        assert len(catalogue.photos()) == 7
+    session.undo()
+    assert all(item.status == TODO for item in session.items.values())
+    with pytest.raises(PhotodupError, match="nothing to undo"):
+        session.undo()
+
+
+def test_a_group_never_loses_its_last_photo(session):
+    key = next(iter(session.items))
+    with pytest.raises(PhotodupError, match="at least one"):
+        session.accept(key, [])
+    with pytest.raises(PhotodupError, match="at least one"):
+        session.accept(key, [999_999])
+
+
+def test_a_changed_file_is_refused_and_said(session, library):
+    session.accept_all()
+    (library / "Shared" / "small coffee.jpg").write_bytes(b"edited meanwhile")
+    outcome = session.apply()
+    assert outcome.n_removed == 2
+    assert len(outcome.refused) == 1 and "changed since the scan" in outcome.refused[0]
+    assert (library / "Shared" / "small coffee.jpg").read_bytes() == b"edited meanwhile"
+    assert group_of(session, "small coffee.jpg").status == MARKED, "it stays to be decided"
+
+
+def test_not_a_duplicate_survives_rename_rescan_and_restart(session, library):
+    item = group_of(session, "IMG_1.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "not_duplicate")
+    (library / "Shared" / "small coffee.jpg").rename(library / "renamed.jpg")
+    scan(library, progress=False)
+    again = ReviewSession(library)
+    assert len(again.items) == 2
+    assert list(again.feedback.labelled_pairs().values()) == [False]
+
+
+def test_keep_both_is_not_asked_again_and_says_nothing_about_thresholds(session, library):
+    item = group_of(session, "IMG_1.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "keep_both")
+    again = ReviewSession(library)
+    assert len(again.items) == 2 and again.feedback.labelled_pairs() == {}
+    session.undo()
+    assert len(ReviewSession(library).items) == 3
+
+
+def test_decisions_survive_a_restart(session, library):
+    first, second, _ = session.items
+    session.accept(first, [session.items[first].photos[-1].id])
+    session.skip(second)
+    again = ReviewSession(library)
+    assert [item.status for item in again.items.values()] == [MARKED, SKIPPED, TODO]
+    assert again.items[first].remove == session.items[first].remove
+
+
+def test_choosing_another_keeper_is_remembered(session, library):
+    item = group_of(session, "IMG_1.jpg")
+    other = item.members[0][0]
+    session.accept(item.key, [other.id])
+    session.apply()
+    assert "2020/IMG_1.jpg" not in files(library)
+    assert Feedback(library / ".photodup").keepers() == {other.md5}
+
+
+def test_two_reviewers_at_once(session, library):
+    second = ReviewSession(library)
+    session.accept_all()
+    second.accept_all()
+    assert session.apply().n_removed == 3
+    outcome = second.apply()
+    assert outcome.n_removed == 0 and all("no longer there" in s for s in outcome.refused)
+    assert len(Trash(library).listing()) == 3, "nothing is removed twice, nothing is lost"
+
+
+def test_restore_takes_the_file_back_into_the_groups(session):
+    session.accept_all()
+    session.apply()
+    operation = next(o for o in session.trash.listing() if "coffee" in o.files[0].home)
+    session.restore([operation.id])
+    assert group_of(session, "small coffee.jpg").group.tier == "copies"
+
+
+# ---- the pages ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(library):
+    with ReviewServer(library) as running:
+        yield running
+
+
+def test_every_page_answers_and_escapes(server):
+    with httpx.Client(base_url=server.url) as client:
+        key = group_of(server.session, HOSTILE).key
+        for path in (
+            "",
+            "?tier=similar",
+            "?tier=copies&status=todo&number=7",
+            f"group/{key}",
+            "confirm",
+            "trash",
+            "settings",
+        ):
+            answer = client.get(path)
+            assert answer.status_code == 200, path
+            assert "<img src=x" not in answer.text and "<b>Camera" not in answer.text, path
+        assert "&lt;img src=x" in client.get(f"group/{key}").text
+        assert client.get("group/nowhere").status_code == 409
+        assert "no longer there" in client.get("group/nowhere").text
+
+
+def test_a_decision_over_http(server, library):
+    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    with httpx.Client(base_url=server.url, headers=origin) as client:
+        item = group_of(server.session, "IMG_1.jpg")
+        data = {"action": "accept", "photo": "0", "keep": [str(item.group.keeper.id)]}
+        answer = client.post(f"group/{item.key}", data=data)
+        assert answer.status_code == 303 and "/group/" in answer.headers["location"]
+        assert client.post("remove").status_code == 303
+        assert not (library / "Shared" / "small coffee.jpg").exists()
+        assert "1 moved" in client.get("trash").text
+        assert "back in their folders" in client.post("undo").text
+        assert (library / "Shared" / "small coffee.jpg").exists()
+        assert client.post(f"group/{item.key}", data={"action": "explode"}).status_code == 409
+        assert client.post(f"group/{item.key}", data={"action": "accept", "keep": "x"}).status_code == 409
+
+
+def test_pictures_are_scaled_and_cached(server, library):
+    photo = server.session.items[next(iter(server.session.items))].group.keeper
+    for size, longest in (("small", 360), ("screen", 1600)):
+        answer = httpx.get(f"{server.url}photo/{photo.id}/{size}.jpg")
+        assert answer.headers["content-type"] == "image/jpeg"
+        assert len(list((library / ".photodup" / "thumbnails").rglob(f"*-{size}.jpg"))) == 1
+        from io import BytesIO
+
+        from PIL import Image
+
+        assert max(Image.open(BytesIO(answer.content)).size) == min(longest, max(photo.width, photo.height))
+
+
+def test_exif_is_read_and_broken_exif_is_nothing(library):
+    with Catalogue(library) as catalogue:
+        photos = {str(p.path): p for p in catalogue.photos()}
+    assert exif(library, photos["2020/IMG_1.jpg"])["DateTimeOriginal"] == "2020:05:16 09:00:00"
+    os.utime(library / "2020" / "IMG_1.jpg", (1, 1))
+    assert exif(library, photos["2020/IMG_1.jpg"]) == {}, "a changed file is not read"
+
+
+def test_a_port_in_use_is_one_sentence(server, library):
+    with pytest.raises(PhotodupError, match=f"Port {server.port} for the review page is in use"):
+        ReviewServer(library, port=server.port)
+
+
+def test_the_trash_commands(library, capsys):
+    from photodup.photos.trash_commands import list_trash, purge_trash, restore_trash
+
+    session = ReviewSession(library)
+    session.accept_all()
+    session.apply()
+    names = [operation.id for operation in session.trash.listing()]
+    list_trash(library)
+    assert "3 removals" in capsys.readouterr().out
+    restore_trash(library, names[:1])
+    with pytest.raises(PhotodupError, match="Not in the trash"):
+        restore_trash(library, names[:1])
+    with pytest.raises(PhotodupError, match="add --yes"):
+        purge_trash(library, (), yes=False)
+    assert len(Trash(library).listing()) == 2
+    purge_trash(library, (), yes=True)
+    assert Trash(library).listing() == []
+    assert not list((library / TRASH_FOLDER / "items").rglob("*"))

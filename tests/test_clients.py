@@ -392,18 +392,16 @@ def test_a_name_is_its_parts(engine, protocol, wire):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "triton-", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-http-json"]
+    "name", ["", "triton-", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-grpc-json"]
 )
 def test_other_names_are_refused_with_the_pattern(name):
     with pytest.raises(PhotodupError, match="names no backend: use local-pytorch"):
         parse_backend(name)
 
 
-def test_names_agree_with_those_of_endpoints_files():
-    from photodup.serving import endpoints
-
-    for name in ("triton-onnx-grpc-fp16", "triton-openvino-http-fp32", "triton-trt-http-fp32"):
-        assert endpoints.parse_backend(name).model == parse_backend(name).triton_model
+def test_json_is_for_measuring_only():
+    with pytest.raises(PhotodupError, match="measure what JSON costs"):
+        clients.connect("http://127.0.0.1:1", "triton-onnx-http-json")
 
 
 def test_an_unknown_mode_is_refused():

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from triton_fixture import needs_triton, tiny_triton
 
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import (
     Endpoints,
     from_ports,
     load_endpoints,
-    parse_backend,
     save_endpoints,
 )
 from photodup.serving.endpoints_check import check, render_check
@@ -42,11 +42,11 @@ GOOD = {
     ],
 )
 def test_a_backend_name_gives_the_model(name: str, model: str) -> None:
-    assert parse_backend(name).model == model
+    assert parse_backend(name).triton_model == model
 
 
 @pytest.mark.parametrize(
-    "name", ["triton", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-grpc-json", ""]
+    "name", ["triton-", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-grpc-json", ""]
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(PhotodupError, match="names no backend"):
@@ -55,7 +55,7 @@ def test_other_names_are_refused(name: str) -> None:
 
 def test_the_committed_default_is_what_embedded_servers_offer(root: Path) -> None:
     found = load_endpoints(root / "notebooks/endpoints/embedded.yaml")
-    models = {parse_backend(name).model for name in found.backends} - {""}
+    models = {parse_backend(name).triton_model for name in found.backends} - {""}
     assert models == set(MODELS)
     assert found == from_ports(
         name="embedded", gpu="none", engines=("onnx", "openvino"), location="this machine"
@@ -65,7 +65,7 @@ def test_the_committed_default_is_what_embedded_servers_offer(root: Path) -> Non
 def test_every_endpoints_file_loads(root: Path) -> None:
     for path in (root / "notebooks/endpoints").glob("*.yaml"):
         for backend in load_endpoints(path).backends:
-            model = parse_backend(backend).model
+            model = parse_backend(backend).triton_model
             assert not model or model in WEIGHTS or model.startswith("emulated_")
 
 

@@ -92,17 +92,16 @@ def adapter(backend: str, url: str | None = None, **options: Any) -> Adapter:
 def split_backend(backend: str) -> dict[str, str | None]:
     """Return `server`, `engine`, `protocol` and `wire` of a backend name; None where it has none.
 
-    Two names exist only for measuring: `dummy`, and the wire `json` of Triton's HTTP protocol.
+    The name `dummy` exists only for measuring.
 
     Raises:
         PhotodupError: no such backend.
     """
     if backend == "dummy":
         return {"server": "local", "engine": "dummy", "protocol": None, "wire": None}
-    as_json = backend.startswith("triton-") and backend.endswith("-http-json")
-    parts = parse_backend(backend.removesuffix("json") + "fp32" if as_json else backend)
-    wire = "json" if as_json else parts.wire or None
-    return {"server": parts.server, "engine": parts.engine, "protocol": parts.protocol or None, "wire": wire}
+    parts = parse_backend(backend)
+    protocol, wire = parts.protocol or None, parts.wire or None
+    return {"server": parts.server, "engine": parts.engine, "protocol": protocol, "wire": wire}
 
 
 def cosine_to_reference(

@@ -1,17 +1,16 @@
 """Which Triton models answer for a backend name."""
 
-from photodup.bench.adapters import split_backend
 from photodup.embedding.backends import parse_backend
 
 
 def model_name(backend: str) -> str:
     """Return the model behind `triton-ENGINE-PROTOCOL-WIRE`; the wire `json` asks the fp32 model."""
-    return parse_backend(backend.replace("-json", "-fp32")).triton_model
+    return parse_backend(backend).triton_model
 
 
 def served_models(backend: str) -> list[str]:
     """Return the models whose counters account for a request: the one asked, then an ensemble's steps."""
     asked = model_name(backend)
-    if split_backend(backend)["wire"] != "jpeg":
+    if parse_backend(backend).wire != "jpeg":
         return [asked]
     return [asked, "openclip_vit_b32_preprocess", asked.removesuffix("_jpeg") + "_uint8"]

@@ -17,7 +17,7 @@ SHORT_NAMES = {
 _NAME = re.compile(
     r"pytorch-(?P<p_protocol>http)-(?P<p_wire>jpeg|base64)"
     r"|triton-(?P<engine>onnx|trt|openvino|emulated-[a-z0-9-]+?)"
-    r"-(?P<protocol>http|grpc)-(?P<wire>fp32|fp16|uint8|jpeg)"
+    r"-(?P<protocol>http|grpc(?!-json))-(?P<wire>fp32|fp16|uint8|jpeg|json)"
 )
 
 
@@ -40,7 +40,7 @@ class Backend:
         """Triton's name for the model: engine and wire together choose it; empty for other servers."""
         if self.server != "triton":
             return ""
-        suffix = "" if self.wire == "fp32" else f"_{self.wire}"
+        suffix = "" if self.wire in ("fp32", "json") else f"_{self.wire}"
         if self.engine.startswith("emulated-"):
             return self.engine.replace("-", "_") + suffix
         return "openclip_vit_b32" + ("" if self.engine == "onnx" else f"_{self.engine}") + suffix
@@ -58,7 +58,7 @@ def parse_backend(name: str) -> Backend:
     if not (match := _NAME.fullmatch(name)):
         raise PhotodupError(
             f"{name!r} names no backend: use local-pytorch, local-onnx, pytorch-http-jpeg, pytorch-http-base64 "
-            "or triton-<onnx|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg>."
+            "or triton-<onnx|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg> (json over http, to measure it)."
         )
     if match["p_wire"]:
         return Backend(name, "pytorch", "pytorch", match["p_protocol"], match["p_wire"])

@@ -96,6 +96,8 @@ def connect(
     backend = backend or os.environ.get("INFERENCE_BACKEND") or None
     url = url or os.environ.get("INFERENCE_SERVICE_URL") or None
     parsed = parse_backend(backend) if backend else None
+    if parsed and parsed.wire == "json":
+        raise PhotodupError(f"{backend} exists to measure what JSON costs: use the fp32 wire to embed.")
     if mode is None:
         mode = (
             "remote"

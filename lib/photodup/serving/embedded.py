@@ -152,7 +152,7 @@ def _start_service(host: str, port: int, env: Mapping[str, str] | None) -> Serve
 
 def _endpoints(host: str, ports: Mapping[str, int], models: Sequence[str]) -> Endpoints:
     """Everything that could be there, less the backends whose model was not loaded."""
-    from photodup.serving.endpoints import parse_backend
+    from photodup.embedding.backends import parse_backend
 
     emulated = {"-".join(name.split("_")[:2]) for name in models if name.startswith("emulated_")}
     everything = from_ports(
@@ -166,7 +166,7 @@ def _endpoints(host: str, ports: Mapping[str, int], models: Sequence[str]) -> En
         engines=("onnx", "openvino", *sorted(emulated)),
         location="this machine",
     )
-    present = {n: u for n, u in everything.backends.items() if parse_backend(n).model in ("", *models)}
+    present = {n: u for n, u in everything.backends.items() if parse_backend(n).triton_model in ("", *models)}
     return everything.model_copy(update={"backends": present})
 
 

@@ -1,64 +1,16 @@
 """Where the servers are: one small YAML file per machine, and a check that says what is wrong with it."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
-_NAME = re.compile(
-    r"(?P<server>pytorch)-(?P<protocol>http)-(?P<wire>jpeg|base64)"
-    r"|(?P<server_>triton)-(?P<engine>onnx|trt|openvino|emulated-[a-z0-9]+)"
-    r"-(?:(?P<protocol_>http|grpc)-(?P<wire_>fp32|fp16|uint8|jpeg)|(?P<json_>http-json))"
-)
-
-
-@dataclass(frozen=True)
-class BackendName:
-    """A backend's name taken apart; `model` is the Triton model behind it ("" for the FastAPI service)."""
-
-    server: str
-    engine: str
-    protocol: str
-    wire: str
-
-    @property
-    def model(self) -> str:
-        """Triton's name for the model: engine and wire together choose it."""
-        if self.server != "triton":
-            return ""
-        suffix = "" if self.wire in ("fp32", "json") else f"_{self.wire}"  # json: fp32 as decimal text
-        if self.engine.startswith("emulated-"):
-            return self.engine.replace("-", "_") + suffix
-        if self.engine != "onnx":
-            suffix = f"_{self.engine}{suffix}"
-        return f"openclip_vit_b32{suffix}"
-
-
-def parse_backend(name: str) -> BackendName:
-    """Take a backend's name apart.
-
-    Raises:
-        PhotodupError: it is not a name of a backend; the message shows the pattern.
-    """
-    match = _NAME.fullmatch(name)
-    if not match:
-        raise PhotodupError(
-            f"{name!r} names no backend: use pytorch-http-jpeg, pytorch-http-base64 or "
-            "triton-<onnx|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg> (or http-json)."
-        )
-    part = match.groupdict()
-    if part["server"]:
-        return BackendName("pytorch", "pytorch", part["protocol"], part["wire"])
-    if part["json_"]:
-        return BackendName("triton", part["engine"], "http", "json")
-    return BackendName("triton", part["engine"], part["protocol_"], part["wire_"])
 
 
 class Endpoints(BaseModel):

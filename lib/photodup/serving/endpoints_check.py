@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from photodup.serving.endpoints import Endpoints, parse_backend
+from photodup.embedding.backends import parse_backend
+from photodup.serving.endpoints import Endpoints
 
 TIMEOUT_S = 3.0
 
@@ -22,9 +23,9 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
         if backend.server == "pytorch":
             finding = probe.pytorch(url)
         elif backend.protocol == "http":
-            finding = probe.triton_http(url, backend.model)
+            finding = probe.triton_http(url, backend.triton_model)
         else:
-            finding = probe.triton_grpc(url, backend.model)
+            finding = probe.triton_grpc(url, backend.triton_model)
         rows.append({"backend": name, "url": url, "ok": finding == "ready", "finding": finding})
     for server, url in endpoints.metrics.items():
         finding = probe.metrics(url)

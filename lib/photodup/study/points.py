@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from photodup.bench.plan import Load, Stopping
-from photodup.serving.endpoints import parse_backend
+from photodup.embedding.backends import parse_backend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ def _measure(
     from photodup.study.weights import payload_photos
 
     photos = payload_photos(N_PHOTOS)
-    wire = "" if backend.startswith("local-") else parse_backend(backend).wire
+    wire = parse_backend(backend).wire
     return measure(
         adapter(backend, run.endpoints.backends.get(backend), **options),
         photos,

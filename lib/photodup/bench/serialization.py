@@ -1,0 +1,162 @@
+"""What it costs to turn an image into bytes ready to send, and received bytes back into an array.
+
+One span for every form, so that ratios mean something: encoding begins with the array in hand and ends with
+`bytes` in hand; decoding begins with those bytes and ends with an array in memory of its own. Time is CPU time of
+the whole process (what a serving machine pays), memory is taken in a pass of its own, because tracing
+allocations slows them down many times over.
+"""
+
+import io
+import json
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from photodup.embedding.imaging import decode, normalize, to_jpeg
+from photodup.errors import PhotodupError
+
+BODIES = ("json", "binary")
+QUALITIES = (95, 90, 75)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One form of a single image on the wire: uint8 [3, h, w] → bytes → normalised float32 [3, h, w]."""
+
+    name: str
+    encode: Callable[[np.ndarray], bytes]
+    decode: Callable[[bytes, tuple[int, ...]], np.ndarray]
+
+
+def encode_body(images: np.ndarray, form: str) -> bytes:
+    """Return the body of a Triton HTTP request for float32 [n, 3, h, w].
+
+    `json` writes every number as decimal text, as a client does that calls `.tolist()`; `binary` is the same
+    request with the array appended as it lies in memory, framed by `tritonclient`.
+    """
+    if form == "json":
+        data = {"name": "image", "shape": list(images.shape), "datatype": "FP32", "data": images.tolist()}
+        return json.dumps({"inputs": [data], "outputs": [{"name": "embedding"}]}).encode()
+    if form == "binary":
+        from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+
+        tensor = InferInput("image", images.shape, "FP32")
+        tensor.set_data_from_numpy(images)
+        outputs = [InferRequestedOutput("embedding", binary_data=True)]
+        return bytes(InferenceServerClient.generate_request_body([tensor], outputs=outputs)[0])
+    raise PhotodupError(f"There is no body {form!r}: choose from {', '.join(BODIES)}.")
+
+
+def decode_body(body: bytes, form: str) -> np.ndarray:
+    """Read the image tensor back from a body of `encode_body`: float32 in memory of its own.
+
+    Raises:
+        PhotodupError: the body is cut short or is no such request.
+    """
+    try:
+        if form == "json":
+            tensor = json.loads(body)["inputs"][0]
+            return np.asarray(tensor["data"], np.float32).reshape(tensor["shape"])
+        if form == "binary":
+            # The length of the JSON head travels in a header of its own; here the array's size gives it away.
+            head, end = json.JSONDecoder().raw_decode(body[:4096].decode("latin-1"))
+            tensor = head["inputs"][0]
+            return np.frombuffer(body, "<f4", offset=end).reshape(tensor["shape"]).copy()
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise PhotodupError(f"This is no whole {form} request body ({error}): send it again.") from error
+    raise PhotodupError(f"There is no body {form!r}: choose from {', '.join(BODIES)}.")
+
+
+def ladder() -> dict[str, Rung]:
+    """Return the rungs by name, from the plainest to the smallest.
+
+    All begin with the same uint8 pixels, so that a form which the client has to normalise first pays for it, and
+    end with the same float32, so that a form which the server has to normalise pays for it there.
+    """
+    rungs = [
+        Rung(
+            "fp32", lambda p: normalize(p).tobytes(), lambda b, s: np.frombuffer(b, "<f4").reshape(s).copy()
+        ),
+        Rung(
+            "fp32+deflate",
+            lambda p: zlib.compress(normalize(p).tobytes()),
+            lambda b, s: np.frombuffer(zlib.decompress(b), "<f4").reshape(s).copy(),
+        ),
+        Rung(
+            "fp16",
+            lambda p: normalize(p).astype(np.float16).tobytes(),
+            lambda b, s: np.frombuffer(b, "<f2").reshape(s).astype(np.float32),
+        ),
+        Rung("uint8", np.ndarray.tobytes, lambda b, s: normalize(np.frombuffer(b, np.uint8).reshape(s))),
+        Rung("PNG", _to_png, _from_picture),
+    ]
+    rungs += [Rung(f"JPEG q{q}", _jpeg_encoder(q), _from_picture) for q in QUALITIES]
+    return {rung.name: rung for rung in rungs}
+
+
+def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2, min_repeats: int = 3) -> dict[str, float]:
+    """Repeat `action` and return the median `cpu_ms` (this process, all threads), `wall_ms` and `n`.
+
+    One call before them is not counted. Calls shorter than a clock's step are looped inside one measurement.
+    """
+    begun = time.perf_counter()
+    action()
+    loops = max(1, int(2e-3 / max(time.perf_counter() - begun, 1e-7)))
+    cpu, wall, until = [], [], time.perf_counter() + min_s
+    while len(cpu) < min_repeats or time.perf_counter() < until:
+        cpu_before, wall_before = time.process_time(), time.perf_counter()
+        for _ in range(loops):
+            action()
+        wall.append((time.perf_counter() - wall_before) * 1e3 / loops)
+        cpu.append((time.process_time() - cpu_before) * 1e3 / loops)
+    return {"cpu_ms": float(np.median(cpu)), "wall_ms": float(np.median(wall)), "n": len(cpu) * loops}
+
+
+def peak_mb(action: Callable[[], Any]) -> float:
+    """Return how much memory one call holds at its worst beyond what was held before, 10⁶ bytes.
+
+    Sees Python objects and NumPy arrays (`tracemalloc`), not what a C library such as libjpeg takes for itself.
+
+    Raises:
+        PhotodupError: something else is tracing already, and its figures would be reset.
+    """
+    if tracemalloc.is_tracing():
+        raise PhotodupError("tracemalloc is running already: stop it before measuring peak memory.")
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        action()
+        return (tracemalloc.get_traced_memory()[1] - before) / 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def _to_png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    _picture(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _jpeg_encoder(quality: int) -> Callable[[np.ndarray], bytes]:
+    return lambda pixels: to_jpeg(_picture(pixels), quality)
+
+
+def _picture(pixels: np.ndarray) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def _from_picture(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    pixels = np.asarray(decode(body)).transpose(2, 0, 1)
+    if pixels.shape != tuple(shape):
+        raise PhotodupError(
+            f"The picture is {pixels.shape}, {tuple(shape)} was expected: send 224-pixel crops."
+        )
+    return normalize(pixels)

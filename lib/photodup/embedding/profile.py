@@ -1,0 +1,143 @@
+"""Where an ONNX Runtime session spends its time, and on which provider each node really runs.
+
+ONNX Runtime writes its own trace. A node that the wanted provider cannot run goes silently to the CPU, and the
+copies around it cost more than the node; so every node that landed elsewhere is listed by name.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photodup.embedding.imaging import IMAGE_SIZE
+from photodup.errors import PhotodupError
+
+if TYPE_CHECKING:
+    import onnxruntime
+    import pandas as pd
+
+CPU = ("CPUExecutionProvider",)
+
+
+def open_session(
+    path: Path, *, providers: Sequence[str] = CPU, optimize: bool = True, profile_prefix: str | None = None
+) -> "onnxruntime.InferenceSession":
+    """Open a session as the servers do, with or without graph optimisation.
+
+    Raises:
+        PhotodupError: no such file, a provider that this ONNX Runtime lacks, or a file that is no model.
+    """
+    import onnxruntime
+
+    if missing := set(providers) - set(onnxruntime.get_available_providers()):
+        raise PhotodupError(
+            f"This ONNX Runtime has no {', '.join(sorted(missing))}: install the build that has it."
+        )
+    if not path.is_file():
+        raise PhotodupError(f"No ONNX file at {path}: make one with `photodup export`.")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    if profile_prefix:
+        options.enable_profiling, options.profile_file_prefix = True, profile_prefix
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=list(providers))
+    except Exception as error:  # ONNX Runtime's exceptions share no public base class
+        reason = str(error).splitlines()[0][:200]
+        raise PhotodupError(f"ONNX Runtime cannot load {path.name}: export it again ({reason}).") from error
+
+
+def profile(
+    path: Path, batch: int = 1, *, runs: int = 20, warmup: int = 3, providers: Sequence[str] = CPU
+) -> dict[str, Any]:
+    """Run a model under ONNX Runtime's operator profiler.
+
+    Args:
+        batch: images per run; random pixels, since no operator's time depends on their values.
+        runs: counted runs; `warmup` more before them are not.
+        providers: in order of preference; the first is the one wanted.
+
+    Returns:
+        `nodes` (`name`, `op`, `provider`, `ms`: mean per run), `run_ms` (each profiled run), `wanted` (the
+        provider) and `fallbacks` (see `fallbacks`).
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        session = open_session(path, providers=providers, profile_prefix=f"{folder}/profile")
+        image = _images(session, batch)
+        for _ in range(warmup + runs):
+            session.run(None, image)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    marks = sorted((e for e in events if e["name"] == "model_run"), key=lambda e: e["ts"])[-runs:]
+    begin = marks[0]["ts"]
+    spent: dict[tuple[str, str, str], float] = {}
+    for event in events:
+        if event["cat"] == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= begin:
+            args = event["args"]
+            key = (event["name"].removesuffix("_kernel_time"), args["op_name"], args["provider"])
+            spent[key] = spent.get(key, 0.0) + event["dur"] / 1e3 / runs
+    nodes = [{"name": n, "op": o, "provider": p, "ms": ms} for (n, o, p), ms in spent.items()]
+    return {
+        "wanted": providers[0],
+        "nodes": nodes,
+        "run_ms": [mark["dur"] / 1e3 for mark in marks],
+        "fallbacks": fallbacks(nodes, providers[0]),
+    }
+
+
+def fallbacks(nodes: Sequence[dict[str, Any]], wanted: str) -> list[str]:
+    """Return `name (op) on provider` for every node that does not run on the provider `wanted`."""
+    return [f"{n['name']} ({n['op']}) on {n['provider']}" for n in nodes if n["provider"] != wanted]
+
+
+def by_operator(nodes: Sequence[dict[str, Any]]) -> "pd.DataFrame":
+    """Return `nodes`, `ms` and `share` (of all kernel time) per operator, the dearest first."""
+    import pandas as pd
+
+    table = pd.DataFrame(nodes).groupby("op").agg(nodes=("name", "size"), ms=("ms", "sum"))
+    table["share"] = table.ms / table.ms.sum()
+    return table.sort_values("ms", ascending=False)
+
+
+def creation_s(path: Path, n: int = 3, **options: Any) -> list[float]:
+    """Return how long opening a session takes, `n` times in a row, seconds.
+
+    The file is in the page cache from the second on, so this is reading, optimising and packing weights, not disk.
+    """
+    times = []
+    for _ in range(n):
+        begun = time.perf_counter()
+        session = open_session(path, **options)
+        times.append(time.perf_counter() - begun)
+        del session
+    return times
+
+
+def batch_ms(
+    path: Path, batches: Sequence[int], *, min_s: float = 1.0, min_runs: int = 3
+) -> dict[int, list[float]]:
+    """Return the duration of each run per batch size, ms: one session, blocks in a seeded random order."""
+    import random
+
+    session = open_session(path)
+    inputs = {n: _images(session, n) for n in batches}
+    times: dict[int, list[float]] = {n: [] for n in batches}
+    for n in random.Random(0).sample(list(batches), len(batches)):
+        session.run(None, inputs[n])  # the first run of a size lays out its memory
+        until = time.perf_counter() + min_s
+        while len(times[n]) < min_runs or time.perf_counter() < until:
+            begun = time.perf_counter()
+            session.run(None, inputs[n])
+            times[n].append((time.perf_counter() - begun) * 1e3)
+    return times
+
+
+def _images(session: "onnxruntime.InferenceSession", n: int) -> dict[str, np.ndarray]:
+    value = session.get_inputs()[0]
+    dtype = {"tensor(float16)": np.float16, "tensor(uint8)": np.uint8}.get(value.type, np.float32)
+    pixels = np.random.default_rng(0).integers(0, 256, (n, 3, IMAGE_SIZE, IMAGE_SIZE))
+    return {value.name: pixels.astype(dtype) if dtype == np.uint8 else (pixels / 255).astype(dtype)}

@@ -229,6 +229,18 @@ def review(
     review(directory, port=port, demo=demo, catalogue=catalogue, browser=browser)
 
 
+@app.command()
+def evaluate(
+    directory: Annotated[Path | None, typer.Argument(help="different photographs; default the demo's")] = None,
+    weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; default the stand-in encoder")] = None,
+    all_edits: Annotated[bool, typer.Option("--all", help="every graded edit, not only the ten")] = False,
+) -> None:
+    """Measure how well copies are found: edits of known photographs, and their curves."""
+    from photodup.photos.evaluate import evaluate_and_print
+
+    evaluate_and_print(directory, weights=weights, all_edits=all_edits)
+
+
 trash = typer.Typer(no_args_is_help=True, help="What `photodup review` removed: list, restore, delete for good.")
 app.add_typer(trash, name="trash")
 

@@ -1,0 +1,351 @@
+"""How well copies are found: precision and recall on edits of known photographs.
+
+Every photograph is edited in graded ways (`transforms`), and every edit is compared with every original:
+with its own it should match, with all others it should not. "Same scene" negatives are others that show
+the same thing. A detector gives each pair a score; the curve over all pairs says what it is worth, and
+its left end, the recall before the first false positive, says what it is worth to someone who deletes.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from photodup.embedding import imaging
+from photodup.errors import PhotodupError
+from photodup.photos.copies import MAX_HASH_DISTANCE, N_NEIGHBOURS, mirrored_hash
+from photodup.photos.grouping import group_by_cosine
+from photodup.photos.hashing import hamming, perceptual_hash
+from photodup.photos.transforms import REFERENCE, Transform, named
+from photodup.photos.verify import Features, features, verify
+
+# Longer side of the originals that are edited, pixels: edits of 40-megapixel files would only take longer.
+WORK_SIZE = 1024
+MIN_PRECISION = 0.9
+
+
+@dataclass(frozen=True)
+class Original:
+    """A photograph to edit. Those of one `scene` show the same thing and are different pictures."""
+
+    name: str
+    image: Image.Image
+    scene: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What the scores of one detector say.
+
+    Attributes:
+        name: the detector.
+        precision, recall: the curve, by falling threshold; ties are one point.
+        threshold: the score of each point.
+        average_precision: area under it, over all pairs (micro).
+        recall_at_p90: highest recall at a precision of at least 90 %.
+        recall_at_zero_fp: recall at a threshold just above every negative.
+        zero_fp_threshold: the largest score of a negative.
+        recall_by_transform: that recall for each edit.
+        n_positive, n_negative: pairs.
+        at_default: (true positives, false positives) of the rule as it ships; None if it has no threshold.
+    """
+
+    name: str
+    precision: np.ndarray
+    recall: np.ndarray
+    threshold: np.ndarray
+    average_precision: float
+    recall_at_p90: float
+    recall_at_zero_fp: float
+    zero_fp_threshold: float
+    recall_by_transform: dict[str, float]
+    n_positive: int
+    n_negative: int
+    at_default: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Chaining:
+    """Stars against connected components at one cosine, over all originals and edits."""
+
+    threshold: float
+    largest_star: int
+    largest_component: int
+    smallest_in_star: float
+    smallest_in_component: float
+    mixed_stars: int
+    mixed_components: int
+
+
+@dataclass(frozen=True)
+class Quality:
+    """The measurement: one curve for each detector, and what was measured."""
+
+    n_photos: int
+    n_same_scene: int
+    transforms: tuple[str, ...]
+    model: str | None
+    curves: tuple[Curve, ...]
+    chaining: tuple[Chaining, ...] = field(default=())
+
+    def rows(self) -> list[dict]:
+        """Return one record for each detector, for a table."""
+        return [
+            {
+                "detector": curve.name,
+                "average_precision": curve.average_precision,
+                "recall_at_precision_90": curve.recall_at_p90,
+                "recall_at_zero_false_positives": curve.recall_at_zero_fp,
+                "recall_at_default": curve.at_default and curve.at_default[0] / curve.n_positive,
+                "false_positives_at_default": curve.at_default and curve.at_default[1],
+            }
+            for curve in self.curves
+        ]
+
+
+def curve(
+    name: str,
+    scores: np.ndarray,
+    positive: np.ndarray,
+    labels: Sequence[str],
+    default: np.ndarray | None = None,
+) -> Curve:
+    """Compute a curve.
+
+    Args:
+        name: the detector.
+        scores: float[n], one for each pair, higher is more alike.
+        positive: bool[n].
+        labels: the edit of each pair.
+        default: bool[n], what the rule says as it ships.
+
+    Raises:
+        PhotodupError: no positive or no negative pair.
+    """
+    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
+    if not n_positive or not n_negative:
+        raise PhotodupError(
+            "A curve needs pairs that match and pairs that do not: give two photographs or more."
+        )
+    order = np.argsort(-scores, kind="stable")
+    sorted_scores, hits = scores[order], np.cumsum(positive[order])
+    last = np.append(np.flatnonzero(np.diff(sorted_scores)), len(scores) - 1)  # last of each tie
+    hits = hits[last]
+    precision, recall = hits / (last + 1), hits / n_positive
+    average = float(np.sum(np.diff(recall, prepend=0) * precision))
+    limit = float(scores[~positive].max())
+    found = positive & (scores > limit)
+    label_of = np.asarray(labels)
+    by_transform = {
+        label: float(found[positive & (label_of == label)].mean())
+        for label in dict.fromkeys(labels)
+        if (positive & (label_of == label)).any()
+    }
+    good = precision >= MIN_PRECISION
+    at_default = None
+    if default is not None:
+        at_default = int((default & positive).sum()), int((default & ~positive).sum())
+    return Curve(
+        name, precision, recall, sorted_scores[last], average, float(recall[good].max(initial=0.0)),
+        float(found.sum() / n_positive), limit, by_transform, n_positive, n_negative, at_default,
+    )  # fmt: skip
+
+
+def evaluate(
+    originals: Sequence[Original],
+    transforms: Sequence[Transform] | None = None,
+    *,
+    embed: Callable[[Sequence[Image.Image]], np.ndarray] | None = None,
+    model: str | None = None,
+    cosines: Sequence[float] = (0.8, 0.85, 0.9, 0.95),
+    progress: Callable[[Iterable, int], Iterable] = lambda queries, total: queries,
+) -> Quality:
+    """Measure MD5, perceptual hash, embedding and the two-tier rule on edits of these photographs.
+
+    Args:
+        originals: two or more different photographs.
+        transforms: default the ten of `REFERENCE`.
+        embed: pictures to float32[n, d] unit vectors; without it only what needs no weights is measured.
+        model: what `embed` is, for the record.
+        cosines: thresholds at which chaining is measured.
+        progress: wraps the queries and their number, as tqdm does.
+    """
+    transforms = list(transforms or named(REFERENCE))
+    base = [_shrunk(original.image) for original in originals]
+    known = _Described.of(base, embed)
+    queries = [(i, edit) for edit in transforms for i in range(len(base))]
+    columns: dict[str, list] = {name: [] for name in ("md5", "phash", "cosine", "by_hash", "by_both")}
+    labels, positive, vectors = [], [], []
+    for i, edit in progress(queries, len(queries)):
+        changed = edit(base[i])
+        query = _Described.of([changed], embed)
+        bits = np.array([_bits(query.phash[0], other) for other in known.phash])
+        flipped = np.array([_bits(query.phash[0], other, mirror=True) for other in known.phash])
+        cosine = known.vectors @ query.vectors[0] if embed else np.zeros(len(base))
+        by_hash = _nearest(-np.minimum(bits, flipped), N_NEIGHBOURS) & (
+            np.minimum(bits, flipped) <= MAX_HASH_DISTANCE
+        )
+        by_both = by_hash | (_nearest(cosine, N_NEIGHBOURS) if embed else False)
+        evidence = {j: verify(known.features[j], query.features[0]) for j in np.flatnonzero(by_both)}
+        verified = np.array([evidence[j].score() if j in evidence else 0.0 for j in range(len(base))])
+        columns["md5"].append([float(query.md5[0] == other) for other in known.md5])
+        columns["phash"].append(1 - bits / 64)
+        columns["cosine"].append(cosine)
+        columns["by_hash"].append(np.where(by_hash, verified, 0))
+        columns["by_both"].append(verified)
+        labels += [edit.name] * len(base)
+        positive += [j == i for j in range(len(base))]
+        vectors.append(query.vectors[0])
+    scores = {name: np.concatenate(values) for name, values in columns.items()}
+    truth = np.array(positive)
+    accept = _ships_at()
+    curves = [
+        curve("MD5", scores["md5"], truth, labels, scores["md5"] == 1),
+        curve("perceptual hash", scores["phash"], truth, labels),
+        curve("hash, then verified", scores["by_hash"], truth, labels, scores["by_hash"] >= accept),
+    ]
+    chaining: tuple[Chaining, ...] = ()
+    if embed:
+        curves.insert(2, curve("embedding", scores["cosine"], truth, labels))
+        both = scores["by_both"]
+        curves.append(curve("embedding or hash, then verified", both, truth, labels, both >= accept))
+        everything = np.concatenate([known.vectors, np.array(vectors)])
+        sources = list(range(len(base))) + [i for i, _ in queries]
+        chaining = tuple(measure_chaining(everything, sources, cosine) for cosine in cosines)
+    scenes = [original.scene for original in originals]
+    same = sum(a == b for k, a in enumerate(scenes) for b in scenes[:k])
+    names = tuple(edit.name for edit in transforms)
+    return Quality(len(base), same, names, model, tuple(curves), chaining)
+
+
+def measure_chaining(vectors: np.ndarray, sources: Sequence[int], threshold: float) -> Chaining:
+    """Compare stars with connected components; a group is mixed if it holds edits of different originals."""
+    stars = [[group.keeper, *group.members] for group in group_by_cosine(vectors, threshold)]
+    parent = np.arange(len(vectors))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    similarity = vectors @ vectors.T
+    for i, j in zip(*np.nonzero(np.triu(similarity >= threshold, 1)), strict=True):
+        parent[root(i)] = root(j)
+    members: dict[int, list[int]] = {}
+    for i in range(len(vectors)):
+        members.setdefault(root(i), []).append(i)
+    components = [group for group in members.values() if len(group) > 1]
+
+    def summary(groups: list[list[int]]) -> tuple[int, float, int]:
+        largest = max((len(group) for group in groups), default=0)
+        smallest = min((float(similarity[np.ix_(group, group)].min()) for group in groups), default=1.0)
+        return largest, smallest, sum(len({sources[i] for i in group}) > 1 for group in groups)
+
+    (star, star_low, star_mixed), (chain, chain_low, chain_mixed) = summary(stars), summary(components)
+    return Chaining(threshold, star, chain, star_low, chain_low, star_mixed, chain_mixed)
+
+
+def demo_originals() -> list[Original]:
+    """Return the photographs that the demonstration library is made from, its hard negatives included."""
+    from photodup.photos.demo import SOURCES
+
+    return [Original(source.name, source.open(), source.scene) for source in SOURCES]
+
+
+def folder_originals(folder: Path, most: int = 500) -> list[Original]:
+    """Return the photographs of a folder; they must all be different pictures, or recall is understated."""
+    from photodup.photos.library import walk
+
+    found = []
+    for entry in walk(folder).entries[:most]:
+        path = folder / entry.path.decode("utf-8", "surrogateescape")
+        try:
+            found.append(Original(path.name, imaging.decode(path, draft_size=WORK_SIZE), path.name))
+        except imaging.ImageError:
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What the detectors know of some pictures."""
+
+    md5: list[str]
+    phash: list[str | None]
+    features: list[Features]
+    vectors: np.ndarray
+
+    @classmethod
+    def of(cls, images: Sequence[Image.Image], embed: Callable | None) -> "_Described":
+        return cls(
+            [hashlib.md5(_png(image), usedforsecurity=False).hexdigest() for image in images],
+            [perceptual_hash(image) for image in images],
+            [features(image) for image in images],
+            embed(images) if embed else np.zeros((len(images), 1), np.float32),
+        )
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _shrunk(image: Image.Image) -> Image.Image:
+    image = image.convert("RGB")
+    image.thumbnail((WORK_SIZE, WORK_SIZE), Image.Resampling.LANCZOS)
+    return image
+
+
+def _bits(first: str | None, second: str | None, *, mirror: bool = False) -> int:
+    if first is None or second is None:
+        return 64
+    return hamming(mirrored_hash(first) if mirror else first, second)
+
+
+def _nearest(scores: np.ndarray, k: int) -> np.ndarray:
+    chosen = np.zeros(len(scores), bool)
+    chosen[np.argsort(-scores, kind="stable")[:k]] = True
+    return chosen
+
+
+def _ships_at() -> float:
+    """Return the score of a pair from which it counts as a copy: below it another test has failed."""
+    from photodup.photos.verify import Thresholds
+
+    return Thresholds.min_agreement
+
+
+def report(quality: Quality) -> str:
+    """Return the measurement as text."""
+    weights = quality.model or "no weights"
+    lines = [
+        f"{quality.n_photos} photographs ({quality.n_same_scene} same-scene pairs), "
+        f"{len(quality.transforms)} edits of each; {weights}",
+        f"{'detector':34}{'AP':>7}{'R@P90':>8}{'R@0FP':>8}{'as shipped':>22}",
+    ]
+    for entry in quality.curves:
+        shipped = ""
+        if entry.at_default:
+            right, wrong = entry.at_default
+            shipped = f"R {right / entry.n_positive:.3f}, {wrong} false"
+        lines.append(
+            f"{entry.name:34}{entry.average_precision:7.3f}{entry.recall_at_p90:8.3f}"
+            f"{entry.recall_at_zero_fp:8.3f}{shipped:>22}"
+        )
+    lines.append("recall before the first false positive, by edit:")
+    for label in quality.transforms:
+        values = "  ".join(f"{entry.name} {entry.recall_by_transform[label]:.2f}" for entry in quality.curves)
+        lines.append(f"  {label:22}{values}")
+    for chain in quality.chaining:
+        lines.append(
+            f"cosine {chain.threshold:.2f}: largest star {chain.largest_star}, component {chain.largest_component}; "
+            f"smallest cosine inside {chain.smallest_in_star:.2f} / {chain.smallest_in_component:.2f}; "
+            f"groups of different pictures {chain.mixed_stars} / {chain.mixed_components}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,171 @@
+"""Keep-best rules, the two tiers, and what makes two pictures two shots."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageFilter, ImageOps
+from review_library import make_library, photo, save
+
+from photodup.errors import PhotodupError
+from photodup.photos.catalogue import Photo
+from photodup.photos.copies import find_tiers, hash_candidates, mirrored_hash, two_shots
+from photodup.photos.feedback import Feedback
+from photodup.photos.grouping import Model
+from photodup.photos.hashing import hamming, perceptual_hash
+from photodup.photos.keep import DEFAULT_RULES, KeepRules, sharpness
+from photodup.photos.library import Catalogue, scan
+
+BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
+
+
+def other(**changes) -> Photo:
+    return replace(BASE, **({"id": 2, "path": Path("b.jpg"), "md5": "1" * 32} | changes))
+
+
+@pytest.mark.parametrize(
+    ("better", "rule", "words"),
+    [
+        ({"width": 200}, "resolution", "most pixels: 0.0 MP"),
+        ({"format": "HEIF"}, "format", "best format: HEIF"),
+        ({"exif_fields": 9}, "metadata", "9 fields, next 5"),
+        ({"size_bytes": 2_000_000}, "size", "largest file: 2.00 MB"),
+        ({"path": Path("Originals/b.jpg")}, "folder", "preferred folder: Originals"),
+        ({"taken_at": "2019-01-01T00:00:00"}, "oldest", "oldest: 2019"),
+    ],
+)
+def test_each_rule_decides_when_it_is_the_first_to_differ(better, rule, words):
+    rules = KeepRules(folders=["Originals"])
+    choice = rules.choose([BASE, other(**better)])
+    assert (choice.keeper.id, choice.rule) == (2, rule)
+    assert words in choice.reason
+
+
+def test_sharpness_is_looked_at_only_where_it_matters():
+    asked = []
+
+    def measure(photo):
+        asked.append(photo.id)
+        return 5.0 if photo.id == 2 else 1.0
+
+    rules = KeepRules(sharpness=measure)
+    assert rules.choose([BASE, other()]).rule == "sharpness"
+    assert sorted(asked) == [1, 2]
+    asked.clear()
+    assert rules.choose([replace(BASE, md5="a"), other(md5="b", width=300)]).rule == "resolution"
+    assert asked == []
+
+
+def test_sharpness_sees_blur_and_not_brightness():
+    image = photo("coffee").convert("L")
+    sharp = sharpness(np.asarray(image))
+    assert sharpness(np.asarray(image.filter(ImageFilter.GaussianBlur(2)))) < sharp / 2
+    assert sharpness(np.asarray(image.point(lambda v: v * 0.7))) == pytest.approx(sharp, rel=0.1)
+
+
+def test_the_order_is_configurable_and_checked():
+    choice = KeepRules(["size", "resolution"]).choose([BASE, other(width=300, size_bytes=10)])
+    assert (choice.keeper.id, choice.rule) == (1, "size")
+    with pytest.raises(PhotodupError, match="No keep rule biggest"):
+        KeepRules(["biggest"])
+
+
+photos = st.builds(
+    lambda i, w, s, f, e: replace(BASE, id=i, path=Path(f"{i}.jpg"), width=w, size_bytes=s, format=f, exif_fields=e),
+    st.integers(0, 99), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["JPEG", "HEIF", "PNG"]), st.integers(0, 2),
+)  # fmt: skip
+
+
+@given(st.lists(photos, min_size=1, max_size=6, unique_by=lambda p: p.id), st.permutations(DEFAULT_RULES))
+def test_the_choice_is_the_first_of_the_ranking_whatever_the_order(found, order):
+    rules = KeepRules(order)
+    best = rules.choose(found).keeper
+    assert rules.choose(found[::-1]).keeper == best == rules.ranked(found)[0]
+
+
+# ---- candidates and tiers --------------------------------------------------------------------------------
+
+
+def test_the_mirrored_hash_is_that_of_the_mirror_image():
+    for name in ("astronaut", "coffee", "chelsea", "rocket"):
+        image = photo(name)
+        real = perceptual_hash(ImageOps.mirror(image))
+        assert hamming(mirrored_hash(perceptual_hash(image)), real) <= 10
+        assert hamming(perceptual_hash(image), real) > 16, "which the plain hash would miss"
+
+
+def test_hash_candidates_find_copies_and_mirror_images():
+    hashes = [
+        perceptual_hash(i) for n in ("astronaut", "coffee") for i in (photo(n), ImageOps.mirror(photo(n)))
+    ]
+    assert {(0, 1), (2, 3)} <= hash_candidates([*hashes, None])
+    assert hash_candidates([None, hashes[0]]) == set()
+    far = [f"{value:016x}" for value in (0, 2**64 - 1)]
+    assert (0, 1) not in hash_candidates(far)
+
+
+def test_two_times_of_one_camera_are_two_shots():
+    later = other(taken_at="2020-01-02T00:00:01")
+    assert two_shots(BASE, later)
+    assert not two_shots(BASE, other()), "an edit keeps the time"
+    assert not two_shots(BASE, other(taken_at=None)), "no date says nothing"
+    assert not two_shots(BASE, replace(later, camera=None)), "nor does another camera's clock"
+
+
+def embed_by_pixels(catalogue: Catalogue) -> None:
+    """Real pixels as vectors, no weights: enough to tell these few pictures apart."""
+    rows = {}
+    for item in catalogue.photos():
+        small = Image.open(catalogue.root / item.path).convert("RGB").resize((8, 8))
+        row = np.asarray(small, np.float32).ravel()
+        rows[item.md5] = (row - row.mean()) / np.linalg.norm(row - row.mean())
+    catalogue.register_model("d" * 64, name="pixels", dim=192, is_random=False)
+    catalogue.store_embeddings("d" * 64, list(rows), np.stack(list(rows.values())))
+
+
+def test_a_burst_is_similar_and_a_copy_is_a_copy(tmp_path):
+    library = make_library(tmp_path / "library")
+    shot = photo("coffee")
+    save(
+        shot.transform(shot.size, Image.Transform.AFFINE, (1, 0, 9, 0, 1, 5)),
+        library / "2020" / "IMG_1b.jpg",
+        taken="2020:05:16 09:00:01",
+    )
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        embed_by_pixels(catalogue)
+        tiers = find_tiers(catalogue)
+        assert isinstance(tiers.model, Model) and tiers.thresholds.measured.startswith("not measured")
+        (similar,) = tiers.similar
+        assert {p.path.name for p in (similar.keeper, *similar.members)} == {"IMG_1.jpg", "IMG_1b.jpg"}
+        assert {p.path.name for g in tiers.copies for p in g.members} >= {"small coffee.jpg"}
+        assert tiers.smallest_similarity >= tiers.thresholds.burst
+        Feedback(library / ".photodup").add("keep_both", [similar.keeper.md5, similar.members[0].md5])
+        assert find_tiers(catalogue).similar == ()
+
+
+def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, monkeypatch):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        from photodup.photos import copies
+
+        monkeypatch.setattr(copies, "verify", lambda a, b: pytest.fail("was verified before"))
+        again = find_tiers(catalogue)
+        assert [g.evidence for g in again.copies] == [g.evidence for g in first.copies]
+        monkeypatch.undo()
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.write_bytes(b"not a database" * 500)
+        assert [g.keeper for g in find_tiers(catalogue).copies] == [g.keeper for g in first.copies]
+
+
+def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):
+    library = make_library(tmp_path / "library")
+    (library / "Shared" / "small coffee.jpg").unlink()
+    with Catalogue(library) as catalogue:
+        tiers = find_tiers(catalogue)
+    assert len(tiers.problems) == 1 and "small coffee.jpg" in tiers.problems[0]
+    assert len(tiers.copies) == 2

@@ -14,6 +14,8 @@ from PIL import Image
 # Pictures are compared at this size (longer side, pixels): 480 keeps enough features in a 70 % crop.
 SIZE = 480
 MAX_FEATURES = 1000
+# Length of a descriptor; 8 bits hold it with room to spare.
+_LENGTH = 512
 # A patch of 24 × 24 pixels agrees at this correlation.
 PATCH_AGREES = 0.6
 
@@ -103,12 +105,13 @@ def features(image: Image.Image) -> Features:
     # A low contrast threshold finds features in haze, snow and blur; RANSAC deals with the bad ones.
     sift = cv2.SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=0.01)
     keypoints, descriptors = sift.detectAndCompute(grey, None)
-    if descriptors is None:
+    if descriptors is None or not len(keypoints):
         return Features(grey, np.zeros((0, 2), np.float32), np.zeros((0, 128), np.uint8))
     # RootSIFT (Arandjelović and Zisserman 2012): Euclidean distance becomes the Hellinger distance.
     root = np.sqrt(descriptors / np.maximum(descriptors.sum(axis=1, keepdims=True), 1e-6))
-    points = np.array([keypoint.pt for keypoint in keypoints], np.float32)
-    return Features(grey, points, np.rint(512 * root).clip(0, 255).astype(np.uint8))
+    order = np.argsort([-keypoint.response for keypoint in keypoints], kind="stable")  # the strongest first
+    points, root = np.array([keypoint.pt for keypoint in keypoints], np.float32)[order], root[order]
+    return Features(grey, points, np.rint(_LENGTH * root).clip(0, 255).astype(np.uint8))
 
 
 def verify(first: Features, second: Features) -> Verification:
@@ -137,15 +140,14 @@ def _matches(first: np.ndarray, second: np.ndarray, ratio: float = 0.85) -> np.n
     """Return index pairs [n, 2] of features that are each other's nearest and clearly so (Lowe's ratio)."""
     if len(first) < 3 or len(second) < 3:
         return np.zeros((0, 2), int)
-    a, b = first.astype(np.float32), second.astype(np.float32)
-    distance = np.add.outer((a * a).sum(1), (b * b).sum(1)) - 2 * (a @ b.T)
-    nearest = distance.argmin(axis=1)
-    rows = np.arange(len(a))
-    best = distance[rows, nearest]
-    distance[rows, nearest] = np.inf
-    clear = best < ratio**2 * distance.min(axis=1)
-    distance[rows, nearest] = best
-    mutual = distance.argmin(axis=0)[nearest] == rows
+    # Descriptors have one length, so the nearest is the one with the largest product.
+    products = first.astype(np.float32) @ second.astype(np.float32).T
+    rows, nearest = np.arange(len(first)), products.argmax(axis=1)
+    mutual = products.argmax(axis=0)[nearest] == rows
+    best = products[rows, nearest]
+    products[rows, nearest] = -np.inf
+    square = _LENGTH**2
+    clear = square - best < ratio**2 * (square - products.max(axis=1))
     keep = clear & mutual
     return np.stack([rows[keep], nearest[keep]], axis=1)
 

@@ -204,15 +204,17 @@ def measure_devices(
     arrangement: str,
     devices: int,
     batching: bool,
+    label: str = "",
 ) -> dict[str, Any]:
     """Return one point of emulated devices, measured now unless the run has it; a failure is a gap.
 
     Args:
         backend: `triton-emulated-GPU-http-WIRE`; its model must be one of the pool's.
+        label: distinguishes a second measurement of the same point.
     """
-    what = {"arrangement": arrangement, "devices": devices, "batching": batching}
+    what = {"arrangement": arrangement, "devices": devices, "batching": batching, "label": label}
     key = f"devices-{backend}-{arrangement}-{devices}-{'batched' if batching else 'alone'}"
-    key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}"
+    key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-{label}" if label else "")
 
     def measure_now() -> dict[str, Any]:
         from photodup.bench import counters

@@ -1,0 +1,44 @@
+# Triton with the model repository on /models.
+#   docker build -f docker/triton.Dockerfile -t photodup-triton .                    weights inside
+#   docker build -f docker/triton.Dockerfile --target mounted -t photodup-triton .   /models is a volume
+# Only the plain -py3 tags hold the onnxruntime backend (-trtllm- and -pyt- do not, and 24.02-py3 lacked it too).
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.06-py3
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+FROM ${TRITON_IMAGE} AS mounted
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+# A tag without the backend must fail here, not on a rented machine: "unable to find backend library".
+RUN test -f /opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so \
+    && test -f /opt/tritonserver/backends/onnxruntime/libonnxruntime_providers_tensorrt.so \
+    && test -d /opt/tritonserver/backends/python \
+    && { ldconfig -p | grep -q libnvinfer.so || { echo "TensorRT is missing" >&2; exit 1; }; }
+COPY constraints.txt /tmp/constraints.txt
+# What the preprocessing model (Triton's Python backend) imports.
+RUN pip3 install --no-cache-dir --break-system-packages -c /tmp/constraints.txt pillow pillow-heif \
+    && mkdir -p /models /tmp/trt_cache
+# Engines fit one type of GPU and one version of TensorRT: keep this volume per machine, not per image.
+VOLUME /tmp/trt_cache
+EXPOSE 8003 8004 8005
+# Ready, not alive: READY comes after warm-up, and the first start compiles the TensorRT engines.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=900s --retries=3 \
+    CMD ["curl", "--fail", "--silent", "http://127.0.0.1:8003/v2/health/ready"]
+CMD ["tritonserver", "--model-repository=/models", "--exit-on-error=false", \
+    "--http-port=8003", "--grpc-port=8004", "--metrics-port=8005"]
+
+FROM ${BASE_IMAGE} AS export
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# `tensorrt`: the ONNX models and the TensorRT one; `cuda` leaves the latter out.
+ARG TARGET=tensorrt
+ARG MODEL_PRETRAINED=laion2b_s34b_b79k
+ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PHOTODUP_ROOT=/src
+WORKDIR /src
+RUN python3 -m venv /opt/venv
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+RUN pip install -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDEX}}
+COPY lib lib
+RUN pip install -c constraints.txt ".[embed,service,cpu]" "tritonclient[grpc]"
+COPY model_repository model_repository
+RUN MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" --out /models
+
+FROM mounted AS baked
+COPY --from=export /models /models

@@ -96,6 +96,15 @@ def test_a_failing_notebook_is_reported_and_the_others_still_run(project):
     assert [row["status"] for row in stored] == ["failed", "passed"]
 
 
+def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project, monkeypatch):
+    monkeypatch.setitem(execute.PROGRAMS, "01_ok", "a-program-nobody-has")
+
+    (outcome,) = study(project)
+
+    assert outcome.status == "skipped"
+    assert "a-program-nobody-has was not found" in outcome.error
+
+
 def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
     write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(600)")
     started = time.monotonic()

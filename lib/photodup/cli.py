@@ -48,7 +48,7 @@ def study_run(
         weights=weights,
         again=again,
     )
-    if any(outcome.status != "passed" for outcome in outcomes):
+    if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
         raise typer.Exit(1)
 
 
@@ -231,8 +231,12 @@ def review(
 
 @app.command()
 def evaluate(
-    directory: Annotated[Path | None, typer.Argument(help="different photographs; default the demo's")] = None,
-    weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; default the stand-in encoder")] = None,
+    directory: Annotated[
+        Path | None, typer.Argument(help="different photographs; default the demo's")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="MODEL_PRETRAINED; default the stand-in encoder")
+    ] = None,
     all_edits: Annotated[bool, typer.Option("--all", help="every graded edit, not only the ten")] = False,
 ) -> None:
     """Measure how well copies are found: edits of known photographs, and their curves."""
@@ -241,7 +245,9 @@ def evaluate(
     evaluate_and_print(directory, weights=weights, all_edits=all_edits)
 
 
-trash = typer.Typer(no_args_is_help=True, help="What `photodup review` removed: list, restore, delete for good.")
+trash = typer.Typer(
+    no_args_is_help=True, help="What `photodup review` removed: list, restore, delete for good."
+)
 app.add_typer(trash, name="trash")
 
 
@@ -256,7 +262,9 @@ def trash_list(directory: Annotated[Path, typer.Argument(help="the library")]) -
 @trash.command("restore")
 def trash_restore(
     directory: Annotated[Path, typer.Argument(help="the library")],
-    operation: Annotated[list[str] | None, typer.Argument(help="names from `trash list`; default all")] = None,
+    operation: Annotated[
+        list[str] | None, typer.Argument(help="names from `trash list`; default all")
+    ] = None,
 ) -> None:
     """Put files back where they were, with their times."""
     from photodup.photos.trash_commands import restore_trash
@@ -267,7 +275,9 @@ def trash_restore(
 @trash.command("purge")
 def trash_purge(
     directory: Annotated[Path, typer.Argument(help="the library")],
-    operation: Annotated[list[str] | None, typer.Argument(help="names from `trash list`; default all")] = None,
+    operation: Annotated[
+        list[str] | None, typer.Argument(help="names from `trash list`; default all")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Delete files from the trash for good. This is the only command that deletes a photograph."""

@@ -28,9 +28,13 @@ EMULATED = tuple(
 )
 
 
+# Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
+PROGRAMS = {"09_scale_on_kind": "kubectl"}
+
+
 @dataclass
 class Outcome:
-    """What became of one notebook: `passed`, `failed`, `timeout` or `not_run`."""
+    """What became of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
 
     notebook: str
     status: str = "not_run"
@@ -200,7 +204,7 @@ def run_study(
                     continue
                 declared = declared_parameters(path)
                 given = {**params, **{k: v for k, v in extra.items() if k in declared}}
-                outcome = execute_notebook(
+                outcome = _missing_program(path) or execute_notebook(
                     path,
                     directory / "notebooks" / path.name,
                     given,
@@ -217,6 +221,18 @@ def run_study(
     index = write_report(name)
     console.print(f"\nReport: {index}", soft_wrap=True, highlight=False)
     return [outcomes[path.stem] for path in chosen]
+
+
+def _missing_program(path: Path) -> Outcome | None:
+    """Return the outcome `skipped` if a program that the notebook needs is not on this machine."""
+    from photodup.study.kube_manifests import tool
+
+    try:
+        if program := PROGRAMS.get(path.stem):
+            tool(program)
+    except PhotodupError as reason:
+        return Outcome(path.stem, "skipped", error=str(reason), source_sha256=source_sha256(path))
+    return None
 
 
 def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[dict[str, Any], float]:

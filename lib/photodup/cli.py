@@ -99,6 +99,22 @@ def bench(
         importlib.import_module(f"photodup.bench.{name}_bench").run()
 
 
+@app.command("bench-device")
+def bench_device(
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; default the best there is")] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="batch size; repeat; 1, 8, 32")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="timed runs of each line")] = 10,
+    compile_on_cpu: Annotated[bool, typer.Option("--compile", help="also torch.compile on a CPU")] = False,
+    ghz: Annotated[float, typer.Option(min=0.1, help="CPU: clock held with wide vectors")] = 2.5,
+    flop_per_cycle: Annotated[int, typer.Option(min=1, help="CPU: 32 for AVX2, 64 for AVX-512")] = 32,
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write the lines here")] = None,
+) -> None:
+    """Time every engine on one device with no server between: PyTorch, ONNX Runtime, OpenVINO, TensorRT."""
+    from photodup.study.device_table import print_bench
+
+    print_bench(device, batch or [1, 8, 32], repeats, compile_on_cpu, ghz, flop_per_cycle, json_file)
+
+
 @app.command()
 def report(run: Annotated[str, typer.Argument(help="directory under results/")] = "quick") -> None:
     """Write results/RUN/index.html and one page per notebook from what is recorded."""
@@ -126,6 +142,10 @@ from photodup.serving import commands as serving  # noqa: E402  (imports nothing
 app.command()(serving.serve)
 app.command()(serving.render)
 app.add_typer(serving.endpoints, name="endpoints")
+
+from photodup.serving.vast_commands import vast  # noqa: E402  (imports nothing heavy)
+
+app.add_typer(vast, name="vast")
 
 
 @app.command()

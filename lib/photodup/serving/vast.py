@@ -1,0 +1,301 @@
+"""Rent one GPU on Vast.ai, write its endpoints file, and give it back. Not run here: no account was at hand.
+
+Money is the danger, so an instance is written down before anything is waited for, in build/vast/NAME.json with the
+time it must be gone. Three things hold to that time: a process that `up` leaves behind, every later `photodup vast`
+command, and `down`, which believes only that the instance is no longer listed.
+
+The API key is read by the SDK itself (VAST_API_KEY, or the file that `vastai set api-key` writes). It is never
+printed or stored here. Answers of the API hold tokens too, so only named fields are kept.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir, project_root
+from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
+
+PORTS = (8002, 8003, 8004, 8005)
+CONSOLE = "https://cloud.vast.ai/instances/"
+_LABEL = "photodup-"
+
+
+def connect() -> Any:
+    """Return the SDK's client.
+
+    Raises:
+        PhotodupError: the SDK is not installed, or finds no API key.
+    """
+    try:
+        from vastai import VastAI
+    except ImportError:
+        raise PhotodupError(
+            "Vast.ai's SDK is missing: pip install vastai, beside photodup in a second environment (it pins Pillow)."
+        ) from None
+    try:
+        return VastAI(quiet=True)
+    except RuntimeError:
+        raise PhotodupError(
+            "Vast.ai's SDK finds no API key: set VAST_API_KEY or run `vastai set api-key`."
+        ) from None
+
+
+def find_offers(
+    client: Any, gpu: str, max_price_per_hour_usd: float | None = None, disk_gb: float = 60, limit: int = 10
+) -> list[dict[str, Any]]:
+    """List single-GPU offers that can run the all-in-one image, the cheapest first.
+
+    Returns:
+        Rows with `offer`, `gpu`, `price_per_hour_usd` (with the disk), `location`, `reliability`, `down_mbit_per_s`.
+    """
+    query = f"gpu_name={gpu.replace(' ', '_')} num_gpus=1 direct_port_count>={len(PORTS)} reliability>0.98"
+    # The Triton image is built on CUDA 12.9, which the driver must know.
+    query += " cuda_max_good>=12.9"
+    if max_price_per_hour_usd is not None:
+        query += f" dph_total<={max_price_per_hour_usd}"
+    found = _ask(client, "search_offers", query=query, order="dph_total", limit=limit, storage=disk_gb)
+    return [
+        {
+            "offer": offer["id"],
+            "gpu": offer["gpu_name"],
+            "price_per_hour_usd": round(offer["dph_total"], 4),
+            "location": offer.get("geolocation") or "",
+            "reliability": offer.get("reliability2") or offer.get("reliability"),
+            "down_mbit_per_s": offer.get("inet_down"),
+        }
+        for offer in found
+    ]
+
+
+def up(
+    client: Any,
+    offer: int,
+    image: str,
+    name: str,
+    max_hours: float,
+    *,
+    disk_gb: float = 60,
+    wait_s: float = 1800,
+    pretrained: str = "laion2b_s34b_b79k",
+    poll_s: float = 10,
+    check: Callable[[Endpoints], list[dict[str, Any]]] | None = None,
+    watch: bool = True,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Rent `offer`, wait until every backend answers, and return the endpoints file.
+
+    Whatever goes wrong after the machine was rented, Ctrl-C too, it is destroyed again.
+
+    Args:
+        max_hours: It is destroyed after this long. There is no default: nobody knows it but you.
+        wait_s: Longest wait until ready; the image is many gigabytes and TensorRT compiles at the first start.
+        check: As `endpoints_check.check`.
+        watch: Leave a process behind that destroys the instance when its time is over.
+    """
+    if not 0 < max_hours <= 72:
+        raise PhotodupError(
+            f"--max-hours {max_hours:g}: give the hours after which it is destroyed, up to 72."
+        )
+    Endpoints(name=name, backends={"pytorch-http-jpeg": "http://h:1"})  # a bad name must not cost anything
+    if _record_path(name).exists():
+        raise PhotodupError(
+            f"{name} is already rented: `photodup vast down {name}` first, or choose another name."
+        )
+    env = {f"-p {port}:{port}": "1" for port in PORTS} | {"MODEL_PRETRAINED": pretrained}
+    # runtype "args" keeps the image's own entry point; "ssh" and "jupyter" would replace it.
+    order = {"id": offer, "image": image, "disk": disk_gb, "env": env, "label": _LABEL + name}
+    try:
+        answer = _ask(
+            client, "create_instance", **order, runtype="args", args=["start-all"], cancel_unavail=True
+        )
+    except PhotodupError:
+        # The order may have arrived although its answer did not.
+        for row in _ask(client, "show_instances"):
+            if row.get("label") == _LABEL + name:
+                _destroy(client, name, row["id"])
+        raise
+    if not (answer.get("success") and answer.get("new_contract")):
+        raise PhotodupError(
+            f"Vast.ai did not rent offer {offer}: it may be taken; see `photodup vast offers`."
+        )
+    instance = int(answer["new_contract"])
+    try:
+        _write_record(name, instance, time.time() + max_hours * 3600)
+        if watch:
+            _leave_watchdog(name)
+        progress(f"instance {instance} is rented; it is destroyed after {max_hours:g} h")
+        return _wait(client, name, instance, time.monotonic() + wait_s, poll_s, check or _check, progress)
+    except BaseException:
+        progress(f"destroying instance {instance}")
+        _destroy(client, name, instance)
+        raise
+
+
+def write_endpoints(client: Any, name: str) -> Path:
+    """Write `notebooks/endpoints/NAME.yaml` from the port map, price and place of a rented instance."""
+    row = _ask(client, "show_instance", id=_read_record(name)["instance"])
+    if not row:
+        raise PhotodupError(f"{name} is no longer rented: `photodup vast down {name}` tidies up.")
+    path = project_root() / "notebooks" / "endpoints" / f"{name}.yaml"
+    save_endpoints(endpoints_of(row, name), path)
+    return path
+
+
+def endpoints_of(row: dict[str, Any], name: str) -> Endpoints:
+    """Translate the SDK's description of an instance.
+
+    Raises:
+        PhotodupError: it has no address yet, or a port is not mapped.
+    """
+    host, ports = (row.get("public_ipaddr") or "").strip(), row.get("ports") or {}
+    missing = [port for port in PORTS if not ports.get(f"{port}/tcp")]
+    if not host or missing:
+        what = f"port {missing[0]} is not mapped" if host else "it has no address"
+        raise PhotodupError(f"Instance {row.get('id')} cannot be reached yet: {what}.")
+    # Every port is mapped to a random one of the host, the same for IPv4 and IPv6.
+    outside = [int(ports[f"{port}/tcp"][0]["HostPort"]) for port in PORTS]
+    return from_ports(
+        host,
+        *outside,
+        name=name,
+        gpu=row.get("gpu_name") or "unknown",
+        engines=("onnx", "trt"),
+        price_per_hour_usd=row.get("dph_total"),
+        location=f"Vast.ai, {row.get('geolocation') or 'place unknown'}",
+    )
+
+
+def down(client: Any, name: str) -> None:
+    """Destroy the instance and make sure that it is gone; nothing to do is no error.
+
+    Raises:
+        PhotodupError: it is still listed. It costs money until it is destroyed in the console.
+    """
+    if _record_path(name).exists():
+        _destroy(client, name, int(_read_record(name)["instance"]))
+
+
+def destroy_overdue(client: Any, now: float | None = None) -> list[str]:
+    """Destroy what is past its time and return the names; called before each command."""
+    now = time.time() if now is None else now
+    overdue = [
+        path.stem for path in sorted(_folder().glob("*.json")) if _read_record(path.stem)["until"] <= now
+    ]
+    for name in overdue:
+        down(client, name)
+    return overdue
+
+
+def unnoticed(client: Any) -> list[int]:
+    """List instances that carry our label but are written down nowhere on this machine."""
+    known = {_read_record(path.stem)["instance"] for path in _folder().glob("*.json")}
+    rows = _ask(client, "show_instances")
+    return [
+        row["id"] for row in rows if str(row.get("label") or "").startswith(_LABEL) and row["id"] not in known
+    ]
+
+
+def watchdog(
+    name: str, connect: Callable[[], Any] = connect, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait until the time of `name` is over, then destroy it; ends early when `down` has removed the record.
+
+    Tries again for ever: the network may be away, and giving up costs money.
+    """
+    while _record_path(name).exists():
+        left = _read_record(name)["until"] - time.time()
+        if left <= 0:
+            try:
+                down(connect(), name)
+            except PhotodupError as error:
+                print(error, file=sys.stderr, flush=True)
+        sleep(min(max(left, 60), 300))  # short naps: a laptop that slept wakes up late
+
+
+def _wait(client, name, instance, deadline, poll_s, check, progress) -> Path:
+    problem = "it has not started"
+    while time.monotonic() < deadline:
+        row = _ask(client, "show_instance", id=instance) or {}
+        if row.get("actual_status") in ("exited", "offline"):
+            raise PhotodupError(f"Instance {instance} is {row['actual_status']}: see its log at {CONSOLE}.")
+        try:
+            endpoints = endpoints_of(row, name)
+            bad = [r for r in check(endpoints) if not r["ok"]]
+            if not bad:
+                return write_endpoints(client, name)
+            problem = f"{bad[0]['backend']}: {bad[0]['finding']}"
+        except PhotodupError as error:
+            problem = str(error)
+        progress(f"{row.get('actual_status') or 'provisioning'}: {problem}")
+        time.sleep(poll_s)
+    raise PhotodupError(f"Instance {instance} was not ready in time and is destroyed again. Last: {problem}")
+
+
+def _check(endpoints: Endpoints) -> list[dict[str, Any]]:
+    from photodup.serving.endpoints_check import check
+
+    return check(endpoints)
+
+
+def _destroy(client: Any, name: str, instance: int) -> None:
+    try:
+        _ask(client, "destroy_instance", id=instance)
+        gone = not any(row["id"] == instance for row in _ask(client, "show_instances"))
+    except PhotodupError as error:
+        raise PhotodupError(f"{error} INSTANCE {instance} MAY STILL COST MONEY: look at {CONSOLE}.") from None
+    if not gone:
+        raise PhotodupError(f"INSTANCE {instance} IS STILL THERE AND COSTS MONEY: destroy it at {CONSOLE}.")
+    _record_path(name).unlink(missing_ok=True)
+
+
+def _ask(client: Any, method: str, **arguments: Any) -> Any:
+    """Call the SDK. Its exceptions are replaced by their kind and status: their text may hold the key."""
+    try:
+        return getattr(client, method)(**arguments)
+    except Exception as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        detail = f"HTTP {status}" if status else type(error).__name__
+        hint = " Is the API key right?" if status in (401, 403) else ""
+        raise PhotodupError(f"Vast.ai refused {method.replace('_', ' ')} ({detail}).{hint}") from None
+
+
+def _leave_watchdog(name: str) -> None:
+    command = [sys.executable, "-m", "photodup.serving.vast", name]
+    env = os.environ | {"PHOTODUP_ROOT": str(project_root())}
+    with (_folder() / f"{name}.log").open("a") as log:
+        subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=env
+        )
+
+
+def _folder() -> Path:
+    folder = build_dir() / "vast"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _record_path(name: str) -> Path:
+    return _folder() / f"{name}.json"
+
+
+def _write_record(name: str, instance: int, until: float) -> None:
+    when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
+    _record_path(name).write_text(json.dumps({"instance": instance, "until": until, "destroyed_after": when}))
+
+
+def _read_record(name: str) -> dict[str, Any]:
+    try:
+        return json.loads(_record_path(name).read_text())
+    except FileNotFoundError:
+        raise PhotodupError(f"Nothing called {name} is rented; `photodup vast up` rents it.") from None
+
+
+if __name__ == "__main__":
+    watchdog(sys.argv[1])

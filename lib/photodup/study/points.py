@@ -33,6 +33,7 @@ def measure_point(
     config: dict[str, Any] | None = None,
     before: Callable[[], Any] | None = None,
     slo_ms: float | None = None,
+    link: str = "",
     **adapter_options: Any,
 ) -> dict[str, Any]:
     """Return one point of `backend`, measured now unless the run has it.
@@ -47,6 +48,8 @@ def measure_point(
         config: more that the result depends on; recorded.
         slo_ms: also record `goodput_images_per_s`, what was answered within this many milliseconds.
         before: called first if this point is measured now; see `when_measuring`.
+        link: name of an emulated link (`photodup.bench.link.PRESETS`) between client and server, which must
+            be on this machine; "" is loopback. Each point gets a fresh link, so none inherits another's queue.
         adapter_options: passed to the adapter, such as `channel="shared"`.
     """
     stopping = stopping or Stopping()
@@ -55,6 +58,7 @@ def measure_point(
         return {
             "backend": backend,
             **load.columns(),
+            "link": link or "loopback",
             "status": "missing",
             "valid": False,
             "invalid_because": why,
@@ -70,20 +74,25 @@ def measure_point(
             f"c{load.concurrency}",
             f"{load.offered_per_s:g}" if load.offered_per_s else "",
             "" if load.connection == "warm" else load.connection,
+            link,
             label,
         )
         if part
     )
     settings = {**asdict(load), "backend": backend, "label": label, **adapter_options, **(config or {})}
-    settings |= {"stopping": asdict(stopping), "slo_ms": slo_ms}
+    settings |= {"stopping": asdict(stopping), "slo_ms": slo_ms} | ({"link": link} if link else {})
 
     def measure_now() -> dict[str, Any]:
         if before:
             before()
-        return _with_goodput(_measure(run, backend, load, stopping, check, adapter_options), slo_ms)
+        url, metrics_url = run.endpoints.backends.get(backend), metrics_of(run, backend)
+        reference = reference_embeddings(run) if check else None
+        asked = (backend, url, metrics_url, load, stopping, reference, adapter_options)
+        return _with_goodput(_through(link, *asked) if link else _measure(*asked), slo_ms)
 
     point = run.measure_or_load(key, measure_now, config=settings, may_fail=True)
-    return {"backend": backend, **load.columns(), **point}  # a failed point still says which one it is
+    columns = {**load.columns(), "link": link or "loopback"}
+    return {"backend": backend, **columns, **point}  # a failed point still says which one it is
 
 
 @contextlib.contextmanager
@@ -108,23 +117,49 @@ def when_measuring(context: contextlib.AbstractContextManager) -> Iterator[Calla
 
 
 def _measure(
-    run: Run, backend: str, load: Load, stopping: Stopping, check: bool, options: dict[str, Any]
+    backend: str,
+    url: str | None,
+    metrics_url: str | None,
+    load: Load,
+    stopping: Stopping,
+    reference: np.ndarray | None,
+    options: dict[str, Any],
+    link: str = "loopback",
 ) -> dict[str, Any]:
+    from photodup.bench import counters
     from photodup.bench.adapters import adapter
     from photodup.bench.load import measure
     from photodup.study.weights import payload_photos
 
-    photos = payload_photos(N_PHOTOS)
-    wire = parse_backend(backend).wire
+    wire = "" if backend.startswith("local-") else parse_backend(backend).wire
     return measure(
-        adapter(backend, run.endpoints.backends.get(backend), **options),
-        photos,
+        adapter(backend, url, **options),
+        payload_photos(N_PHOTOS),
         load,
         stopping,
-        reference=reference_embeddings(run) if check else None,
+        reference=reference,
         min_cosine=MIN_COSINE.get(wire, 0.999),
-        probe=counters_of(run, backend),
+        probe=counters.probe(metrics_url, counters.account_of(backend)) if metrics_url else None,
+        link=link,
     )
+
+
+def _through(name: str, backend: str, url: str, metrics_url: str | None, *rest: Any) -> dict[str, Any]:
+    """Measure from the far end of an emulated link; a link that was late takes the point's validity."""
+    from photodup.bench.link import Link
+
+    with Link(name) as link:
+        far = (backend, link.url(url), link.url(metrics_url) if metrics_url else None, *rest, name)
+        link.report(reset=True)
+        if parse_backend(backend).protocol == "grpc":  # its threads remember where the process began
+            point = link.run_client_process(_measure, *far)
+        else:
+            with link.client_namespace():
+                point = _measure(*far)
+        if late := link.invalid_because():
+            why = "; ".join(filter(None, [point.get("invalid_because"), late]))
+            point |= {"valid": False, "invalid_because": why}
+    return point
 
 
 def _with_goodput(point: dict[str, Any], slo_ms: float | None) -> dict[str, Any]:
@@ -152,16 +187,9 @@ def reference_embeddings(run: Run) -> np.ndarray:
     return run.store.raw("reference-embeddings", config={})["vectors"].reshape(N_PHOTOS, -1)
 
 
-def counters_of(run: Run, backend: str) -> Any:
-    """Return the probe that reads the server's counters around a window; None where there is no server."""
-    from photodup.bench import counters
-
-    if backend.startswith("local-"):
-        return None
-    url = run.endpoints.metrics.get(parse_backend(backend).server)
-    if url is None:
-        return None
-    return counters.probe(url, counters.account_of(backend))
+def metrics_of(run: Run, backend: str) -> str | None:
+    """Return where a backend's server counts; None where there is no server, or it is not known."""
+    return None if backend.startswith("local-") else run.endpoints.metrics.get(parse_backend(backend).server)
 
 
 def measure_all(

@@ -15,7 +15,7 @@ RUN test -f /opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so \
 COPY constraints.txt /tmp/constraints.txt
 # What the preprocessing model (Triton's Python backend) imports.
 RUN pip3 install --no-cache-dir --break-system-packages -c /tmp/constraints.txt pillow pillow-heif \
-    && mkdir -p /models /tmp/trt_cache
+    && python3 -c "import numpy, PIL, pillow_heif" && mkdir -p /models /tmp/trt_cache
 # Engines fit one type of GPU and one version of TensorRT: keep this volume per machine, not per image.
 VOLUME /tmp/trt_cache
 EXPOSE 8003 8004 8005

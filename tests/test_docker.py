@@ -225,6 +225,39 @@ def test_nginx_uses_both_hosts_and_skips_one_that_is_down(tmp_path):
         one.server_close()
 
 
+def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    grpc = pytest.importorskip("grpc")
+
+    def host(name: str):
+        def who(request: bytes, context) -> bytes:
+            return f"{name} {len(request)}".encode()
+
+        methods = {"Who": grpc.unary_unary_rpc_method_handler(who)}
+        server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.max_receive_message_length", -1)])
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", methods),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        return server, f"127.0.0.1:{port}"
+
+    (one, address_one), (two, address_two) = host("one"), host("two")
+    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
+    config = local_nginx(tmp_path, ports, {"gpu-1": address_one, "gpu-2": address_two})
+    assert nginx("-c", config).returncode == 0
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{ports['8004']}") as channel:
+            call = channel.unary_unary("/test.Test/Who")
+            body = b"x" * 20_000_000  # 32 FP32 images
+            assert {call(body, timeout=30) for _ in range(6)} == {b"one 20000000", b"two 20000000"}
+            two.stop(0).wait()
+            assert {call(body, timeout=30) for _ in range(6)} == {b"one 20000000"}
+    finally:
+        nginx("-c", config, "-s", "stop")
+        one.stop(0).wait()
+        two.stop(0).wait()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):

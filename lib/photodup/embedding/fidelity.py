@@ -1,0 +1,46 @@
+"""What a change of arithmetic does to answers: to single embeddings, to neighbours, to decisions."""
+
+from typing import Any
+
+import numpy as np
+
+
+def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dict[str, Any]:
+    """Compare two sets of embeddings of the same photographs.
+
+    Args:
+        reference: float32 [n, dim] of length 1.
+        changed: the same photographs, embedded otherwise. Rows that are not finite count as lost.
+        threshold: smallest cosine at which two photographs are taken for duplicates.
+
+    Returns:
+        `cosine_min`, `cosine_median` (between the two embeddings of a photograph), `max_abs`, `distance_max`
+        (length of the difference), `neighbour_kept` (share of photographs with the same nearest other
+        photograph), `neighbour_rank_max` (rank, from 1, that the reference's nearest has now, worst
+        photograph), `pairs`, `flipped` (pairs decided otherwise at the threshold), `shift_max` (largest
+        change of a pair's cosine), `n`, `n_not_finite`. Rows that are not finite are left out of the rest.
+    """
+    finite = np.isfinite(changed).all(axis=1)
+    a, b = reference[finite].astype(np.float64), changed[finite].astype(np.float64)
+    result: dict[str, Any] = {"n": len(reference), "n_not_finite": int((~finite).sum())}
+    if len(a) < 2:
+        return result
+    own = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    before, after = a @ a.T, b @ b.T
+    upper = np.triu_indices(len(a), 1)
+    np.fill_diagonal(before, -np.inf)
+    np.fill_diagonal(after, -np.inf)
+    nearest = before.argmax(axis=1)
+    rows = np.arange(len(a))
+    rank = 1 + (after > after[rows, nearest][:, None]).sum(axis=1)
+    return result | {
+        "cosine_min": float(own.min()),
+        "cosine_median": float(np.median(own)),
+        "max_abs": float(np.abs(a - b).max()),
+        "distance_max": float(np.linalg.norm(a - b, axis=1).max()),
+        "neighbour_kept": float((rank == 1).mean()),
+        "neighbour_rank_max": int(rank.max()),
+        "pairs": len(upper[0]),
+        "flipped": int(((before[upper] >= threshold) != (after[upper] >= threshold)).sum()),
+        "shift_max": float(np.abs(before[upper] - after[upper]).max()),
+    }

@@ -1,0 +1,302 @@
+"""Reduced precision: FP16, BF16 and INT8 graphs of an exported encoder, whole or one part at a time.
+
+What a GPU computes in FP16 cannot be had by running an FP16 file on a CPU: ONNX Runtime's CPU provider
+has few FP16 kernels, computes the rest in float32 and drops the casts between, so that little more than the
+weights is rounded and the answers look better than a GPU's. `rounded` therefore writes the rounding into a
+float32 graph: weights and every operator's result are rounded to the format, sums stay float32. That is
+what tensor cores do (FP16 or BF16 in, FP32 accumulators), up to the order of the sums and to fusions, which
+round less often.
+
+INT8 is quantised by ONNX Runtime's own tool (QDQ form, which TensorRT and OpenVINO read as well).
+"""
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+if TYPE_CHECKING:
+    import onnx
+
+ROUNDED = ("fp16", "bf16")
+QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
+# Results of these are numbers that were rounded before.
+_MOVES = {
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+}
+_BLOCK = re.compile(r"'([^']*\.\d+)'")
+
+
+def load_graph(path: Path) -> "onnx.ModelProto":
+    """Read an exported encoder.
+
+    Raises:
+        PhotodupError: the file is missing, cut short or no ONNX graph.
+    """
+    import onnx
+
+    try:
+        return onnx.load(path)
+    except Exception as error:  # protobuf's DecodeError and OSError share no base class
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise PhotodupError(
+            f"{path} is no whole ONNX file ({reason}): run `photodup export` again."
+        ) from error
+
+
+def parts(graph: "onnx.ModelProto") -> dict[str, set[str]]:
+    """Name the network's parts in order: stem, one for each block, head; with the names of their nodes.
+
+    The names are the modules' that PyTorch's exporter left at each node; without them all is one part.
+    """
+    found: dict[str, set[str]] = {}
+    seen_block = False
+    for node in graph.graph.node:
+        scopes = next((p.value for p in node.metadata_props if p.key.endswith("name_scopes")), "")
+        block = _BLOCK.search(scopes)
+        seen_block |= block is not None
+        name = _short(block[1]) if block else "head" if seen_block else "stem"
+        found.setdefault(name, set()).add(node.name)
+    return found
+
+
+def rounded(
+    graph: "onnx.ModelProto", precision: str, nodes: Collection[str] | None = None
+) -> "onnx.ModelProto":
+    """Return a float32 graph that rounds as a device computing in `precision` does.
+
+    Args:
+        graph: an exported encoder; it is not changed.
+        precision: `fp16` (10 bits of fraction, overflows above 65,504) or `bf16` (7 bits, float32's range).
+        nodes: names of the nodes that compute in `precision`; the others stay float32. None: all.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    if precision not in ROUNDED:
+        raise PhotodupError(f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or quantize().")
+    low = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+    changed = onnx.ModelProto()
+    changed.CopyFrom(graph)
+    body = changed.graph
+    floats = _float_tensors(graph)
+    weights = {w.name: w for w in body.initializer if w.data_type == TensorProto.FLOAT}
+    made: list[Any] = []
+    new_weights: dict[str, Any] = {}
+    inputs = {i.name for i in body.input}
+
+    def round_trip(source: str, target: str) -> list[Any]:
+        return [
+            helper.make_node("Cast", [source], [f"{target}_low"], to=low, name=f"{target}_down"),
+            helper.make_node("Cast", [f"{target}_low"], [target], to=TensorProto.FLOAT, name=f"{target}_up"),
+        ]
+
+    entered: set[str] = set()
+    for node in body.node:
+        if nodes is not None and node.name not in nodes:
+            made.append(node)
+            continue
+        for i, name in enumerate(node.input):
+            if name in weights:
+                if f"{name}_rounded" not in new_weights:
+                    new_weights[f"{name}_rounded"] = _round_weight(weights[name], precision)
+                node.input[i] = f"{name}_rounded"
+            elif name in inputs and node.op_type != "Shape":
+                if name not in entered:
+                    made += round_trip(name, f"{name}_rounded")
+                    entered.add(name)
+                node.input[i] = f"{name}_rounded"
+        made.append(node)
+        if node.op_type not in _MOVES:
+            for i, name in enumerate(node.output):
+                if name in floats:
+                    node.output[i] = f"{name}_exact"
+                    made += round_trip(f"{name}_exact", name)
+    kept = [_copy(node) for node in made]
+    del body.node[:]
+    body.node.extend(kept)
+    body.initializer.extend(new_weights.values())
+    _drop_unused_weights(body)
+    return changed
+
+
+def fp16_file(source: Path, directory: Path) -> Path:
+    """Write the graph with FP16 tensors inside and float32 at both ends, for a GPU. Half the size."""
+    import onnx
+    from onnxruntime.transformers import float16
+
+    path = directory / f"{source.stem}-compute-fp16.onnx"
+    with _quiet():
+        onnx.save(float16.convert_float_to_float16(load_graph(source), keep_io_types=True), _scratch(path))
+    os.replace(_scratch(path), path)
+    return path
+
+
+def int8_file(source: Path, directory: Path, images: np.ndarray, *, batch: int = 8) -> Path:
+    """Quantise weights (per channel) and activations (per tensor) of the matrix products to INT8.
+
+    Args:
+        source: an exported encoder, float32 at its input.
+        directory: where the file goes; a quarter of the size.
+        images: float32 [n, 3, 224, 224], normalised; the ranges of the activations are taken from them
+            (smallest and largest value seen), so they must be of the kind that will be embedded.
+        batch: images per calibration run.
+    """
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.batches: Iterator[np.ndarray] = iter(np.array_split(images, -(-len(images) // batch)))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            images = next(self.batches, None)
+            return None if images is None else {"image": images}
+
+    if not len(images):
+        raise PhotodupError("INT8 needs photographs to calibrate with: give at least one.")
+    path = directory / f"{source.stem}-compute-int8.onnx"
+    with _quiet():
+        quantize_static(
+            load_graph(source),
+            str(_scratch(path)),
+            Reader(),
+            op_types_to_quantize=list(QUANTIZED_OPERATORS),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,  # unsigned × signed is what x86 multiplies
+            weight_type=QuantType.QInt8,
+        )
+    os.replace(_scratch(path), path)
+    return path
+
+
+def quantized_only(
+    quantized: "onnx.ModelProto", source: "onnx.ModelProto", nodes: Collection[str]
+) -> "onnx.ModelProto":
+    """Return the INT8 graph with all but `nodes` put back to float32, from the graph it was made from."""
+    import onnx
+
+    changed = onnx.ModelProto()
+    changed.CopyFrom(quantized)
+    body = changed.graph
+    weights = {w.name: w for w in source.graph.initializer}
+    producers = {output: node for node in body.node for output in node.output}
+    exact: dict[str, str] = {}
+    for name, node in producers.items():
+        if node.op_type == "DequantizeLinear" and name not in weights:  # biases keep name and 32 bits
+            before = producers.get(node.input[0])
+            exact[name] = before.input[0] if before is not None else node.input[0].removesuffix("_quantized")
+    present = {w.name for w in body.initializer} | set(producers)
+    for node in body.node:
+        if node.op_type == "DequantizeLinear" and node.output[0] in {o.name for o in body.output}:
+            before = producers[node.input[0]].input[0]
+            if producers[before].name not in nodes:
+                node.CopyFrom(onnx.helper.make_node("Identity", [before], [node.output[0]], name=node.name))
+        if node.name in nodes or node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        for i, name in enumerate(node.input):
+            while name in exact:  # the tool may put two pairs in a row
+                name = exact[name]
+            node.input[i] = name
+            if name in weights and name not in present:
+                body.initializer.append(weights[name])
+                present.add(name)
+    return changed
+
+
+def embed(graph: "onnx.ModelProto | Path", images: np.ndarray, *, batch: int = 8) -> np.ndarray:
+    """Run a graph with ONNX Runtime's CPU provider.
+
+    Args:
+        graph: in memory, or a file.
+        images: float32 [n, 3, 224, 224], normalised.
+        batch: images per run; an INT8 or rounded answer does not depend on it.
+
+    Returns:
+        float32 [n, dim], as the graph gives them; not finite where it overflowed.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    source = str(graph) if isinstance(graph, Path) else graph.SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    split: Sequence[np.ndarray] = np.array_split(images, -(-len(images) // batch))
+    return np.concatenate([session.run(["embedding"], {"image": some})[0] for some in split])
+
+
+def _copy(message: Any) -> Any:
+    """Copy a message out of the list that is about to be cleared."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _short(scope: str) -> str:
+    """`visual.transformer.resblocks.3` becomes `block 3`."""
+    return f"block {scope.rsplit('.', 1)[1]}"
+
+
+def _float_tensors(graph: "onnx.ModelProto") -> set[str]:
+    from onnx import TensorProto
+
+    infos = [*graph.graph.value_info, *graph.graph.output]
+    known = {i.name: i.type.tensor_type.elem_type for i in infos}
+    outputs = [o for node in graph.graph.node for o in node.output]
+    if missing := [o for o in outputs if o not in known]:
+        raise PhotodupError(
+            f"{len(missing)} tensors of the graph have no recorded type, such as {missing[0]}: export it again."
+        )
+    return {name for name in outputs if known[name] == TensorProto.FLOAT}
+
+
+def _round_weight(weight: Any, precision: str) -> Any:
+    import ml_dtypes
+    from onnx import numpy_helper
+
+    dtype = np.float16 if precision == "fp16" else ml_dtypes.bfloat16
+    with np.errstate(over="ignore"):  # an infinity is the finding, not an accident
+        values = numpy_helper.to_array(weight).astype(dtype).astype(np.float32)
+    return numpy_helper.from_array(values, f"{weight.name}_rounded")
+
+
+def _drop_unused_weights(body: Any) -> None:
+    used = {name for node in body.node for name in node.input}
+    kept = [w for w in body.initializer if w.name in used]
+    copies = [_copy(w) for w in kept]
+    del body.initializer[:]
+    body.initializer.extend(copies)
+
+
+def _scratch(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back the quantiser's advice to simplify the graph first: the exporter did."""
+    import warnings
+
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,115 @@
+"""The table of `photodup bench-device`: each line beside the roofline of the device it ran on."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from photodup.bench import device as device_bench
+from photodup.bench import environment
+from photodup.errors import PhotodupError
+from photodup.study.roofline import achieved_tflops, limit_of, load_devices
+
+_COLUMNS = (
+    "engine",
+    "precision",
+    "batch",
+    "ms (median)",
+    "images/s",
+    "TFLOP/s",
+    "share of FP32 peak",
+    "memory",
+)
+
+
+def openvino_python() -> Path | None:
+    """Return the Python beside Triton that has ONNX Runtime's OpenVINO provider, or None."""
+    from photodup.serving.triton_server import triton_venv
+
+    try:
+        return triton_venv() / "bin" / "python"
+    except PhotodupError:
+        return None
+
+
+def print_bench(
+    device: str | None,
+    batches: Sequence[int],
+    repeats: int,
+    compile_on_cpu: bool,
+    ghz: float,
+    flop_per_cycle: int,
+    json_file: Path | None,
+) -> list[dict[str, Any]]:
+    """Measure, print the table and return its lines; see `photodup.bench.device.bench`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from photodup.embedding.export import export
+    from photodup.embedding.model import load_model
+    from photodup.paths import build_dir
+
+    model = load_model(device=device)
+    graph = export(model, build_dir() / "models", ["fp32"])["fp32"]
+    facts = environment.describe()
+    peak, source = _peak(facts, model.device, ghz, flop_per_cycle)
+    cache = build_dir() / "trt"
+    cache.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for line in device_bench.bench(
+        model.visual,
+        graph,
+        device=model.device,
+        batches=sorted(set(batches)),
+        repeats=repeats,
+        compile_on_cpu=compile_on_cpu,
+        openvino_python=openvino_python(),
+        cache=cache,
+    ):
+        if "not_run" not in line:
+            line["tflops"] = achieved_tflops(line["throughput_images_per_s"])
+            line["share_of_fp32_peak"] = line["tflops"] / peak
+        lines.append(line)
+    table = Table(*_COLUMNS, title=f"{model.name}, {model.pretrained}, on {model.device}")
+    for line in (line for line in lines if "not_run" not in line):
+        table.add_row(*_cells(line))
+    console = Console()
+    console.print(table)
+    console.print(f"Peak: {peak:.2f} TFLOP/s in FP32 ({source}). {repeats} runs a line, shapes warmed.")
+    for line in (line for line in lines if "not_run" in line):
+        console.print(f"not run here: {line['engine']} {line['precision']}: {line['not_run']}.", markup=False)
+    if json_file is not None:
+        _write(
+            json_file, {"environment": facts, "peak_fp32_tflops": peak, "peak_from": source, "lines": lines}
+        )
+    return lines
+
+
+def _peak(facts: dict[str, Any], device: str, ghz: float, flop_per_cycle: int) -> tuple[float, str]:
+    on_cpu = facts | {"gpus": []} if device == "cpu" else facts
+    peak, source = limit_of(on_cpu, ghz=ghz, flop_per_cycle=flop_per_cycle)
+    if device != "cpu" and "assumed" in source:
+        known = ", ".join(load_devices().index)
+        raise PhotodupError(f"No peak rates for this GPU: add it to results/published/devices.csv ({known}).")
+    return peak, source
+
+
+def _cells(line: dict[str, Any]) -> list[str]:
+    memory = line.get("peak_memory_mb")
+    return [
+        line["engine"],
+        line["precision"],
+        str(line["batch"]),
+        f"{line['latency_ms_p50']:.2f}",
+        f"{line['throughput_images_per_s']:,.1f}",
+        f"{line['tflops']:.3f}",
+        f"{line['share_of_fp32_peak']:.1%}",
+        "" if memory is None else f"{memory:,.0f} MB",
+    ]
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PhotodupError(f"Cannot write {path} ({error.strerror}): choose another file.") from None

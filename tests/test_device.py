@@ -1,0 +1,100 @@
+"""The device benchmark: each engine that is here is timed, each that is not says why."""
+
+import json
+
+import pytest
+
+from photodup.bench import device
+from photodup.errors import PhotodupError
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    """A tower of one convolution in place of ViT: what is tested is the table, not the arithmetic."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    tower = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 32, 32), torch.nn.Flatten()).eval()
+    info = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("image", ["n", 3, 224, 224]), ("embedding", ["n", 3, 1, 1]))
+    ]
+    node = helper.make_node("GlobalAveragePool", ["image"], ["embedding"])
+    graph = helper.make_graph([node], "toy", info[:1], info[1:])
+    path = tmp_path_factory.mktemp("toy") / "toy.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    return list(device.bench(tower, path, device="cpu", batches=(1, 4), repeats=3))
+
+
+def test_every_planned_line_is_timed_or_explained(lines):
+    seen = {(line["engine"], line["precision"]) for line in lines}
+
+    assert seen == set(device._plan("cpu"))
+    assert all(line["not_run"] if "not_run" in line else line["latency_ms_p50"] > 0 for line in lines)
+
+
+def test_cpu_engines_are_timed_at_every_batch_size(lines):
+    for engine in ("pytorch-eager", "onnx-cpu"):
+        timed = [x for x in lines if x["engine"] == engine and x["precision"] == "fp32"]
+        assert [x["batch"] for x in timed] == [1, 4]
+        assert all(x["n"] == 3 and x["clock"] == "wall" for x in timed)
+        assert timed[1]["throughput_images_per_s"] == pytest.approx(4000 / timed[1]["latency_ms_p50"])
+
+
+def test_reasons_name_what_is_missing(lines):
+    why = {(x["engine"], x["precision"]): x["not_run"] for x in lines if "not_run" in x}
+
+    assert "NVIDIA" in why["pytorch-cuda-graph", "fp32"]
+    assert "tensor cores" in why["pytorch-eager", "tf32"]
+    assert "--compile" in why["pytorch-compile", "fp32"]
+    assert "onnxruntime-gpu" in why["onnx-tensorrt", "fp16"]
+    assert "make install" in why["onnx-openvino", "fp32"]
+
+
+def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no graph")
+    lines = list(device.bench(torch.nn.Flatten(), broken, batches=(1,), repeats=1))
+
+    assert any("not_run" in x for x in lines if x["engine"] == "onnx-cpu")
+    assert any("latency_ms_p50" in x for x in lines if x["engine"] == "pytorch-eager")
+
+
+def test_out_of_memory_has_a_remedy():
+    assert "--batch" in device._reason(RuntimeError("CUDA out of memory. Tried to allocate 20 GiB"))
+
+
+def test_tensorrt_profiles_cover_the_batches(tmp_path):
+    settings = device._settings("onnx-tensorrt", "fp16", tmp_path, 32)
+
+    assert settings["trt_profile_min_shapes"] == "image:1x3x224x224"
+    assert settings["trt_profile_max_shapes"] == "image:32x3x224x224"
+    assert settings["trt_fp16_enable"] == "True"
+
+
+def test_openvino_without_its_python_is_one_sentence(tmp_path):
+    with pytest.raises(PhotodupError, match="make install"):
+        device.run_openvino(tmp_path / "python", tmp_path / "graph.onnx")
+
+
+def test_openvino_reports_a_graph_it_cannot_read(tmp_path):
+    from photodup.study.device_table import openvino_python
+
+    python = openvino_python()
+    if python is None:
+        pytest.skip("no OpenVINO beside this Python (make install)")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no graph")
+    with pytest.raises(PhotodupError, match=r"cannot run broken\.onnx"):
+        device.run_openvino(python, broken)
+
+
+def test_table_writes_what_it_printed(tmp_path):
+    from photodup.study import device_table
+
+    with pytest.raises(PhotodupError, match="another file"):
+        device_table._write(tmp_path / "none" / "file.json", {})
+    device_table._write(tmp_path / "file.json", {"lines": []})
+    assert json.loads((tmp_path / "file.json").read_text()) == {"lines": []}

@@ -1,0 +1,150 @@
+"""Reduced-precision graphs round where they say, and the comparison sees what rounding does to decisions."""
+
+import numpy as np
+import pytest
+
+from photodup.embedding import precision
+from photodup.embedding.fidelity import compare
+from photodup.errors import PhotodupError
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Two matrix products with an addition between, so that every rounding can be recomputed by hand."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weights = {
+        "a": rng.standard_normal((24, 16)),
+        "bias": rng.standard_normal(16),
+        "b": rng.standard_normal((16, 8)),
+    }
+
+    def scoped(operator, inputs, output, scope):
+        node = helper.make_node(operator, inputs, [output], name=output)
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scope)
+        return node
+
+    nodes = [
+        scoped("MatMul", ["image", "a"], "first", "['', 'net', 'net.stem']"),
+        scoped("Add", ["first", "bias"], "sum", "['', 'net', 'net.blocks.0', 'net.blocks.0.mlp']"),
+        scoped("MatMul", ["sum", "b"], "embedding", "['', 'net', 'net.head']"),
+    ]
+    tensor = lambda name, width: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])  # noqa: E731
+    graph = helper.make_graph(
+        nodes,
+        "toy",
+        [tensor("image", 24)],
+        [tensor("embedding", 8)],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items()],
+        value_info=[tensor("first", 16), tensor("sum", 16)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    path = tmp_path_factory.mktemp("toy") / "toy.onnx"
+    onnx.save(model, path)
+    return path, {k: v.astype(np.float32) for k, v in weights.items()}
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(1).standard_normal((16, 24)).astype(np.float32)
+
+
+def test_parts_follow_the_modules(source):
+    found = precision.parts(precision.load_graph(source[0]))
+
+    assert found == {"stem": {"first"}, "block 0": {"sum"}, "head": {"embedding"}}
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_rounding_happens_at_every_step_and_is_not_optimised_away(source, images, name):
+    import ml_dtypes
+
+    path, w = source
+    dtype = np.float16 if name == "fp16" else ml_dtypes.bfloat16
+
+    def low(values):
+        return values.astype(dtype).astype(np.float32)
+
+    by_hand = low(low(low(low(images) @ low(w["a"])) + low(w["bias"])) @ low(w["b"]))
+    weights_only = (images @ low(w["a"]) + low(w["bias"])) @ low(w["b"])
+    actual = precision.embed(precision.rounded(precision.load_graph(path), name), images)
+    unit = 2.0 ** (-10 if name == "fp16" else -7)
+
+    assert np.abs(actual - by_hand).max() <= 2 * unit * np.abs(by_hand).max()  # a sum may round the other way
+    assert np.mean(actual == by_hand) > 0.8
+    assert np.mean(weights_only == by_hand) < 0.2
+
+
+def test_one_part_rounds_alone(source, images):
+    path, _ = source
+    graph = precision.load_graph(path)
+    exact = precision.embed(path, images)
+    none = precision.embed(precision.rounded(graph, "bf16", ()), images)
+    alone = precision.embed(precision.rounded(graph, "bf16", {"embedding"}), images)
+    whole = precision.embed(precision.rounded(graph, "bf16"), images)
+
+    assert np.allclose(none, exact, rtol=1e-6)
+    assert 0 < np.abs(alone - exact).mean() < np.abs(whole - exact).mean()
+
+
+def test_fp16_overflows_and_bf16_does_not(source, images):
+    graph = precision.load_graph(source[0])
+    huge = images * 1e5
+
+    assert not np.isfinite(precision.embed(precision.rounded(graph, "fp16"), huge)).all()
+    assert np.isfinite(precision.embed(precision.rounded(graph, "bf16"), huge)).all()
+
+
+def test_int8_whole_in_parts_and_not_at_all(source, images, tmp_path):
+    path, _ = source
+    graph = precision.load_graph(path)
+    file = precision.int8_file(path, tmp_path, images)
+    quantized = precision.load_graph(file)
+    exact, whole = precision.embed(path, images), precision.embed(file, images)
+    none = precision.embed(precision.quantized_only(quantized, graph, ()), images)
+    stem = precision.embed(precision.quantized_only(quantized, graph, {"first"}), images)
+
+    assert list(tmp_path.iterdir()) == [file]
+    assert 0 < np.abs(whole - exact).max() < 0.1 * np.abs(exact).max()
+    assert np.allclose(none, exact, rtol=1e-5, atol=1e-5)
+    assert not np.allclose(stem, exact, rtol=1e-5, atol=1e-5)
+    assert not np.array_equal(stem, whole)
+
+
+def test_fp16_file_keeps_float32_at_its_ends(source, images, tmp_path):
+    file = precision.fp16_file(source[0], tmp_path)
+    kinds = {w.data_type for w in precision.load_graph(file).graph.initializer}
+
+    assert kinds == {10}  # FLOAT16
+    assert precision.embed(file, images).dtype == np.float32
+
+
+def test_bad_input_gets_one_sentence(source, tmp_path):
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(source[0].read_bytes()[:100])
+
+    with pytest.raises(PhotodupError, match="fp8"):
+        precision.rounded(precision.load_graph(source[0]), "fp8")
+    with pytest.raises(PhotodupError, match="photodup export"):
+        precision.load_graph(cut)
+    with pytest.raises(PhotodupError, match="at least one"):
+        precision.int8_file(source[0], tmp_path, np.zeros((0, 24), np.float32))
+
+
+def test_comparison_counts_what_changed():
+    angle = np.deg2rad([0, 10, 40, 52])
+    vectors = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    moved = vectors.copy()
+    moved[1] = np.cos(np.deg2rad(30)), np.sin(np.deg2rad(30))  # now nearer to the third than to the first
+    lost = vectors.copy()
+    lost[3] = np.nan
+
+    same = compare(vectors, vectors, 0.98)
+    assert (same["flipped"], same["neighbour_kept"], same["distance_max"]) == (0, 1.0, 0.0)
+    changed = compare(vectors, moved, 0.98)
+    assert changed["flipped"] == 2  # the first pair is no longer one, the second and third became one
+    assert changed["neighbour_rank_max"] == 3  # for the moved one: the first is now the farthest
+    assert changed["cosine_min"] == pytest.approx(np.cos(np.deg2rad(20)), abs=1e-6)
+    assert compare(vectors, lost, 0.98)["n_not_finite"] == 1

@@ -129,6 +129,41 @@ def test_choosing_another_keeper_is_remembered(session, library):
     assert Feedback(library / ".photodup").keepers() == {other.md5}
 
 
+def test_a_damaged_catalogue_is_one_sentence_and_costs_no_decision(session, library):
+    item = group_of(session, "IMG_1.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "not_duplicate")
+    for file in (library / ".photodup").glob("catalogue.sqlite*"):
+        file.write_bytes(b"damaged" * 1000)
+    with pytest.raises(PhotodupError, match="damaged"):
+        ReviewSession(library)
+    for file in (library / ".photodup").glob("catalogue.sqlite*"):
+        file.unlink()
+    scan(library, progress=False)
+    assert len(ReviewSession(library).items) == 2, "the label outlived the catalogue"
+
+
+def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
+    """Marking all writes once, and a page shows a page: no step grows with the square of the groups."""
+    from dataclasses import replace
+
+    group = next(iter(session.items.values())).group
+    many = tuple(
+        replace(
+            group, choice=replace(group.choice, keeper=replace(group.keeper, id=100_000 + i, md5=f"{i:032x}"))
+        )
+        for i in range(10_000)
+    )
+    large = ReviewSession(library, find=lambda catalogue: replace(session.tiers, copies=many))
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
+    assert large.accept_all() == 10_000
+    assert len(synced) <= 3, "ten thousand decisions are one write"
+    monkeypatch.undo()
+    with ReviewServer(library, find=lambda catalogue: replace(session.tiers, copies=many)) as running:
+        text = httpx.get(running.url + "?number=200", timeout=20).text
+        assert "Page 200 of 417" in text and text.count('class="card') == 24
+
+
 def test_two_reviewers_at_once(session, library):
     second = ReviewSession(library)
     session.accept_all()

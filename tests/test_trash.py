@@ -2,13 +2,13 @@
 
 import errno
 import os
-import random
 import shutil
-import signal
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
 from photodup.photos import moving
 from photodup.photos.journal import Journal, JournalError
@@ -19,36 +19,11 @@ from photodup.photos.trash import TRASH_FOLDER, Removal, Trash, TrashError
 KILLS = 1000
 
 
-def make_library(folder: Path, sizes: dict[str, int]) -> dict[str, str]:
-    """Write random files; return name -> md5."""
-    content = random.Random(0)
-    for name, size in sizes.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.randbytes(size))
-        os.utime(path, ns=(10**18 + 1, 10**18 + 12345))
-    return {name: md5_of(folder / name) for name in sizes}
-
-
 @pytest.fixture
 def library(tmp_path):
     folder = tmp_path / "library"
     md5 = make_library(folder, {"keep.jpg": 900, "a/copy.jpg": 500, "a/copy.jpg.xmp": 40, "other.jpg": 300})
     return folder, md5
-
-
-def removal(folder, md5, name="a/copy.jpg", keeper="keep.jpg", sidecars=("a/copy.jpg.xmp",)):
-    return Removal(
-        folder / name, md5[name], [(folder / keeper, md5[keeper])], [folder / s for s in sidecars], "smaller"
-    )
-
-
-def present(folder: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(folder)): md5_of(p)
-        for p in folder.rglob("*")
-        if p.is_file() and TRASH_FOLDER not in p.parts
-    }
 
 
 def test_remove_and_restore_bring_back_names_content_times_and_mode(library):
@@ -177,26 +152,8 @@ def test_a_full_disk_takes_everything_back(library, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user, whom permissions bind")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_read_only_folder_is_one_sentence(fast_folder):
-    folder = fast_folder
-    md5 = make_library(folder, {"keep.jpg": 900, "a/copy.jpg": 500})
-    os.chmod(folder / "a", 0o555)
-    os.chmod(folder, 0o777)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setresuid(65534, 65534, 65534)
-            _, refused = Trash(folder).remove([removal(folder, md5, sidecars=())])
-            os.write(writing, refused[0][1].encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with open(reading) as answer:
-        assert "read-only or locked" in answer.read()
-    assert present(folder) == md5
+    assert "read-only or locked" in run_kills("read-only", fast_folder)
 
 
 def test_two_at_once_is_one_sentence(library):
@@ -257,81 +214,17 @@ def test_what_a_staying_photo_needs_stays(tmp_path):
     assert {p.name for p in both[leave] + both[stay]} == {"A.xmp", "A.png.xmp", "A.CR2"}
 
 
-# ---- killed --------------------------------------------------------------------------------------------
-
-WORK = {"keep.jpg": 300, "copy.jpg": 200, "copy.MOV": 100, "deep/er/copy2.jpg": 150}
+# ---- killed (see trash_kills.py) -------------------------------------------------------------------------
 
 
-def act(folder: Path, md5: dict[str, str], what: str, on_step) -> None:
-    """One of the three things a user can do, in a process that will be killed."""
-    trash = Trash(folder, on_step)
-    if what == "remove":
-        trash.remove(
-            [
-                removal(folder, md5, "copy.jpg", sidecars=("copy.MOV",)),
-                removal(folder, md5, "deep/er/copy2.jpg", sidecars=()),
-            ]
-        )
-    elif what == "restore":
-        trash.restore(trash.listing())
-    elif what == "purge":
-        trash.purge(trash.listing())
-
-
-def killed_at(step: int, folder: Path, md5: dict[str, str], what: str) -> bool:
-    """Act in a child that SIGKILLs itself at the given step; return whether it got that far."""
-    child = os.fork()
-    if child == 0:
-        seen = 0
-
-        def on_step(name: str) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            act(folder, md5, what, on_step)
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
-def assert_one_place_each(folder: Path, md5: dict[str, str], may_be_purged: bool = False) -> None:
-    """The law: after recovery each file is in one place, whole, and the journal says which."""
-    trash = Trash(folder)  # opening recovers
-    home, operations = present(folder), trash.operations()
-    assert not [o for o in operations if o.state.endswith("ing")], "nothing is unfinished after recovery"
-    last = {moved.home: (operation, moved) for operation in operations for moved in operation.files}
-    on_disk = [p for p in (folder / TRASH_FOLDER).rglob("*") if p.is_file() and "items" in p.parts]
-    listed = []
-    for name, digest in md5.items():
-        operation, moved = last.get(name, (None, None))
-        state = operation.state if operation else "never touched"
-        in_trash = bool(moved) and (trash.root / moved.trash).exists()
-        where = (name in home, in_trash, state == "purged")
-        assert sum(where) == 1, f"{name} is in {sum(where)} places, journal says {state}"
-        assert where == (
-            state in ("never touched", "taken back", "restored"),
-            state == "removed",
-            state == "purged",
-        )
-        assert state != "purged" or may_be_purged
-        if in_trash:
-            listed.append(trash.root / moved.trash)
-            assert md5_of(trash.root / moved.trash) == digest
-        elif name in home:
-            assert home[name] == digest
-    assert sorted(listed) == sorted(on_disk), "nothing in the trash that the journal does not name"
-    assert set(home) <= set(md5), "no stray files in the library"
-
-
-def fresh(folder: Path, what: str) -> dict[str, str]:
-    shutil.rmtree(folder, ignore_errors=True)
-    md5 = make_library(folder, WORK)
-    if what != "remove":
-        act(folder, md5, "remove", lambda name: None)
-    return md5
+def run_kills(*arguments) -> str:
+    """Run one of the kill programs; return what it printed."""
+    program = Path(__file__).with_name("trash_kills.py")
+    done = subprocess.run(
+        [sys.executable, program, *map(str, arguments)], capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -344,58 +237,16 @@ def fast_folder(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["remove", "restore", "purge"])
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_at_every_step(fast_folder, what):
-    step = 0
-    while True:
-        step += 1
-        md5 = fresh(fast_folder, what)
-        if not killed_at(step, fast_folder, md5, what):
-            break
-        assert_one_place_each(fast_folder, md5, may_be_purged=what == "purge")
-    assert step > 10
+    assert int(run_kills("every-step", fast_folder, what)) > 10
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_thousand_random_kills(fast_folder):
-    """Kills fall anywhere: in removals, restores, purges, and in the recovery from an earlier kill."""
-    choose, kills = random.Random(7), 0
-    while kills < KILLS:
-        md5 = fresh(fast_folder, "remove")
-        for _ in range(8):
-            what = choose.choice(["remove", "restore", "remove", "restore", "recover", "purge"])
-            kills += killed_at(choose.randint(1, 24), fast_folder, md5, what)
-            purged = {
-                moved.home
-                for operation in Trash(fast_folder).operations()
-                if operation.state == "purged"
-                for moved in operation.files
-            }
-            assert_one_place_each(fast_folder, md5, may_be_purged=True)
-            if purged:
-                break
+    assert int(run_kills("random", fast_folder, KILLS)) >= KILLS
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_from_outside_at_a_random_moment(tmp_path):
-    """No injection: the parent kills whenever it likes, on a real disk."""
-    choose = random.Random(3)
-    folder = tmp_path / "library"
-    sizes = {"keep.jpg": 50} | {f"{n:03}.jpg": 40_000 for n in range(40)}
-    landed = 0
-    for _ in range(25):
-        shutil.rmtree(folder, ignore_errors=True)
-        md5 = make_library(folder, sizes)
-        child = os.fork()
-        if child == 0:
-            try:
-                Trash(folder).remove([removal(folder, md5, n, sidecars=()) for n in md5 if n != "keep.jpg"])
-            finally:
-                os._exit(0)
-        time.sleep(choose.uniform(0.002, 0.05))
-        os.kill(child, signal.SIGKILL)
-        landed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        assert_one_place_each(folder, md5)
+    landed = int(run_kills("outside", tmp_path / "library", 25))
     assert landed > 10, "most kills must fall inside the work for this to test anything"
 
 
@@ -453,29 +304,6 @@ def test_across_volumes_a_bad_copy_is_refused(tmp_path, other_volume):
     assert md5_of(source) == md5 and list(other_volume.iterdir()) == []
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_at_every_step_across_volumes(tmp_path, other_volume):
     """The trash folder's items lie on another volume (a mount point inside the library)."""
-    folder, steps = tmp_path / "library", 0
-    for what in ("remove", "restore"):
-        for step in range(1, 60):
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(other_volume / "items", ignore_errors=True)
-            md5 = make_library(folder, WORK)
-            (folder / TRASH_FOLDER).mkdir()
-            (other_volume / "items").mkdir()
-            (folder / TRASH_FOLDER / "items").symlink_to(other_volume / "items")
-            if what == "restore":
-                act(folder, md5, "remove", lambda name: None)
-            if not killed_at(step, folder, md5, what):
-                break
-            trash = Trash(folder)
-            where = [
-                (n in present(folder), any(p.name == Path(n).name for p in other_volume.rglob("*")))
-                for n in md5
-            ]
-            assert all(sum(places) == 1 for places in where), (what, step, where)
-            assert all(md5_of(p) in md5.values() for p in other_volume.rglob("*") if p.is_file())
-            assert not [o for o in trash.operations() if o.state.endswith("ing")]
-            steps += 1
-    assert steps > 30
+    assert int(run_kills("across-volumes", tmp_path / "library", other_volume / "items")) > 30

@@ -27,11 +27,15 @@ class Feedback:
 
     def add(self, kind: Kind, md5s: Iterable[str]) -> int:
         """Record a label for these contents together; return its number, for `undo`."""
-        return self._append({"kind": kind, "md5s": sorted(set(md5s))})
+        return self.add_all([(kind, md5s)])[0]
 
-    def undo(self, number: int) -> None:
-        """Take one label back."""
-        self._append({"kind": "undo", "number": number})
+    def add_all(self, labels: Iterable[tuple[Kind, Iterable[str]]]) -> list[int]:
+        """Record several labels with one write; return their numbers."""
+        return self._append([{"kind": kind, "md5s": sorted(set(md5s))} for kind, md5s in labels])
+
+    def undo(self, *numbers: int) -> None:
+        """Take labels back."""
+        self._append([{"kind": "undo", "number": number} for number in numbers])
 
     def apart(self) -> set[frozenset[str]]:
         """Return the pairs of contents that must not be grouped again."""
@@ -54,16 +58,17 @@ class Feedback:
         undone = {line["number"] for line in self._lines if line["kind"] == "undo"}
         return [line for number, line in enumerate(self._lines) if number not in undone]
 
-    def _append(self, line: dict) -> int:
-        def write() -> int:
+    def _append(self, lines: list[dict]) -> list[int]:
+        def write() -> list[int]:
             self._lines = self._journal.read()  # another window may have written
-            self._journal.append(line | {"time": time.time()})
-            self._lines.append(line)
-            return len(self._lines) - 1
+            start = len(self._lines)
+            self._journal.append(*(line | {"time": time.time()} for line in lines))
+            self._lines += lines
+            return list(range(start, len(self._lines)))
 
-        return self._locked(write)
+        return self._locked(write) if lines else []
 
-    def _locked(self, write: Callable[[], int]) -> int:
+    def _locked(self, write: Callable[[], list[int]]) -> list[int]:
         try:
             self._journal.path.parent.mkdir(parents=True, exist_ok=True)
             for attempt in range(50):

@@ -50,9 +50,9 @@ class Journal:
                 ) from None
         return entries
 
-    def append(self, entry: dict[str, Any]) -> None:
-        """Write one line and sync it. Call inside `exclusive()`; a failed write is taken back."""
-        line = json.dumps(entry, ensure_ascii=True).encode() + b"\n"
+    def append(self, *entries: dict[str, Any]) -> None:
+        """Write lines and sync them once. Call inside `exclusive()`; a failed write is taken back."""
+        line = b"".join(json.dumps(entry, ensure_ascii=True).encode() + b"\n" for entry in entries)
         self._step("journal")
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -70,6 +70,15 @@ class Journal:
         finally:
             os.close(descriptor)
 
+    def _drop_cut_line(self) -> None:
+        with open(self.path, "rb+") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the journal; a line that was cut short is dropped first.
@@ -81,9 +90,7 @@ class Journal:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self.path.exists():
-                content = self.path.read_bytes()
-                if content and not content.endswith(b"\n"):
-                    os.truncate(self.path, content.rfind(b"\n") + 1)
+                self._drop_cut_line()
             else:
                 self.path.touch(0o600)
                 folder = os.open(self.path.parent, os.O_RDONLY)

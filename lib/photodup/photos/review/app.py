@@ -129,12 +129,10 @@ def create_app(
         return parse_qs(body.decode("utf-8", "replace"), max_num_fields=10_000)
 
     def photo_of(photo_id: int) -> Photo:
-        with session.open() as catalogue:
-            found = catalogue.photo(photo_id) if hasattr(catalogue, "photo") else None
-            found = found or next((p for p in catalogue.photos() if p.id == photo_id), None)
-        if found is None:
-            raise pictures.Refused("There is no such photo in the catalogue.")
-        return found
+        try:
+            return session.photos[photo_id]
+        except KeyError:
+            raise pictures.Refused("There is no such photo in these groups.") from None
 
     @app.get(base + "/")
     def overview(tier: str = "copies", status: str = "", number: int = 1) -> Response:

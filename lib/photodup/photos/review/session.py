@@ -103,6 +103,7 @@ class ReviewSession:
         with self._lock, self.open() as catalogue:
             self.tiers = self._find(catalogue)
             self.items = {item.key: item for item in (Item(_key(g), g) for g in self.tiers.groups)}
+            self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             for line in self._decisions.read():
                 if item := self.items.get(line["group"]):
                     by_content = {(p.md5, printable(p.path)): p.id for p in item.photos}
@@ -158,7 +159,7 @@ class ReviewSession:
                 raise PhotodupError("Keep at least one photo of the group.")
             self._remember([item])
             item.remove = frozenset(photo.id for photo in item.photos) - kept
-            self._set(item, MARKED)
+            self._set(MARKED, item)
 
     def accept_all(self, tier: str = "copies") -> int:
         """Mark the suggestions of every undecided group of a tier; return how many groups."""
@@ -167,7 +168,7 @@ class ReviewSession:
             self._remember(chosen)
             for item in chosen:
                 item.remove = item.suggested
-                self._set(item, MARKED)
+            self._set(MARKED, *chosen)
             return len(chosen)
 
     def skip(self, key: str) -> None:
@@ -176,7 +177,7 @@ class ReviewSession:
             item = self.item(key)
             self._remember([item])
             item.remove = frozenset()
-            self._set(item, SKIPPED)
+            self._set(SKIPPED, item)
 
     def set_apart(self, key: str, photo_id: int, kind: str) -> None:
         """Take one member out for good: `not_duplicate`, or `keep_both`. Remembered by content."""
@@ -189,7 +190,7 @@ class ReviewSession:
             self._remember([item], labels=(label,))
             item.apart |= {photo_id}
             item.remove -= {photo_id}
-            self._set(item, item.status if item.members else APART)
+            self._set(item.status if item.members else APART, item)
 
     def undo(self) -> str:
         """Take back the last decision or removal; return what happened in words."""
@@ -198,12 +199,11 @@ class ReviewSession:
                 raise PhotodupError("There is nothing to undo.")
             step = self._history.pop()
             restored = self._restore(step.operations) if step.operations else []
-            for number in step.labels:
-                self.feedback.undo(number)
+            self.feedback.undo(*step.labels)
             for key, status, remove, apart in step.before:
                 if item := self.items.get(key):
                     item.remove, item.apart = remove, apart
-                    self._set(item, status)
+                    self._set(status, item)
             if restored:
                 return f"{len(restored)} files are back in their folders."
             return "The last decision is undone."
@@ -244,14 +244,14 @@ class ReviewSession:
             marked = self.select(status=MARKED)
             operations, refused = self.trash.remove(self.removals())
             left = {removal.path for removal, _ in refused}
-            labels = []
-            self._remember(marked, operations=operations)
+            learnt, done = [], []
             for item in marked:
                 gone = [p for p in item.photos if p.id in item.remove and self.root / p.path not in left]
-                labels += self._learn(item, gone)
+                learnt += self._learn(item, gone)
                 if len(gone) == len(item.remove):
-                    self._set(item, DONE)
-            self._history[-1] = _Step(self._history[-1].before, tuple(labels), tuple(operations))
+                    done.append(item)
+            self._remember(marked, tuple(self.feedback.add_all(learnt)), operations)
+            self._set(DONE, *done)
             moved = {file.home for operation in operations for file in operation.files}
             self._mark_files(moved, "missing")
             size = sum(operation.bytes for operation in operations)
@@ -271,14 +271,14 @@ class ReviewSession:
         self._mark_files({str(path.relative_to(self.root)) for path in restored}, "ok")
         return restored
 
-    def _learn(self, item: Item, gone: Sequence[Photo]) -> list[int]:
-        """Remember what the removal says: copies that were accepted, and a keeper that was not suggested."""
+    def _learn(self, item: Item, gone: Sequence[Photo]) -> list[tuple]:
+        """Return what the removal says: copies that were accepted, and a keeper that was not suggested."""
         stays = next(photo for photo in item.photos if photo.id not in item.remove)
-        labels = []
+        labels: list[tuple] = []
         if item.group.tier == "copies":
-            labels = [self.feedback.add("same", [stays.md5, p.md5]) for p in gone if p.md5 != stays.md5]
+            labels = [("same", [stays.md5, p.md5]) for p in gone if p.md5 != stays.md5]
         if item.group.keeper.id in item.remove:
-            labels.append(self.feedback.add("keeper", [stays.md5]))
+            labels.append(("keeper", [stays.md5]))
         return labels
 
     def _mark_files(self, homes: set[str], status: str) -> None:
@@ -294,15 +294,19 @@ class ReviewSession:
         before = tuple((item.key, item.status, item.remove, item.apart) for item in items)
         self._history.append(_Step(before, labels, tuple(operations)))
 
-    def _set(self, item: Item, status: str) -> None:
-        item.status = status
-        by_id = {p.id: (p.md5, printable(p.path)) for p in (item.group.keeper, *item.group.members)}
-        line = {"group": item.key, "status": status}
-        line |= {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
-        self._decisions.path.parent.mkdir(exist_ok=True)
+    def _set(self, status: str, *items: Item) -> None:
+        lines = []
+        for item in items:
+            item.status = status
+            by_id = {p.id: (p.md5, printable(p.path)) for p in (item.group.keeper, *item.group.members)}
+            marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
+            lines.append({"group": item.key, "status": status} | marks)
+        if not lines:
+            return
         try:
+            self._decisions.path.parent.mkdir(exist_ok=True)
             with self._decisions.exclusive():
-                self._decisions.append(line)
+                self._decisions.append(*lines)
         except BlockingIOError:
             raise PhotodupError(
                 "Another review page is writing at this moment: press the key again."

@@ -302,14 +302,12 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
         # chroot isolation shares this machine's network, so the service gets a free port of its own.
         inside = ["run", "--isolation", "chroot", container, "--", "env", f"PORT={port}"]
         assert buildah(*inside, "id", "-u") == "10001"
-        log = (tmp_path / "service.log").open("w")
-        process = subprocess.Popen(
-            ["buildah", *options, *inside, "MODEL_PRETRAINED=random:0", "OMP_NUM_THREADS=2", *config["Cmd"]],
-            stdout=log,
-            stderr=log,
-        )
+        log = tmp_path / "service.log"
+        serve = [*inside, "MODEL_PRETRAINED=random:0", "OMP_NUM_THREADS=2", *config["Cmd"]]
+        with log.open("w") as file:
+            process = subprocess.Popen(["buildah", *options, *serve], stdout=file, stderr=file)
         url = f"http://127.0.0.1:{port}"
-        wait_until_ready(url, process, Path(log.name))
+        wait_until_ready(url, process, log)
         assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
         buildah(*inside, *config["Healthcheck"]["Test"][1:])  # raises when the check fails
         with pytest.raises(subprocess.CalledProcessError):
@@ -328,6 +326,8 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
         if container:
             subprocess.run(["buildah", *options, "umount", container], capture_output=True)
             subprocess.run(["buildah", *options, "rm", container], capture_output=True)
+        if not os.environ.get("PHOTODUP_IMAGES_DIR"):
+            shutil.rmtree(storage, ignore_errors=True)  # gigabytes that pytest would keep for three runs
 
 
 def wait_until_ready(url: str, process: subprocess.Popen, log: Path, seconds: float = 180) -> None:

@@ -3,7 +3,7 @@
 # debootstrap, then buildah with plain folders as storage and chroot for isolation. Needs root on Linux.
 #   docker/build-without-registry.sh DIR      storage and base in DIR; prints the image's name
 # DEBIAN_MIRROR and TORCH_INDEX choose where packages come from. This machine's certificates and pip configuration,
-# and the local folders that the latter names, are mounted read-only while building: none of it enters the image.
+# and the local folders that the latter names, are mounted read-only while building: the image gets empty mount points, no content.
 set -euo pipefail
 
 dir=$(realpath "${1:?usage: $0 DIR}")

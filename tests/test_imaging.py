@@ -216,7 +216,9 @@ def test_a_hair_thin_image_is_resized_in_bounded_memory(reference):
     import resource
 
     image = photo(8, 500)  # 62.5:1, small enough to be resized in full as well
-    levels = np.abs(normalize(to_uint8(image)) - reference(image).numpy()) * imaging.STD.reshape(3, 1, 1) * 255
+    levels = (
+        np.abs(normalize(to_uint8(image)) - reference(image).numpy()) * imaging.STD.reshape(3, 1, 1) * 255
+    )
     assert levels.mean() < 0.5 and levels.max() < 10  # of 255; Pillow rounds between its two passes
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert to_uint8(Image.new("RGB", (1, 65_535), "red")).shape == (3, 224, 224)

@@ -110,8 +110,8 @@ def json_factor(rows: "pd.DataFrame", *, fastest_copy_gb_per_s: float = 40.0) ->
     sentence = (
         f"JSON costs {table[0][1]:.0f} ms of CPU per image and {growth:.1f} times the bytes; the factor "
         f"{table[0][2]:,.0f} divides by {table[0][3]:.0f} GB/s, faster than main memory: one copy within the "
-        f"cache, not a request's work. The JSON run moved {json_rate:.1f} MB/s and the binary one {binary_rate:.1f}: the path "
-        "differed too."
+        f"cache, not a request's work. The JSON run moved {json_rate:.1f} MB/s and the binary one "
+        f"{binary_rate:.1f}: the path differed too."
     )
     frame = frame_of("batch, json_ms_per_image, printed_factor, binary_gb_per_s", table)
     claim = "JSON serialisation is 1,058 to 4,799 times slower, and it was the bottleneck"

@@ -218,3 +218,21 @@ def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):
 
     assert "<script" not in page
     assert "http://" not in page and "https://" not in page
+
+
+def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
+    from photodup.bench.plan import Load
+    from photodup.study import points
+
+    elsewhere = "name: there\nbackends:\n  triton-onnx-http-fp32: http://127.0.0.1:1\n"
+    (project / "elsewhere.yaml").write_text(elsewhere)
+    there = open_run("mine", endpoints=project / "elsewhere.yaml")
+    here = open_run("mine", endpoints=project / "endpoints.yaml")
+    ask = {"backend": "triton-onnx-http-fp32", "load": Load("single_stream"), "check": False}
+
+    assert points.measure_point(here, **ask)["status"] == "missing"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(points, "_measure", lambda *_: {"latency_ms_p50": 7.0, "valid": True})
+        points.measure_point(there, **ask)
+    assert points.measure_point(here, **ask)["latency_ms_p50"] == 7.0
+    there.store.close()

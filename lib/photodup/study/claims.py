@@ -154,7 +154,8 @@ def noise_floor_of(
         usable = points[points["valid"].eq(True) & points[metric].notna()]
         again = usable[usable["label"].astype(str).str.fullmatch(r"again|aa")]
         first = usable[usable["label"].map(is_main)]
-        keys = ["backend", *(k for k in (*PAIR_KEYS, "channel") if k in usable)]
+        topology = ("channel", "devices", "arrangement", "batching", "compute_ms")
+        keys = ["backend", *(k for k in (*PAIR_KEYS, *topology) if k in usable)]
         pairs = [(float(a[metric]), float(b[metric])) for a, b in matching_pairs(first, again, keys, metric)]
         if pairs:
             return noise_floor(pairs), f"largest of {len(pairs)} A/A comparisons"

@@ -37,6 +37,7 @@ def write_report(run: str) -> Path:
             page.write_text(render_notebook(executed, run), encoding="utf-8")
     env = read_environment(directory)
     records = sorted((directory / "records").glob("*.json"))
+    verdicts = _read_json(directory / "verdicts.json", [])
     page = (
         environment()
         .get_template("report.html")
@@ -46,7 +47,8 @@ def write_report(run: str) -> Path:
             weights=env.get("model", {}).get("pretrained", ""),
             facts=list(_facts(env, len(records))),
             notebooks=list(notebook_rows(run)),
-            verdicts=_read_json(directory / "verdicts.json", []),
+            verdicts=[row for row in verdicts if row["verdict"] != "not measured"],
+            n_not_measured=len({row["claim"] for row in verdicts if row["verdict"] == "not measured"}),
             figures=list(_figures(directory)),
             commit=_commit(directory),
             environment=sorted((k, _flat(v)) for k, v in env.items()),
@@ -112,7 +114,8 @@ def _facts(env: dict[str, Any], n_records: int) -> Iterator[tuple[str, str]]:
 
 
 def _figures(directory: Path) -> Iterator[dict[str, str]]:
-    for path in sorted((directory / "figures").glob("*.png")):
+    # Contact sheets of photographs weigh megabytes and stay on their notebook's page.
+    for path in sorted(p for p in (directory / "figures").glob("*.png") if not p.name.startswith("01_")):
         yield {"name": path.stem.replace("_", " "), "data": base64.b64encode(path.read_bytes()).decode()}
 
 

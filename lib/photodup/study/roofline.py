@@ -134,11 +134,14 @@ def measured_shares(
 ) -> "pd.DataFrame":
     """Return the valid points of a run with `tflops` and `share_of_peak`; empty when there are none.
 
-    A share above 1 is impossible and means a wrong device, precision or clock: it is kept and shows.
+    Emulated engines compute nothing and are left out. A share above 1 is impossible and means a wrong device,
+    precision or clock: it is kept and shows.
     """
     columns = ["run", "backend", "scenario", "batch", "concurrency", "link", "throughput_images_per_s"]
     usable = points.reindex(columns=[*columns, "valid"])
-    usable = usable[usable["valid"].eq(True) & usable["throughput_images_per_s"].notna()][columns].copy()
+    emulated = usable["backend"].astype(str).str.contains("emulated-")
+    measured = usable["valid"].eq(True) & usable["throughput_images_per_s"].notna() & ~emulated
+    usable = usable[measured][columns].copy()
     usable["tflops"] = usable["throughput_images_per_s"].map(achieved_tflops)
     usable["share_of_peak"] = [
         share_of_peak(value, device, precision, peak_tflops=peak_tflops)

@@ -1,11 +1,17 @@
 """What several test files share. Nothing here starts a server or loads a model by being imported."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# A shell starts background jobs with Ctrl-C ignored, and every child inherits that: tests that interrupt a
+# process would then wait for ever, on a CI that runs in the background alone.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend on a 600 MB download
 os.environ["PHOTODUP_ROOT"] = str(ROOT)

@@ -74,7 +74,7 @@ def _cell(cell: Any) -> Cell | None:
 
 
 def _embed_images(page: str, folder: Path) -> str:
-    """Put the pictures that prose links to (`images/...`) into the page itself."""
+    """Put the pictures that prose links to (`images/...`) into the page itself; link pages, not notebooks."""
 
     def data_uri(match: re.Match) -> str:
         path = folder / match.group(1)
@@ -83,6 +83,7 @@ def _embed_images(page: str, folder: Path) -> str:
             return match.group(0)
         return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
 
+    page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)  # beside it lie pages, not notebooks
     return re.sub(r'src="(images/[\w./-]+)"', data_uri, page)
 
 

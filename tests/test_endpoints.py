@@ -145,7 +145,7 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart() -> None:
         "triton-trt-http-fp32", f"{local}:{http}"
     )
     assert "no model openclip_vit_b32_trt" in one("triton-trt-grpc-fp32", f"127.0.0.1:{grpc}")
-    assert "not loaded" in one("triton-emulated-zero-http-fp32", f"{local}:{http}")
+    assert "in the repository but not loaded" in one("triton-emulated-a100-http-jpeg", f"{local}:{http}")
     assert "unknown host" in one("triton-onnx-http-fp32", "http://nonesuch.invalid:8000")
 
 

@@ -1,5 +1,8 @@
 """Reduced-precision graphs round where they say, and the comparison sees what rounding does to decisions."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -119,6 +122,50 @@ def test_fp16_file_keeps_float32_at_its_ends(source, images, tmp_path):
 
     assert kinds == {10}  # FLOAT16
     assert precision.embed(file, images).dtype == np.float32
+
+
+def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
+    """In a process of its own: the layout pass of ONNX Runtime that `embed` leaves out kills the whole process."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    steps = [
+        ("Conv", rng.standard_normal((64, 3, 32, 32)) / 55, {"strides": [32, 32]}),
+        ("Reshape", np.array([-1, 64, 49]), {}),
+        ("Transpose", None, {"perm": [0, 2, 1]}),
+        ("LayerNormalization", np.ones(64), {}),
+        ("Transpose", None, {"perm": [1, 0, 2]}),
+        ("MatMul", rng.standard_normal((64, 8)) / 8, {}),
+    ]
+    nodes, weights, last = [], [], "image"
+    for i, (operator, weight, attributes) in enumerate(steps):
+        inputs, output = [last], "embedding" if i == len(steps) - 1 else f"t{i}"
+        if weight is not None:
+            kind = np.int64 if operator == "Reshape" else np.float32
+            weights.append(numpy_helper.from_array(weight.astype(kind), f"w{i}"))
+            inputs.append(f"w{i}")
+        nodes.append(helper.make_node(operator, inputs, [output], name=f"n{i}", **attributes))
+        last = output
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("image", ["n", 3, 224, 224]), ("embedding", [49, "n", 8]))
+    ]
+    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "tiny.onnx")
+    code = (
+        "import sys, numpy as np; from pathlib import Path; from photodup.embedding import precision;"
+        "source = Path(sys.argv[1]); file = precision.fp16_file(source, source.parent);"
+        "images = np.random.default_rng(1).standard_normal((2, 3, 224, 224), np.float32);"
+        "print(abs(precision.embed(file, images) - precision.embed(source, images)).max())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "tiny.onnx")], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert 0 < float(done.stdout) < 0.05
 
 
 def test_bad_input_gets_one_sentence(source, tmp_path):

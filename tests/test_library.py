@@ -274,12 +274,16 @@ def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
 
     first = photodup("embed", str(tmp_path))
     assert first.returncode == 0, first.stderr
-    assert first.stdout.startswith("2 photographs embedded")
+    who, said = first.stdout.splitlines()
+    assert (
+        who.startswith("local-pytorch: ViT-B-32 ") and "MODEL_PRETRAINED names weights here: random:0" in who
+    )
+    assert said.startswith("2 photographs embedded")
     assert "RANDOM WEIGHTS" in first.stdout
     with Catalogue(tmp_path) as catalogue:
         (model,) = catalogue.models()
         assert (model.name, model.dim, model.is_random, model.n_embeddings) == ("ViT-B-32", 512, True, 2)
-    assert photodup("embed", str(tmp_path)).stdout.startswith("0 photographs embedded")
+    assert photodup("embed", str(tmp_path)).stdout.splitlines()[1].startswith("0 photographs embedded")
     refused = photodup("group", str(tmp_path))
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "random weights" in refused.stderr and "Traceback" not in refused.stderr

@@ -173,6 +173,23 @@ def demo(directory: Annotated[Path, typer.Argument(help="folder to build it in")
 
 
 CatalogueFile = Annotated[Path | None, typer.Option(help="file; default DIR/.photodup/catalogue.sqlite")]
+EndpointsFile = Annotated[
+    Path | None, typer.Option(help="YAML of servers to look for, beside this machine's")
+]
+ModelDigest = Annotated[str | None, typer.Option(help="digest of the model, or its beginning")]
+KeepOrder = Annotated[
+    str | None,
+    typer.Option(
+        help="rules, the first that differs decides: resolution,format,metadata,sharpness,size,folder,oldest"
+    ),
+]
+PreferFolder = Annotated[list[str] | None, typer.Option(help="for the rule folder; repeat, best first")]
+
+
+def _servers(endpoints: Path | None) -> dict[str, str]:
+    from photodup.serving.endpoints import load_endpoints
+
+    return load_endpoints(endpoints).backends if endpoints else {}
 
 
 @app.command()
@@ -200,39 +217,40 @@ def embed(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
     catalogue: CatalogueFile = None,
     url: Annotated[str | None, typer.Option(help="server; default from the environment, else local")] = None,
-    backend: Annotated[str | None, typer.Option(help="such as triton-onnx-grpc-fp32")] = None,
+    backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-grpc-fp32")] = None,
+    endpoints: EndpointsFile = None,
     batch: Annotated[int, typer.Option(min=1, help="photographs per request")] = 32,
 ) -> None:
-    """Embed every photograph that has no embedding of this model yet; continues where it stopped."""
-    from photodup.embedding.clients import connect
-    from photodup.photos.library import Catalogue, embed_library
+    """Embed every photograph that has no embedding of this model yet; continues where it stopped.
 
-    with Catalogue(directory, catalogue) as opened, connect(url, backend) as embedder:
-        report = embed_library(opened, embedder, batch)
-    for problem in report.problems:
-        print(f"not embedded: {problem}")
-    print(report)
+    Who embeds: these flags, else INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else the review page's
+    settings, else auto: a server that answers with trained weights, or this machine.
+    """
+    from photodup.photos.embed_commands import embed_and_print
+
+    servers = _servers(endpoints)
+    embed_and_print(directory, catalogue, url=url, backend=backend, endpoints=servers, batch=batch)
 
 
 @app.command()
 def group(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned and embedded")],
     catalogue: CatalogueFile = None,
-    threshold: Annotated[float, typer.Option(min=-1, max=1, help="smallest cosine to the keeper")] = 0.96,
-    model: Annotated[str | None, typer.Option(help="digest of the model, or its beginning")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.01, max=1, help="smallest cosine of similar ones; the model's own")
+    ] = None,
+    model: ModelDigest = None,
+    keep: KeepOrder = None,
+    prefer_folder: PreferFolder = None,
     allow_random: Annotated[bool, typer.Option(help="study only: group by untrained weights")] = False,
 ) -> None:
-    """Show exact copies and near-duplicates. Nothing is removed."""
-    from photodup.photos.grouping import group_library
-    from photodup.photos.library import Catalogue, printable
+    """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
+    from photodup.photos.catalogue import Catalogue
+    from photodup.photos.group_commands import print_groups
 
+    options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
     with Catalogue(directory, catalogue) as opened:
-        report = group_library(opened, threshold, digest=model, allow_random=allow_random)
-    for found in report.groups:
-        print(f"keep  {printable(found.keeper.path)}  ({found.keeper.width} × {found.keeper.height})")
-        for photo, similarity, exact in zip(found.members, found.similarities, found.is_exact, strict=True):
-            print(f"      {printable(photo.path)}  {'exact copy' if exact else f'cosine {similarity:.4f}'}")
-    print(report)
+        print_groups(opened, threshold=threshold, **options)
 
 
 @app.command()
@@ -242,11 +260,16 @@ def review(
     demo: Annotated[bool, typer.Option("--demo", help="on the demonstration library, port 8001")] = False,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
     browser: Annotated[bool, typer.Option(help="open it in the browser")] = False,
+    model: ModelDigest = None,
+    keep: KeepOrder = None,
+    prefer_folder: PreferFolder = None,
+    endpoints: EndpointsFile = None,
 ) -> None:
     """Review duplicates in the browser: compare, decide, move to the trash, undo. On 127.0.0.1 only."""
     from photodup.photos.review.serve import review
 
-    review(directory, port=port, demo=demo, catalogue=catalogue, browser=browser)
+    options = {"keep": keep, "folders": prefer_folder, "digest": model, "endpoints": _servers(endpoints)}
+    review(directory, port=port, demo=demo, catalogue=catalogue, browser=browser, **options)
 
 
 @app.command()

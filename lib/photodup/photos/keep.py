@@ -1,7 +1,7 @@
 """Which photo of a group to keep, by ordered rules, with the reason in words."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from pathlib import Path
@@ -14,6 +14,7 @@ from photodup.photos.catalogue import Photo
 _FORMAT_RANK = {"DNG": 0, "RAW": 0, "HEIF": 1, "JPEG": 2, "TIFF": 2, "PNG": 2, "AVIF": 3, "WEBP": 3}
 
 DEFAULT_RULES = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
+_CHOSEN = "chosen before"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class KeepRules:
         order: some of `DEFAULT_RULES`, most important first.
         folders: folders by priority, for the rule `folder`; a photo in none of them comes last.
         sharpness: measures a photo's sharpness; called only for photos that earlier rules leave equal.
+        chosen: contents (MD5) that the owner kept before, against the rules; they come before every rule.
 
     Raises:
         PhotodupError: an unknown rule.
@@ -43,10 +45,14 @@ class KeepRules:
         *,
         folders: Sequence[str | Path] = (),
         sharpness: Callable[[Photo], float] | None = None,
+        chosen: Collection[str] = (),
     ) -> None:
+        if not order:
+            raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
         if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
             raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
-        self.order = tuple(order)
+        self.order = (*((_CHOSEN,) if chosen else ()), *dict.fromkeys(order))
+        self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
         self._measure, self._measured = sharpness, {}
 
@@ -79,6 +85,8 @@ class KeepRules:
 
     def _value(self, rule: str, photo: Photo):
         """Return a value to minimise."""
+        if rule == _CHOSEN:
+            return photo.md5 not in self._chosen
         if rule == "resolution":
             return -photo.width * photo.height
         if rule == "format":
@@ -107,6 +115,8 @@ class KeepRules:
         return self._measured[photo.md5]
 
     def _reason(self, rule: str, photo: Photo, next_best) -> str:
+        if rule == _CHOSEN:
+            return "you chose to keep it before"
         if rule == "resolution":
             return f"most pixels: {photo.width * photo.height / 1e6:.1f} MP, next {next_best / 1e6:.1f} MP"
         if rule == "format":

@@ -1,8 +1,10 @@
 """The review page's web application: security, pages and actions. Nothing here decides anything itself."""
 
 import hmac
+import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,13 +15,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
+from photodup.photos.backends import known_backends, probe
 from photodup.photos.catalogue import Photo, printable
+from photodup.photos.keep import DEFAULT_RULES
 from photodup.photos.review import facts, pictures
-from photodup.photos.review.backends import probe_backends
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, ReviewSession
+from photodup.photos.settings import AUTO, Settings, inside
 
 PAGE_SIZE = 24
 MAX_BODY_BYTES = 1_000_000
+_LOCAL = (("local-pytorch", ""), ("local-onnx", ""))
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -30,6 +35,7 @@ def create_app(
     port: int = 8000,
     frame_ancestors: str = "'none'",
     is_demo: bool = False,
+    endpoints: Mapping[str, str] | None = None,
 ) -> FastAPI:
     """Return the application. Every address begins with the token; see `check` for what else is asked.
 
@@ -39,6 +45,7 @@ def create_app(
         port: where it listens, for the checks of Host and Origin.
         frame_ancestors: who may show it in a frame (CSP); a notebook on this machine may.
         is_demo: say on every page that the photographs are the demonstration's.
+        endpoints: more embedding servers to show on the settings page, by backend.
     """
     token = token or secrets.token_urlsafe(24)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
@@ -235,9 +242,47 @@ def create_app(
             "message.html", title="Restored", message=f"{len(restored)} files are back in their folders."
         )
 
+    def settings_page(settings: Settings, message: str = "", status: int = 200) -> Response:
+        chosen = (settings.backend, settings.url or "")
+        states = probe(known_backends(settings, endpoints))
+        listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
+        return page(
+            "settings.html",
+            settings=settings,
+            states=states,
+            local=_LOCAL,
+            chosen=chosen,
+            is_other=chosen not in listed,
+            environment=environment_choice(),
+            rules=[*settings.keep, *(rule for rule in DEFAULT_RULES if rule not in settings.keep)],
+            message=message,
+            status=status,
+        )
+
     @app.get(base + "/settings")
-    def settings(check: int = 0) -> Response:
-        return page("settings.html", backends=probe_backends() if check else None)
+    def settings() -> Response:
+        return settings_page(session.settings)
+
+    @app.post(base + "/settings/backend")
+    async def set_backend(request: Request) -> Response:
+        fields = await form(request)
+        chosen = fields.get("backend", [AUTO])[0]
+        if chosen == "other":
+            chosen = f"{fields.get('name', [''])[0].strip()} {fields.get('url', [''])[0].strip()}"
+        name, _, url = chosen.partition(" ")
+        changed = replace(session.settings, backend=name or AUTO, url=url or None)
+        await run_in_threadpool(session.change, changed)
+        return go("/settings")
+
+    @app.post(base + "/settings/keep")
+    async def set_keep(request: Request) -> Response:
+        fields = await form(request)
+        places = {rule: _number(fields.get(rule, ["0"])[0] or "0") for rule in DEFAULT_RULES}
+        order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
+        folders = inside(fields.get("folders", [""])[0].splitlines())
+        changed = replace(session.settings, keep=tuple(order), folders=folders)
+        await run_in_threadpool(session.change, changed)
+        return go("/settings")
 
     @app.get(base + "/photo/{photo_id}/{size}.jpg")
     def image(photo_id: int, size: str) -> Response:
@@ -254,6 +299,12 @@ def create_app(
         return Response(data, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=3600"})
 
     return app
+
+
+def environment_choice() -> str:
+    """Return what the environment chooses over the settings; empty if nothing."""
+    names = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")
+    return ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
 
 
 def _number(text: str) -> int:

@@ -3,13 +3,17 @@
 import socket
 import threading
 import webbrowser
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
-from photodup.photos.copies import find_tiers
+from photodup.photos.catalogue import Catalogue
+from photodup.photos.copies import Tiers
+from photodup.photos.group_commands import tiers_by_settings, with_bar
 from photodup.photos.review.app import create_app
 from photodup.photos.review.session import ReviewSession
 
@@ -26,6 +30,8 @@ class ReviewServer:
         catalogue: its catalogue, if elsewhere.
         in_frame: let pages of this machine (a notebook) show it in a frame.
         is_demo: say that these are the demonstration's photographs.
+        find: makes the groups; default by the library's settings.
+        endpoints: more embedding servers for the settings page, by backend.
     """
 
     def __init__(
@@ -36,7 +42,8 @@ class ReviewServer:
         catalogue: Path | None = None,
         in_frame: bool = False,
         is_demo: bool = False,
-        find=find_tiers,
+        find: Callable[[Catalogue], Tiers] = tiers_by_settings,
+        endpoints: Mapping[str, str] | None = None,
     ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -51,7 +58,13 @@ class ReviewServer:
         self.port = self._socket.getsockname()[1]
         self.session = ReviewSession(root, catalogue, find)
         ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
-        app = create_app(self.session, port=self.port, frame_ancestors=ancestors, is_demo=is_demo)
+        app = create_app(
+            self.session,
+            port=self.port,
+            frame_ancestors=ancestors,
+            is_demo=is_demo,
+            endpoints=endpoints or {},
+        )
         self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
         config = uvicorn.Config(
             app, HOST, self.port, log_level="warning", access_log=False, server_header=False
@@ -88,19 +101,36 @@ class ReviewServer:
         self.stop()
 
 
-def review(root: Path | None, *, port: int | None, demo: bool, catalogue: Path | None, browser: bool) -> None:
-    """Serve until Ctrl-C; with `demo`, on a copy of the demonstration library that is made if needed."""
+def review(
+    root: Path | None,
+    *,
+    port: int | None,
+    demo: bool,
+    catalogue: Path | None,
+    browser: bool,
+    endpoints: Mapping[str, str] | None = None,
+    **options: Any,
+) -> None:
+    """Serve until Ctrl-C; with `demo`, on a copy of the demonstration library that is made if needed.
+
+    Args:
+        root, port, catalogue, endpoints: as in `ReviewServer`.
+        demo: on the demonstration library, port 8001.
+        browser: open it there.
+        **options: of `tiers_by_settings`: `keep`, `folders`, `digest`.
+    """
     if demo:
         root, catalogue = demo_library(), None
     elif root is None:
         raise PhotodupError("Name the folder that was scanned: photodup review DIR (or --demo).")
-    from tqdm import tqdm
 
-    def find(opened):
-        return find_tiers(opened, progress=lambda pairs, n: tqdm(pairs, total=n, desc="compare", unit="pair"))
+    def find(opened: Catalogue) -> Tiers:
+        return tiers_by_settings(opened, progress=with_bar, **options)
 
     wanted = port if port is not None else (DEMO_PORT if demo else DEFAULT_PORT)
-    with ReviewServer(root, port=wanted, catalogue=catalogue, is_demo=demo, find=find) as server:
+    with ReviewServer(
+        root, port=wanted, catalogue=catalogue, is_demo=demo, find=find, endpoints=endpoints
+    ) as server:
         print(f"Review {len(server.session.items)} groups at {server.url}\nStop with Ctrl-C.", flush=True)
         if browser:
             webbrowser.open(server.url)
@@ -117,7 +147,7 @@ def demo_library() -> Path:
 
     from photodup.embedding.clients import connect
     from photodup.photos.demo import build_demo
-    from photodup.photos.library import Catalogue, embed_library, scan
+    from photodup.photos.library import embed_library, scan
     from photodup.photos.standin import export_stand_in
 
     root = build_dir() / "review-demo"

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.photos.catalogue import Catalogue, Photo, printable
-from photodup.photos.copies import Evidence, TierGroup, Tiers, find_tiers
+from photodup.photos.copies import Evidence, TierGroup, Tiers
 from photodup.photos.feedback import Feedback
+from photodup.photos.group_commands import tiers_by_settings
 from photodup.photos.journal import Journal
+from photodup.photos.settings import Settings, load_settings, save_settings
 from photodup.photos.sidecars import moving_together
 from photodup.photos.trash import Operation, Removal, Trash
 
@@ -77,11 +79,14 @@ class ReviewSession:
     Args:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the tiers; default `find_tiers`.
+        find: makes the tiers; default by the library's settings.
     """
 
     def __init__(
-        self, root: Path, catalogue: Path | None = None, find: Callable[[Catalogue], Tiers] = find_tiers
+        self,
+        root: Path,
+        catalogue: Path | None = None,
+        find: Callable[[Catalogue], Tiers] = tiers_by_settings,
     ) -> None:
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
         self._lock = threading.RLock()
@@ -112,6 +117,19 @@ class ReviewSession:
                         for name in ("remove", "apart")
                     )
                     item.status = line["status"]
+
+    @property
+    def settings(self) -> Settings:
+        """What is stored for this library."""
+        return load_settings(self.data)
+
+    def change(self, settings: Settings) -> None:
+        """Store settings; group again where they change which photo is kept."""
+        with self._lock:
+            before = self.settings
+            save_settings(self.data, settings)
+            if (settings.keep, settings.folders) != (before.keep, before.folders):
+                self.refresh()
 
     def select(self, tier: str | None = None, status: str | None = None) -> list[Item]:
         """Return the items of a tier and status, in order."""

@@ -62,6 +62,10 @@ MIGRATIONS = [
     """
     CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
     """,
+    # exif_fields used to count what lays out the pixels of a TIFF too: the next scan reads those again.
+    """
+    INSERT INTO setting SELECT 'read_again', CAST('TIFF' AS BLOB) WHERE EXISTS (SELECT 1 FROM content WHERE format = 'TIFF');
+    """,
 ]
 
 

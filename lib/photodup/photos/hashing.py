@@ -7,6 +7,7 @@ from datetime import datetime
 from PIL import Image
 
 from photodup.embedding import imaging
+from photodup.photos.metadata import count_fields
 
 # Both sides of the image the perceptual hash starts from stay at least this long. The hash looks at
 # 32 × 32 pixels, so decoding a JPEG at 1/8 loses nothing it would see; `MAX_DRAFT_DISTANCE` is the price.
@@ -19,7 +20,8 @@ MAX_DRAFT_DISTANCE = 4
 # rounding noise, and every blank picture would look like a copy of every other.
 _MIN_GREY_SPAN = 3
 
-_EXIF_IFD, _ORIENTATION, _MAKE, _MODEL, _DATETIME = 0x8769, 0x0112, 0x010F, 0x0110, 0x0132
+_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
+_ORIENTATION, _MAKE, _MODEL, _DATETIME = 0x0112, 0x010F, 0x0110, 0x0132
 _DATETIME_ORIGINAL, _OFFSET_ORIGINAL = 0x9003, 0x9011
 
 
@@ -58,9 +60,9 @@ def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFac
         image_format = header.format or "unknown"
         try:
             exif = header.getexif()
-            details = exif.get_ifd(_EXIF_IFD)
+            details, position = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
         except Exception:  # Broken EXIF must not cost the photograph.
-            exif, details = {}, {}
+            exif, details, position = {}, {}, {}
         if draft_size:
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):
@@ -74,7 +76,7 @@ def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFac
         phash=perceptual_hash(small),
         taken_at=_taken_at(exif, details),
         camera=_camera(exif),
-        exif_fields=len(exif) + len(details),
+        exif_fields=count_fields(exif, details, position),
     )
 
 

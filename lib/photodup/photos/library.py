@@ -105,7 +105,9 @@ def update(
         known = {
             path: (size, mtime, status)
             for path, size, mtime, status in connection.execute(
-                "SELECT path, size_bytes, mtime_ns, status FROM file"
+                # A format named in `read_again` is read once more, whatever its time says.
+                "SELECT path, file.size_bytes, iif(format = CAST(value AS TEXT), -1, mtime_ns), status "
+                "FROM file LEFT JOIN content USING (md5) LEFT JOIN setting ON key = 'read_again'"
             )
         }
         listed = {entry.path for entry in listing.entries}
@@ -140,6 +142,8 @@ def update(
     finally:  # Also on Ctrl-C: what was read is kept.
         results.close()
         _write(catalogue, batch, report)
+    with catalogue.transaction() as connection:
+        connection.execute("DELETE FROM setting WHERE key = 'read_again'")
     report.problems = sorted(
         listing.problems + [Problem(path, reason) for path, reason in catalogue.problems()],
         key=lambda problem: os.fsencode(problem.path),
@@ -193,7 +197,8 @@ def _write(catalogue: Catalogue, batch: list[_Read], report: ScanReport) -> None
         return
     with catalogue.transaction() as connection:
         connection.executemany(
-            "INSERT OR IGNORE INTO content VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO content VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (md5) DO UPDATE SET exif_fields = excluded.exif_fields",
             [
                 (
                     f.md5,

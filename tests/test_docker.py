@@ -24,6 +24,7 @@ from photodup.embedding.imaging import decode, normalize, to_uint8
 ROOT = Path(__file__).resolve().parents[1]
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+CONTENTS = DOCKER / "service-contents.json"
 PORTS = {"8002", "8003", "8004", "8005"}
 
 
@@ -258,6 +259,16 @@ def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
         two.stop(0).wait()
 
 
+def test_page_quotes_what_the_build_found_in_the_image():
+    record = json.loads(CONTENTS.read_text(encoding="utf-8"))
+    page = " ".join((DOCKER / "README.md").read_text(encoding="utf-8").split())
+    torch = record["largest_packages_mb"]["torch"]
+
+    assert f"{record['unpacked_mb']} MB unpacked" in page
+    assert f"{len(record['packages'])} Python packages" in page
+    assert f"PyTorch alone is {torch} MB" in page
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
@@ -315,10 +326,9 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
         assert_same_embedding(url)
         packages = buildah(*inside, "python3", "-m", "pip", "list", "--format=freeze")
         assert "torch==" in packages and "jupyterlab" not in packages and "nvidia-cudnn" not in packages
-        size = subprocess.run(
-            ["du", "-sm", buildah("mount", container)], check=True, capture_output=True, text=True
-        ).stdout.split()[0]
-        print(f"\n{image}: {size} MB unpacked, {len(packages.splitlines())} Python packages")
+        record = contents(image, Path(buildah("mount", container)), packages.splitlines())
+        CONTENTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        print(f"\n{image}: {record['unpacked_mb']} MB unpacked, {len(record['packages'])} Python packages")
     finally:
         if process:
             process.terminate()
@@ -328,6 +338,24 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
             subprocess.run(["buildah", *options, "rm", container], capture_output=True)
         if not os.environ.get("PHOTODUP_IMAGES_DIR"):
             shutil.rmtree(storage, ignore_errors=True)  # gigabytes that pytest would keep for three runs
+
+
+def contents(image: str, root: Path, packages: list[str]) -> dict:
+    """List what an unpacked image holds: megabytes of its parts and its Python packages."""
+
+    def megabytes(path: Path) -> int:
+        du = subprocess.run(["du", "-sm", path], check=True, capture_output=True, text=True)
+        return int(du.stdout.split()[0])
+
+    libraries = next((root / "opt/venv/lib").glob("python3*/site-packages"))
+    largest = sorted(((megabytes(p), p.name) for p in libraries.iterdir() if p.is_dir()), reverse=True)[:6]
+    return {
+        "image": image,
+        "unpacked_mb": megabytes(root),
+        "virtual_environment_mb": megabytes(root / "opt/venv"),
+        "largest_packages_mb": {name: size for size, name in largest},
+        "packages": sorted(packages, key=str.lower),
+    }
 
 
 def wait_until_ready(url: str, process: subprocess.Popen, log: Path, seconds: float = 180) -> None:

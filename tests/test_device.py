@@ -98,3 +98,29 @@ def test_table_writes_what_it_printed(tmp_path):
         device_table._write(tmp_path / "none" / "file.json", {})
     device_table._write(tmp_path / "file.json", {"lines": []})
     assert json.loads((tmp_path / "file.json").read_text()) == {"lines": []}
+
+
+def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    from photodup.study.device_table import openvino_python
+
+    python = openvino_python()
+    if python is None:
+        pytest.skip("no OpenVINO beside this Python (make install)")
+    info = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("image", ["n", 3, 224, 224]), ("embedding", ["n", 3, 1, 1]))
+    ]
+    node = helper.make_node("GlobalAveragePool", ["image"], ["embedding"])
+    graph = helper.make_graph([node], "toy", info[:1], info[1:])
+    path = tmp_path / "toy.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    asked = ["--requests", "1", "3", "1", "3", "--engines"]
+
+    each = device.run_openvino(python, path, *asked, "per-size")["requests"]
+    one = device.run_openvino(python, path, *asked, "one")["requests"]
+    assert [(r["batch"], r["built"]) for r in each] == [(1, True), (3, True), (1, False), (3, False)]
+    assert [(r["batch"], r["built"]) for r in one] == [(1, False), (3, False), (1, False), (3, False)]
+    assert all(r["latency_ms"] > 0 and r["memory_mb"] > 10 for r in each + one)

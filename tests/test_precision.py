@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from photodup.embedding import precision
-from photodup.embedding.fidelity import compare
+from photodup.embedding.fidelity import compare, flips
 from photodup.errors import PhotodupError
 
 
@@ -195,3 +195,24 @@ def test_comparison_counts_what_changed():
     assert changed["neighbour_rank_max"] == 3  # for the moved one: the first is now the farthest
     assert changed["cosine_min"] == pytest.approx(np.cos(np.deg2rad(20)), abs=1e-6)
     assert compare(vectors, lost, 0.98)["n_not_finite"] == 1
+
+
+def test_layers_name_the_modules_of_a_part(source):
+    graph = precision.load_graph(source[0])
+
+    assert precision.layers(graph, {"first", "sum", "embedding"}) == {
+        "stem": {"first"},
+        "blocks.0.mlp": {"sum"},
+        "head": {"embedding"},
+    }
+    assert list(precision.layers(graph, {"sum"})) == ["blocks.0.mlp"]
+
+
+def test_flips_count_each_decision():
+    angle = np.deg2rad([0, 10, 40])
+    vectors = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    moved = vectors[[0, 2, 2]]
+
+    assert flips(vectors, vectors, {"copy": 0.98}) == {"flipped_copy": 0}
+    # 0-1 (10 degrees) ends, 1-2 (30 degrees) begins; at 0.5 (60 degrees) all pairs stay together.
+    assert flips(vectors, moved, {"copy": 0.98, "scene": 0.5}) == {"flipped_copy": 2, "flipped_scene": 0}

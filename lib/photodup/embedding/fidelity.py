@@ -1,5 +1,6 @@
 """What a change of arithmetic does to answers: to single embeddings, to neighbours, to decisions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,4 +44,18 @@ def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dic
         "pairs": len(upper[0]),
         "flipped": int(((before[upper] >= threshold) != (after[upper] >= threshold)).sum()),
         "shift_max": float(np.abs(before[upper] - after[upper]).max()),
+    }
+
+
+def flips(reference: np.ndarray, changed: np.ndarray, thresholds: Mapping[str, float]) -> dict[str, int]:
+    """Count the pairs of photographs that each threshold decides otherwise; rows not finite are left out.
+
+    Args:
+        reference: float32 [n, dim] of length 1.
+        changed: the same photographs, embedded otherwise.
+        thresholds: smallest cosine of a pair, by the name of the decision.
+    """
+    return {
+        f"flipped_{name}": compare(reference, changed, value).get("flipped", 0)
+        for name, value in thresholds.items()
     }

@@ -72,11 +72,25 @@ def parts(graph: "onnx.ModelProto") -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     seen_block = False
     for node in graph.graph.node:
-        scopes = next((p.value for p in node.metadata_props if p.key.endswith("name_scopes")), "")
+        scopes = _scopes(node)
         block = _BLOCK.search(scopes)
         seen_block |= block is not None
         name = _short(block[1]) if block else "head" if seen_block else "stem"
         found.setdefault(name, set()).add(node.name)
+    return found
+
+
+def layers(graph: "onnx.ModelProto", within: Collection[str]) -> dict[str, set[str]]:
+    """Name the modules that the nodes `within` came from, in order, with the names of their nodes.
+
+    A batch normalisation that the exporter folded into the convolution before it gives that one its name.
+    """
+    found: dict[str, set[str]] = {}
+    for node in graph.graph.node:
+        if node.name in within:
+            modules = [m for m in re.findall(r"'([^']*)'", _scopes(node)) if "." in m]
+            name = modules[-1].split(".", 1)[1] if modules else "network"
+            found.setdefault(name, set()).add(node.name)
     return found
 
 
@@ -251,6 +265,11 @@ def _copy(message: Any) -> Any:
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
+
+
+def _scopes(node: Any) -> str:
+    """Return the modules around a node as PyTorch's exporter wrote them, outermost first, or nothing."""
+    return next((p.value for p in node.metadata_props if p.key.endswith("name_scopes")), "")
 
 
 def _short(scope: str) -> str:

@@ -116,11 +116,18 @@ def bench_device(
 
 
 @app.command()
-def report(run: Annotated[str, typer.Argument(help="directory under results/")] = "quick") -> None:
-    """Write results/RUN/index.html and one page per notebook from what is recorded."""
-    from photodup.study.report import write_report
+def report(
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="directories under results/; default quick")
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="two runs or more, side by side")] = False,
+    slides: Annotated[bool, typer.Option("--slides", help="a deck to show, instead of the page")] = False,
+    output: Annotated[Path | None, typer.Option(help="file for --compare or --slides")] = None,
+) -> None:
+    """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison, or a deck."""
+    from photodup.study.report import write_reports
 
-    print(write_report(run))
+    print(write_reports(runs or ["quick"], compare=compare, slides=slides, output=output))
 
 
 @app.command()
@@ -220,6 +227,8 @@ def embed(
     backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-grpc-fp32")] = None,
     endpoints: EndpointsFile = None,
     batch: Annotated[int, typer.Option(min=1, help="photographs per request")] = 32,
+    engine: Annotated[str, typer.Option(help="ray: over Ray Data, for very large libraries")] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="with ray: how many embedders")] = None,
 ) -> None:
     """Embed every photograph that has no embedding of this model yet; continues where it stopped.
 
@@ -228,8 +237,8 @@ def embed(
     """
     from photodup.photos.embed_commands import embed_and_print
 
-    servers = _servers(endpoints)
-    embed_and_print(directory, catalogue, url=url, backend=backend, endpoints=servers, batch=batch)
+    options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
+    embed_and_print(directory, catalogue, url=url, backend=backend, **options)
 
 
 @app.command()

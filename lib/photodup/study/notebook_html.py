@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,17 +46,25 @@ def render_notebook(notebook: Path, run: str) -> str:
     from markupsafe import Markup
     from pygments.formatters import HtmlFormatter
 
-    cells = [cell for cell in map(_cell, nbformat.read(notebook, as_version=4).cells) if cell]
-    images = project_root() / "notebooks"
-    for cell in cells:
-        cell.html = Markup(_embed_images(cell.html, images))
-        cell.outputs = [Markup(output) for output in cell.outputs]
+    cells = render_cells(nbformat.read(notebook, as_version=4).cells)
     styles = HtmlFormatter(style="friendly").get_style_defs(".highlight")
     return (
         environment()
         .get_template("notebook.html")
         .render(title=notebook.stem, run=run, cells=cells, pygments=Markup(styles))
     )
+
+
+def render_cells(cells: Iterable[Any]) -> list[Cell]:
+    """Return notebook cells as HTML, the pictures that prose links to inside it; empty and raw cells left out."""
+    from markupsafe import Markup
+
+    rendered = [cell for cell in map(_cell, cells) if cell]
+    images = project_root() / "notebooks"
+    for cell in rendered:
+        cell.html = Markup(_embed_images(cell.html, images))
+        cell.outputs = [Markup(output) for output in cell.outputs]
+    return rendered
 
 
 def _cell(cell: Any) -> Cell | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,72 @@ from photodup.study.notebook_html import environment, render_notebook
 from photodup.study.run import REFERENCE, describe_machine, describe_weights, read_environment
 
 
+def write_reports(
+    runs: Sequence[str], *, compare: bool = False, slides: bool = False, output: Path | None = None
+) -> Path:
+    """Write what `photodup report` was asked for and return its path: a run's page, a comparison or a deck.
+
+    Raises:
+        PhotodupError: an unknown run, or options that ask for two things at once.
+    """
+    if compare and slides:
+        raise PhotodupError("Ask for --compare or --slides, not both: they are two different pages.")
+    if compare:
+        from photodup.study.report_compare import write_comparison
+
+        return write_comparison(runs, output)
+    if len(runs) != 1:
+        raise PhotodupError(
+            f"One run at a time, or side by side: photodup report --compare {' '.join(runs)}."
+        )
+    if slides:
+        from photodup.study.slides import write_slides
+
+        return write_slides(runs[0], output)
+    if output is not None:
+        raise PhotodupError(
+            "--output names the file of --compare or --slides; a report is results/RUN/index.html."
+        )
+    return write_report(runs[0])
+
+
 def write_report(run: str) -> Path:
     """Write index.html and one page per executed notebook under `results/<run>/`; return the index's path.
 
     Raises:
         PhotodupError: there is no such run.
+    """
+    directory = run_directory(run)
+    for source in notebooks():
+        if executed := executed_notebook(run, source):
+            page = directory / "notebooks" / f"{source.stem}.html"
+            page.parent.mkdir(exist_ok=True)
+            page.write_text(render_notebook(executed, run), encoding="utf-8")
+    verdicts, n_not_measured = run_verdicts(directory)
+    page = (
+        environment()
+        .get_template("report.html")
+        .render(
+            run=run,
+            **run_facts(directory),
+            notebooks=list(notebook_rows(run)),
+            verdicts=verdicts,
+            n_not_measured=n_not_measured,
+            figures=list(_figures(directory)),
+            commit=_commit(directory),
+            environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
+        )
+    )
+    index = directory / "index.html"
+    index.write_text(page, encoding="utf-8")
+    return index
+
+
+def run_directory(run: str) -> Path:
+    """Return the folder of a run that exists.
+
+    Raises:
+        PhotodupError: there is no such run; names those there are.
     """
     directory = project_root() / "results" / run
     if not directory.is_dir():
@@ -30,33 +91,26 @@ def write_report(run: str) -> Path:
         raise PhotodupError(
             f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
         )
-    for source in notebooks():
-        if executed := executed_notebook(run, source):
-            page = directory / "notebooks" / f"{source.stem}.html"
-            page.parent.mkdir(exist_ok=True)
-            page.write_text(render_notebook(executed, run), encoding="utf-8")
+    return directory
+
+
+def run_facts(directory: Path) -> dict[str, Any]:
+    """Return what every page says first: `machine`, `weights` and `facts`, pairs of label and text."""
     env = read_environment(directory)
-    records = sorted((directory / "records").glob("*.json"))
-    verdicts = _read_json(directory / "verdicts.json", [])
-    page = (
-        environment()
-        .get_template("report.html")
-        .render(
-            run=run,
-            machine=describe_machine(env),
-            weights=env.get("model", {}).get("pretrained", ""),
-            facts=list(_facts(env, len(records))),
-            notebooks=list(notebook_rows(run)),
-            verdicts=[row for row in verdicts if row["verdict"] != "not measured"],
-            n_not_measured=len({row["claim"] for row in verdicts if row["verdict"] == "not measured"}),
-            figures=list(_figures(directory)),
-            commit=_commit(directory),
-            environment=sorted((k, _flat(v)) for k, v in env.items()),
-        )
-    )
-    index = directory / "index.html"
-    index.write_text(page, encoding="utf-8")
-    return index
+    facts = [("machine", describe_machine(env)), ("weights", describe_weights(env))] if env else []
+    facts.append(("records", str(len(list((directory / "records").glob("*.json"))))))
+    return {
+        "machine": describe_machine(env),
+        "weights": env.get("model", {}).get("pretrained", ""),
+        "facts": facts,
+    }
+
+
+def run_verdicts(directory: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of `verdicts.json` that were judged, and how many claims could not be."""
+    rows = _read_json(directory / "verdicts.json", [])
+    judged = [row for row in rows if row["verdict"] != "not measured"]
+    return judged, len({row["claim"] for row in rows} - {row["claim"] for row in judged})
 
 
 def executed_notebook(run: str, source: Path) -> Path | None:
@@ -104,13 +158,6 @@ def _commit(directory: Path) -> str:
     """The commit of the run's records, where they agree on one."""
     commits = {_read_json(path, {}).get("git_commit") for path in (directory / "records").glob("*.json")}
     return commits.pop() or "" if len(commits) == 1 else ""
-
-
-def _facts(env: dict[str, Any], n_records: int) -> Iterator[tuple[str, str]]:
-    if env:
-        yield "machine", describe_machine(env)
-        yield "weights", describe_weights(env)
-    yield "records", str(n_records)
 
 
 def _figures(directory: Path) -> Iterator[dict[str, str]]:

@@ -92,6 +92,30 @@ def test_batches_form_while_the_model_is_busy() -> None:
         server.unload("emulated_4080trt")
 
 
+def test_a_configuration_tried_out_is_gone_after_the_next_load() -> None:
+    """Triton keeps it if the model is merely loaded again: later tests would meet another server."""
+    from tritonclient.grpc import InferenceServerClient
+
+    server, model = tiny_triton(), "openclip_vit_b32"
+
+    def served() -> tuple[bool, int]:
+        with InferenceServerClient(server.grpc_url) as client:
+            config = client.get_model_config(model).config
+        return config.HasField("dynamic_batching"), config.instance_group[0].count
+
+    before, file = served(), read_config(server.repository / model / "config.pbtxt")
+    assert before[0]
+    config = read_config(server.repository / model / "config.pbtxt")
+    set_batching(config, "off")
+    config.instance_group[0].count = before[1] + 1
+    server.load(model, config)
+    during = served()
+    server.load(model)
+    assert during == (False, before[1] + 1)
+    assert served() == before
+    assert read_config(server.repository / model / "config.pbtxt") == file
+
+
 def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray) -> None:
     """The code that runs the graph, given one execution of four requests, one of them wrong.
 

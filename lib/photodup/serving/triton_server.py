@@ -217,7 +217,8 @@ class EmbeddedTriton:
 
         Args:
             model: Its name. New versions (a folder `2/`) are found now; the version policy retires the rest.
-            config: A `ModelConfig` to use in place of the file, for trying out a setting.
+            config: A `ModelConfig` to use in place of the file, for trying out a setting. Loading without it
+                goes back to the file.
 
         Raises:
             PhotodupError: Triton refuses; its reason is quoted.
@@ -226,6 +227,8 @@ class EmbeddedTriton:
         from tritonclient.utils import InferenceServerException
 
         override = json_format.MessageToJson(config, preserving_proto_field_name=True) if config else None
+        if config is None and (file := self.repository / model / "config.pbtxt").exists():
+            file.touch()  # Triton takes a file older than the last override for unchanged, and keeps that
         with self._client() as client:
             try:
                 client.load_model(model, config=override)

@@ -3,7 +3,8 @@
 An embedding says two pictures mean the same and a hash says they look alike; both say so of two shots
 of one scene. Here the second picture is laid over the first by a single affine map, found from local
 features and RANSAC, and what lies on top of each other is compared patch by patch. A crop, a border, a
-mirror image or a rotation of one picture fits everywhere; two shots fit at most in parts.
+mirror image or a rotation of one picture fits everywhere; two shots fit at most in parts. A picture with
+too few features is laid over the other by its grey values (`dense`), and then held to a stricter bar.
 """
 
 from dataclasses import dataclass
@@ -11,13 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from photodup.photos import dense
+
 # Pictures are compared at this size (longer side, pixels): 480 keeps enough features in a 70 % crop.
 SIZE = 480
 MAX_FEATURES = 1000
 # Length of a descriptor; 8 bits hold it with room to spare.
 _LENGTH = 512
-# A patch of 24 × 24 pixels agrees at this correlation.
+# Side of a patch, pixels. It agrees at this correlation, and has texture at this standard deviation (greys).
+PATCH = 24
 PATCH_AGREES = 0.6
+TEXTURED = 6.0
+# Strokes of a caption are thinner than this, pixels of 480.
+MAX_STROKE = 9
+# With fewer features than this in either picture, grey values may decide. There 2 greys of detail are
+# texture: gradients have been taken out, so what is left is edges and not sky.
+FEW_FEATURES = 150
+FAINTLY_TEXTURED = 2.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,11 @@ class Thresholds:
     min_correlation: float = 0.6
     max_spot: float = 0.35
     min_agreement: float = 0.95
+    # Where grey values were aligned instead of features:
+    min_patches: int = 20
+    min_grey_correlation: float = 0.9
+    min_detail: float = 0.5
+    max_stretch: float = 1.25
 
 
 @dataclass(frozen=True)
@@ -62,10 +78,15 @@ class Verification:
             shots from two places, near and far things move differently, and this falls.
         overlap: share of the smaller picture that lies on the other.
         correlation: normalised correlation of all aligned pixels.
-        spot: share of the textured patches in the largest connected region that differs.
-        agreement: share of the textured patches that agree, that one region left out: a caption or a
-            logo is one region, people who moved are several.
+        spot: share of the textured patches that differ by writing alone: thin strokes of one grey.
+        agreement: share of the textured patches that agree, or differ by writing alone. Whoever moved in
+            front of a fixed camera counts against it.
         mirrored: the map was found against the mirror image.
+        by_grey: grey values were aligned, for want of features: `inliers` and `tightness` stay 0, and the
+            following three count.
+        patches: textured patches that were compared.
+        detail: correlation of the aligned structure of 2 to 12 pixels, gradients taken out.
+        stretch: the larger scale of the map over the smaller, 1 or more.
     """
 
     inliers: int = 0
@@ -75,9 +96,22 @@ class Verification:
     spot: float = 0.0
     agreement: float = 0.0
     mirrored: bool = False
+    by_grey: bool = False
+    patches: int = 0
+    detail: float = 0.0
+    stretch: float = 1.0
 
     def passes(self, thresholds: Thresholds) -> bool:
         """Return whether all but `agreement` reach their thresholds."""
+        if self.by_grey:
+            return (
+                self.patches >= thresholds.min_patches
+                and self.overlap >= thresholds.min_overlap
+                and self.correlation >= thresholds.min_grey_correlation
+                and self.detail >= thresholds.min_detail
+                and self.stretch <= thresholds.max_stretch
+                and self.spot <= thresholds.max_spot
+            )
         return (
             self.inliers >= thresholds.min_inliers
             and self.tightness >= thresholds.min_tightness
@@ -116,10 +150,40 @@ def features(image: Image.Image) -> Features:
 
 def verify(first: Features, second: Features) -> Verification:
     """Lay the second picture over the first, as it is and mirrored, and return the better evidence."""
-    plain = _compare(first, second, mirrored=False)
-    if plain.is_copy():
-        return plain
-    return max(plain, _compare(first, second.mirrored(), mirrored=True), key=Verification.score)
+    flipped = None
+    found = [Verification()]
+    few = min(len(first.points), len(second.points)) < FEW_FEATURES
+    for compare in (_compare, _compare_greys) if few else (_compare,):
+        found.append(compare(first, second, mirrored=False))
+        if not found[-1].is_copy():
+            flipped = flipped or second.mirrored()
+            found.append(compare(first, flipped, mirrored=True))
+        if found[-1].is_copy():
+            return found[-1]
+    return max(found, key=Verification.score)
+
+
+def _compare_greys(first: Features, second: Features, *, mirrored: bool) -> Verification:
+    found = [Verification(mirrored=mirrored)]
+    for transform in dense.align(first.grey, second.grey):
+        scales = np.linalg.svd(transform[:, :2], compute_uv=False)
+        if not 0.1 < scales[1] <= scales[0] < 10 or scales[0] / scales[1] > Thresholds.max_stretch:
+            continue
+        overlap, correlation, *_ = _overlay(first.grey, second.grey, transform)
+        warped, covered = _laid_over(first.grey, second.grey, transform)
+        a, b = dense.detail(first.grey, covered), dense.detail(warped, covered)
+        patches = _patch_correlations(a, b, covered, texture=FAINTLY_TEXTURED)
+        spot, agreement = _differences(patches, first.grey, warped, covered)
+        found.append(
+            Verification(
+                overlap=overlap, correlation=correlation, spot=spot, agreement=agreement, mirrored=mirrored,
+                by_grey=True, patches=int(np.isfinite(patches).sum()),
+                detail=_correlation(a[covered], b[covered]), stretch=float(scales[0] / scales[1]),
+            )
+        )  # fmt: skip
+        if found[-1].is_copy():
+            break
+    return max(found, key=Verification.score)
 
 
 def _compare(first: Features, second: Features, *, mirrored: bool) -> Verification:
@@ -169,16 +233,26 @@ def _align(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | None, i
     return transform, int(mask.sum())
 
 
+def _laid_over(
+    target: np.ndarray, source: np.ndarray, transform: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the source in the frame of the target, and where it is (bool)."""
+    import cv2
+
+    size = target.shape[::-1]
+    # Beyond its edge the last pixel is repeated: black there would be blurred into the patches inside.
+    warped = cv2.warpAffine(source, transform, size, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE)
+    return warped, cv2.warpAffine(np.full_like(source, 255), transform, size) == 255
+
+
 def _overlay(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[float, ...]:
     """Lay one picture over the other; return overlap, correlation, spot and agreement."""
     import cv2
 
-    height, width = target.shape
-    warped = cv2.warpAffine(source, transform, (width, height), flags=cv2.INTER_AREA)
-    covered = cv2.warpAffine(np.full_like(source, 255), transform, (width, height)) == 255
+    warped, covered = _laid_over(target, source, transform)
     area = np.count_nonzero(covered)
     scale = abs(np.linalg.det(transform[:, :2]))
-    overlap = area / min(target.size, max(source.size * scale, 1.0))
+    overlap = float(area / min(target.size, max(source.size * scale, 1.0)))
     if area < 1000:
         return overlap, 0.0, 0.0, 0.0
     # A slight blur forgives JPEG noise and half a pixel of misalignment.
@@ -186,17 +260,67 @@ def _overlay(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> t
     b = cv2.GaussianBlur(warped.astype(np.float32), (0, 0), 1.5)
     correlation = _correlation(a[covered], b[covered])
     patches = _patch_correlations(a, b, covered)
-    textured = np.isfinite(patches)
-    if textured.sum() < 8:
+    if np.isfinite(patches).sum() < 8:
         return overlap, correlation, 0.0, max(correlation, 0.0)
+    return overlap, correlation, *_differences(patches, target, warped, covered)
+
+
+def _differences(
+    patches: np.ndarray, target: np.ndarray, warped: np.ndarray, covered: np.ndarray
+) -> tuple[float, float]:
+    """Return spot and agreement of a grid of patch correlations, NaN where there was nothing to compare."""
+    textured = np.isfinite(patches)
     differing = textured & (np.nan_to_num(patches) < PATCH_AGREES)
-    _, _, sizes, _ = cv2.connectedComponentsWithStats(differing.astype(np.uint8), connectivity=8)
-    spots = np.sort(sizes[1:, cv2.CC_STAT_AREA]) / textured.sum()
-    spot = float(spots[-1]) if len(spots) else 0.0
-    return overlap, correlation, spot, 1 - float(spots[:-1].sum())
+    if not differing.any():
+        return 0.0, 1.0
+    caption = differing & _caption(differing, textured, target, warped, covered)
+    n = textured.sum()
+    return float(caption.sum() / n), 1 - float((differing & ~caption).sum() / n)
 
 
-def _patch_correlations(a: np.ndarray, b: np.ndarray, covered: np.ndarray, patch: int = 24) -> np.ndarray:
+def _caption(
+    differing: np.ndarray, textured: np.ndarray, target: np.ndarray, warped: np.ndarray, covered: np.ndarray
+) -> np.ndarray:
+    """Return which patches differ by writing alone: thin strokes of one grey in one of the two pictures.
+
+    Someone who moved in front of a fixed camera is neither thin nor of one grey.
+    """
+    import cv2
+
+    def pixels(patch: np.ndarray) -> np.ndarray:
+        return np.kron(patch, np.ones((PATCH, PATCH), bool)) & covered[:height, :width]
+
+    height, width = (PATCH * side for side in differing.shape)
+    a, b = (grey[:height, :width].astype(np.float32) for grey in (target, warped))
+    same, other = pixels(textured & ~differing), pixels(differing)
+    if np.count_nonzero(same) < PATCH**2:
+        return np.zeros_like(differing)
+    # Brightness and contrast by what agrees; what is left is what was written, or moved.
+    deviation = b[same] - b[same].mean()
+    gain = float((deviation * a[same]).sum() / max(float((deviation**2).sum()), 1e-6))
+    residual = np.abs(a - a[same].mean() - gain * (b - b[same].mean()))
+    written = other & (residual > 30)
+    if not written.any():
+        return np.zeros_like(differing)
+    solid = cv2.morphologyEx(
+        written.astype(np.uint8), cv2.MORPH_OPEN, np.ones((MAX_STROKE, MAX_STROKE), np.uint8)
+    )
+    strong = written & (residual >= np.median(residual[written]))  # without the soft edges of strokes
+
+    def count(values: np.ndarray) -> np.ndarray:
+        return values.reshape(differing.shape[0], PATCH, differing.shape[1], PATCH).sum(axis=(1, 3))
+
+    total, thin = count(strong), count(solid.astype(bool)) <= 0.1 * count(written)
+    found = [
+        thin & (count(strong & (np.abs(grey - np.median(grey[strong])) <= 35)) >= 0.75 * total)
+        for grey in (a, b)
+    ]
+    return max(found, key=np.count_nonzero)
+
+
+def _patch_correlations(
+    a: np.ndarray, b: np.ndarray, covered: np.ndarray, *, patch: int = PATCH, texture: float = TEXTURED
+) -> np.ndarray:
     """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
     rows, columns = a.shape[0] // patch, a.shape[1] // patch
 
@@ -210,7 +334,7 @@ def _patch_correlations(a: np.ndarray, b: np.ndarray, covered: np.ndarray, patch
     var_b = np.maximum(sums(b * b) / np.maximum(n, 1) - mean_b**2, 0)
     covariance = sums(a * b) / np.maximum(n, 1) - mean_a * mean_b
     correlation = covariance / np.maximum(np.sqrt(var_a * var_b), 1e-6)
-    textured = np.maximum(var_a, var_b) >= 6**2  # sky agrees with any sky
+    textured = np.maximum(var_a, var_b) >= texture**2  # sky agrees with any sky
     return np.where((n >= 0.9 * patch**2) & textured, correlation, np.nan)
 
 

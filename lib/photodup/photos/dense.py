@@ -1,0 +1,136 @@
+"""Lay one picture over another without local features: for fog, gradients, drawings, a plain wall.
+
+Such a picture has a handful of corners and many soft edges. A window of its middle is searched for in a
+thumbnail of the other, turned and scaled; the best places are refined to an affine map on the grey values
+(ECC, Evangelidis and Psarakis 2008). What differs strongly, a caption say, is left out of the refinement.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+# Longer side, pixels: where the window is searched for, and where the map is refined.
+SEARCHED = 64
+REFINED = 240
+# Scale of the source in the frame of the target: a crop to half the area is 0.71.
+SCALES = (0.71, 0.76, 0.8, 0.84, 0.89, 0.94, 1.0, 1.06, 1.13, 1.19, 1.25, 1.32, 1.4)
+ANGLES = tuple(quarter + small for quarter in (0, 90, 180, 270) for small in (-5, 0, 5))
+# Below this correlation of the window a place is not worth refining; edits of one picture reach 0.9.
+MIN_MATCH = 0.85
+_WHITE = 250
+
+
+def align(target: np.ndarray, source: np.ndarray, most: int = 2) -> Iterator[np.ndarray]:
+    """Yield up to `2 * most` affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
+    import cv2
+
+    # Blown-out highlights have no structure: those of the target can be left out of the refinement.
+    if (source >= _WHITE).mean() > (target >= _WHITE).mean() + 0.01:
+        for transform in _align(source, target, most):
+            yield cv2.invertAffineTransform(transform)
+    else:
+        yield from _align(target, source, most)
+
+
+def _align(target: np.ndarray, source: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    import cv2
+
+    starts = _starts(_resized(target, SEARCHED), _resized(source, SEARCHED))[:most]
+    fine_target, fine_source = _resized(target, REFINED), _resized(source, REFINED)
+    height, width = fine_source.shape
+    top, left = int(0.15 * height), int(0.15 * width)  # the middle: a border is not in the other picture
+    middle = np.ascontiguousarray(fine_source[top : height - top, left : width - left])
+    for start in starts:
+        transform = _rescaled(start, REFINED / SEARCHED, REFINED / SEARCHED)
+        transform[:, 2] += transform[:, :2] @ (left, top)
+        for masked in (False, True):
+            mask = _agreeing(middle, fine_target, transform) if masked else None
+            try:
+                _, refined = cv2.findTransformECC(
+                    middle, fine_target, transform.astype(np.float32), cv2.MOTION_AFFINE,
+                    (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4), mask, 5,
+                )  # fmt: skip
+            except cv2.error:  # it did not converge, or left the picture
+                continue
+            found = refined.astype(float)
+            found[:, 2] -= found[:, :2] @ (left, top)
+            if np.isfinite(found).all() and abs(np.linalg.det(found[:, :2])) > 1e-3:
+                yield _rescaled(found, max(source.shape) / REFINED, max(target.shape) / REFINED)
+
+
+def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
+    """Return similarity maps source -> target under which the middle of the source is found, best first."""
+    import cv2
+
+    height, width = source.shape
+    found = []
+    for scale, angle in product(SCALES, ANGLES):
+        transform = cv2.getRotationMatrix2D((0, 0), angle, scale)
+        across, down = (height, width) if round(angle / 90) % 2 else (width, height)
+        size = int(0.6 * across * scale), int(0.6 * down * scale)
+        if size[0] >= target.shape[1] or size[1] >= target.shape[0] or min(size) < 8:
+            continue
+        centre = transform[:, :2] @ ((width - 1) / 2, (height - 1) / 2)
+        transform[:, 2] = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2]) - centre
+        window = cv2.warpAffine(source, transform, size)
+        if window.std() < 2:
+            continue
+        score = np.nan_to_num(cv2.matchTemplate(target, window, cv2.TM_CCOEFF_NORMED), posinf=0, neginf=0)
+        _, best, _, place = cv2.minMaxLoc(score)
+        if MIN_MATCH <= best <= 1.001:  # a flat target gives anything
+            transform[:, 2] += place
+            found.append((best, transform))
+    return [transform for _, transform in sorted(found, key=lambda entry: -entry[0])]
+
+
+def _agreeing(window: np.ndarray, target: np.ndarray, transform: np.ndarray) -> np.ndarray | None:
+    """Return uint8[target]: 1 where the two agree so far up to brightness and contrast; None for everywhere."""
+    import cv2
+
+    size = window.shape[::-1]
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    there = cv2.warpAffine(target, transform, size, flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    a = cv2.GaussianBlur(window.astype(np.float32), (0, 0), 1.5)
+    b = cv2.GaussianBlur(there.astype(np.float32), (0, 0), 1.5)
+    deviation = b - b.mean()
+    gain = float((deviation * a).sum() / max(float((deviation**2).sum()), 1e-6))
+    residual = np.abs(a - a.mean() - gain * deviation)
+    differs = cv2.dilate(
+        (residual > max(4 * float(np.median(residual)), 6.0)).astype(np.uint8), np.ones((5, 5))
+    )
+    mask = (cv2.warpAffine(differs, transform, target.shape[::-1], flags=cv2.INTER_NEAREST) == 0) & (
+        target < _WHITE
+    )
+    return mask.astype(np.uint8) if mask.mean() >= 0.2 else None
+
+
+def _resized(grey: np.ndarray, side: int) -> np.ndarray:
+    import cv2
+
+    scale = side / max(grey.shape)
+    size = [max(8, round(length * scale)) for length in grey.shape[::-1]]
+    return cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
+
+
+def _rescaled(transform: np.ndarray, source: float, target: float) -> np.ndarray:
+    """Return the map between pictures enlarged by these factors; pixel centres lie at halves."""
+    linear, offset = transform[:, :2], transform[:, 2]
+    moved = linear @ np.full(2, 0.5 / source - 0.5) + offset + 0.5
+    return np.column_stack([linear * (target / source), target * moved - 0.5])
+
+
+def detail(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:
+    """Return the structure of 2 to 12 pixels, float32, zero where not covered (bool).
+
+    Gradients are taken out: two evening skies agree in them whatever they show.
+    """
+    import cv2
+
+    weight = covered.astype(np.float32)
+    # Normalised by what is covered, or the edge of the overlap would look like structure of its own.
+    fine, coarse = (
+        cv2.GaussianBlur(grey * weight, (0, 0), sigma) / (cv2.GaussianBlur(weight, (0, 0), sigma) + 1e-3)
+        for sigma in (2, 12)
+    )
+    return (fine - coarse) * weight

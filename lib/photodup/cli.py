@@ -225,6 +225,10 @@ def embed(
     catalogue: CatalogueFile = None,
     url: Annotated[str | None, typer.Option(help="server; default from the environment, else local")] = None,
     backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-grpc-fp32")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="in this process: a checkpoint, onnx:PATH, sscd:PATH, as MODEL_PRETRAINED"),
+    ] = None,
     endpoints: EndpointsFile = None,
     batch: Annotated[int, typer.Option(min=1, help="photographs per request")] = 32,
     engine: Annotated[str, typer.Option(help="ray: over Ray Data, for very large libraries")] = "",
@@ -238,7 +242,7 @@ def embed(
     from photodup.photos.embed_commands import embed_and_print
 
     options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
-    embed_and_print(directory, catalogue, url=url, backend=backend, **options)
+    embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
 
 
 @app.command()

@@ -190,6 +190,8 @@ class LocalEmbedder(_Base):
         from photodup.embedding.model import load_model
 
         pretrained = options.get("pretrained") or os.environ.get("MODEL_PRETRAINED") or ""
+        if backend.engine == "onnx" and pretrained.startswith("sscd:"):
+            raise PhotodupError("SSCD is not exported here: use local-pytorch, or give sscd:PATH.onnx to it.")
         if backend.engine == "onnx" and not pretrained.startswith("onnx:"):
             from photodup.embedding.export import export
             from photodup.paths import build_dir
@@ -205,7 +207,10 @@ class LocalEmbedder(_Base):
 
     def _chunks(self, images: list[Source]) -> Iterator[np.ndarray]:
         for start in range(0, len(images), LOCAL_BATCH):
-            yield np.stack(self._prepared(images, start, min(start + LOCAL_BATCH, len(images)), _pixels))
+            yield np.stack(self._prepared(images, start, min(start + LOCAL_BATCH, len(images)), self._pixels))
+
+    def _pixels(self, image: Source) -> np.ndarray:
+        return self.model.prepare(_decoded(image))
 
     def _infer(self, chunk: np.ndarray) -> np.ndarray:
         return self.model.embed_pixels(chunk)
@@ -269,7 +274,7 @@ class RemoteEmbedder(_Base):
             if isinstance(image, Image.Image):
                 return imaging.to_jpeg(image, 95)
             return image if isinstance(image, bytes) else _read(image)
-        pixels = _pixels(image)
+        pixels = imaging.to_uint8(_decoded(image))
         if self._wire == "uint8":
             return pixels
         return imaging.normalize(pixels).astype(
@@ -282,8 +287,8 @@ class RemoteEmbedder(_Base):
         return self._server.infer(chunk)
 
 
-def _pixels(image: Source) -> np.ndarray:
-    return imaging.to_uint8(image if isinstance(image, Image.Image) else imaging.decode(image))
+def _decoded(image: Source) -> Image.Image:
+    return image if isinstance(image, Image.Image) else imaging.decode(image)
 
 
 def _read(path: Path) -> bytes:

@@ -6,7 +6,8 @@
 - a path to a checkpoint (`.pt`, `.bin`, `.safetensors`): read from disk, no network needed;
 - `random:SEED`: seeded random weights. Costs and shapes are real, the embeddings mean nothing. The values
   repeat from run to run with one version of PyTorch;
-- `onnx:PATH`: an exported encoder with tensors `image` and `embedding`, run by ONNX Runtime.
+- `onnx:PATH`: an exported encoder with tensors `image` and `embedding`, run by ONNX Runtime;
+- `sscd:PATH`: the copy-detection encoder SSCD, with its own preprocessing; see `photodup.embedding.sscd`.
 
 Threads: PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) changes that for the whole
 process, since PyTorch has one pool; two models that compute at once share it.
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image
 
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize, to_uint8
 from photodup.errors import PhotodupError
 
 DEFAULT_NAME = "ViT-B-32"
@@ -41,6 +43,9 @@ class ImageModel(Protocol):
     @property
     def digest(self) -> str:
         """Hex of weights and options: embeddings are comparable if and only if their digests are equal."""
+
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        """Return the uint8 [3, h, w] that `embed_pixels` takes of an upright RGB image."""
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         """Map float32 [n, 3, 224, 224], normalised, to float32 [n, dim] of length 1. Blocks; thread-safe."""
@@ -69,6 +74,10 @@ def load_model(
     """
     name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
     pretrained = pretrained or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
+    if pretrained.startswith("sscd:"):
+        from photodup.embedding.sscd import SscdModel
+
+        return SscdModel(Path(pretrained.removeprefix("sscd:")), device=device, threads=threads)
     if pretrained.startswith("onnx:"):
         return OnnxModel(Path(pretrained.removeprefix("onnx:")), name=name, device=device, threads=threads)
     return TorchModel(name, pretrained, device=device, threads=threads)
@@ -103,6 +112,8 @@ def import_open_clip() -> Any:
 
 class TorchModel:
     """OpenCLIP's image tower in PyTorch, float32; the text tower is dropped after loading."""
+
+    prepare = staticmethod(to_uint8)
 
     def __init__(
         self, name: str, pretrained: str, *, device: str | None = None, threads: int | None = None
@@ -157,6 +168,8 @@ class OnnxModel:
     normalised float32 images of every other model and converts, exactly for float32 and uint8.
     """
 
+    prepare = staticmethod(to_uint8)
+
     def __init__(
         self, path: Path, *, name: str = "", device: str | None = None, threads: int | None = None
     ) -> None:
@@ -182,7 +195,8 @@ class OnnxModel:
         if len(inputs) != 1 or list(inputs[0].shape[1:]) != [3, IMAGE_SIZE, IMAGE_SIZE]:
             shapes = {i.name: i.shape for i in inputs}
             raise PhotodupError(
-                f"{path} is no image encoder for [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]: its inputs are {shapes}."
+                f"{path} is no image encoder for [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]: its inputs are {shapes}. "
+                f"If it is SSCD, write sscd:{path}."
             )
         self._input, self._output = inputs[0].name, outputs[0].name
         dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}

@@ -40,18 +40,23 @@ class State:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to connect to, and why in words. Without a backend: the model in this process."""
+    """What to connect to, and why in words. Without a backend: the model in this process.
+
+    `weights` are those of the model in this process; None for MODEL_PRETRAINED.
+    """
 
     backend: str | None
     url: str | None
     mode: str | None
     why: str
+    weights: str | None = None
 
     def connect(self) -> "Embedder":
         """Connect as chosen."""
         from photodup.embedding.clients import connect
 
-        return connect(self.url, self.backend, mode=self.mode)  # type: ignore[arg-type]
+        local = {"pretrained": self.weights} if self.weights else {}
+        return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
 
 
 def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
@@ -93,6 +98,7 @@ def choose(
     *,
     backend: str | None = None,
     url: str | None = None,
+    weights: str | None = None,
     digests: Collection[str] = (),
     endpoints: Mapping[str, str] | None = None,
 ) -> Choice:
@@ -106,9 +112,17 @@ def choose(
     Args:
         settings: what the page stored.
         backend, url: what the command line said.
+        weights: what it said too, as for MODEL_PRETRAINED; then it is this machine that embeds.
         digests: models that have embeddings here.
         endpoints: more servers that `auto` may ask, by backend.
+
+    Raises:
+        PhotodupError: weights together with a server.
     """
+    if weights:
+        if url or not (backend or "local").startswith("local"):
+            raise PhotodupError("Weights are for the model in this process: leave the server out.")
+        return Choice(backend or "local-pytorch", None, "local", "as the command line says", weights)
     environment = os.environ.get("INFERENCE_BACKEND"), os.environ.get("INFERENCE_SERVICE_URL")
     if backend == AUTO:
         return _auto(settings, url, digests, endpoints)

@@ -2,10 +2,12 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tqdm import tqdm
 
 from photodup.embedding import imaging
@@ -50,42 +52,61 @@ def embed_library(
             that are kept.
     """
     started = time.perf_counter()
+    require_digest(embedder)
+    report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
+    todo = catalogue.missing_embeddings(embedder.model_digest)
+    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
+    with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
+        for start in range(0, len(todo), batch):
+            found = embed_files(embedder, catalogue.root, todo[start : start + batch])
+            store(catalogue, embedder.model_digest, embedder.model_name or embedder.backend, found, report)
+            bar.update(len(todo[start : start + batch]))
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def require_digest(embedder: "Embedder") -> None:
+    """Refuse a backend whose vectors could not be told from another model's."""
     if not embedder.model_digest:
         raise PhotodupError(
             f"The backend {embedder.backend} does not say which model it serves, so its embeddings could not "
             "be told from those of another: use a server started by photodup."
         )
-    report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
-    todo = catalogue.missing_embeddings(embedder.model_digest)
-    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
-    root = os.fsencode(catalogue.root)
-    with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
-        for start in range(0, len(todo), batch):
-            chosen = todo[start : start + batch]
-            images: dict[str, bytes] = {}
-            for digest, path in chosen:
-                try:
-                    data, _ = read_bytes(root, Entry(os.fsencode(path), 0, 0))
-                except (OSError, imaging.ImageError) as error:
-                    report.problems.append(Problem(path, getattr(error, "strerror", None) or str(error)))
-                    continue
-                if md5(data) == digest:
-                    images[digest] = data
-                else:
-                    report.problems.append(Problem(path, "changed since the scan: scan again"))
-            _embed_batch(catalogue, embedder, images, dict(chosen), report)
-            bar.update(len(chosen))
-    report.seconds = time.perf_counter() - started
-    return report
 
 
-def _embed_batch(
-    catalogue: Catalogue,
-    embedder: "Embedder",
-    images: dict[str, bytes],
-    paths: dict[str, Path],
-    report: EmbedReport,
-) -> None:
+@dataclass
+class Embedded:
+    """What became of some files: vectors float32[n, dim] of the contents `md5s`, and the others' problems."""
+
+    md5s: list[str] = field(default_factory=list)
+    vectors: list[np.ndarray] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Path]]) -> Embedded:
+    """Read files of a library, leave out what changed since the scan, embed the rest; nothing is written.
+
+    Args:
+        embedder: any backend.
+        root: the library.
+        chosen: content (MD5) and path of each file.
+    """
+    found, images = Embedded(), {}
+    for digest, path in chosen:
+        try:
+            data, _ = read_bytes(os.fsencode(root), Entry(os.fsencode(path), 0, 0))
+        except (OSError, imaging.ImageError) as error:
+            found.problems.append(Problem(path, getattr(error, "strerror", None) or str(error)))
+            continue
+        if md5(data) == digest:
+            images[digest] = data
+        else:
+            found.problems.append(Problem(path, "changed since the scan: scan again"))
+    _embed(embedder, images, dict(chosen), found)
+    return found
+
+
+def _embed(embedder: "Embedder", images: dict[str, bytes], paths: dict[str, Path], found: Embedded) -> None:
     if not images:
         return
     try:
@@ -96,18 +117,23 @@ def _embed_batch(
             index = 0
         if index is None:
             for digest, data in images.items():
-                _embed_batch(catalogue, embedder, {digest: data}, paths, report)
+                _embed(embedder, {digest: data}, paths, found)
         else:
             bad = list(images)[index]
-            report.problems.append(Problem(paths[bad], error.reason))
+            found.problems.append(Problem(paths[bad], error.reason))
             rest = {digest: data for digest, data in images.items() if digest != bad}
-            _embed_batch(catalogue, embedder, rest, paths, report)
+            _embed(embedder, rest, paths, found)
         return
-    catalogue.register_model(
-        embedder.model_digest,
-        name=embedder.model_name or embedder.backend,
-        dim=vectors.shape[1],
-        is_random=embedder.is_random,
-    )
-    catalogue.store_embeddings(embedder.model_digest, list(images), vectors)
-    report.n_embedded += len(images)
+    found.md5s += images
+    found.vectors += list(vectors)
+
+
+def store(catalogue: Catalogue, digest: str, name: str, found: Embedded, report: EmbedReport) -> None:
+    """Write vectors under their model, all or none, and count them."""
+    report.problems += found.problems
+    if not found.md5s:
+        return
+    vectors = np.stack(found.vectors)
+    catalogue.register_model(digest, name=name, dim=vectors.shape[1], is_random=report.is_random)
+    catalogue.store_embeddings(digest, found.md5s, vectors)
+    report.n_embedded += len(found.md5s)

@@ -64,8 +64,9 @@ test: install tools
 tools:
 	@k8s/get-tools.sh || echo "Without these tools notebook 09 and the manifest checks are skipped." >&2
 
+# LAB_OPTIONS goes to JupyterLab: make lab LAB_OPTIONS="--no-browser --port=9999"
 lab: install
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(LAB_OPTIONS) notebooks/00_start_here.ipynb
 
 serve: install
 	$(BIN)/photodup serve --embedded

@@ -191,6 +191,7 @@ def test_comparison_counts_what_changed():
     same = compare(vectors, vectors, 0.98)
     assert (same["flipped"], same["neighbour_kept"], same["distance_max"]) == (0, 1.0, 0.0)
     changed = compare(vectors, moved, 0.98)
+    assert (changed["pairs"], changed["same"]) == (6, 1)
     assert changed["flipped"] == 2  # the first pair is no longer one, the second and third became one
     assert changed["neighbour_rank_max"] == 3  # for the moved one: the first is now the farthest
     assert changed["cosine_min"] == pytest.approx(np.cos(np.deg2rad(20)), abs=1e-6)

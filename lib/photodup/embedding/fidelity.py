@@ -18,8 +18,9 @@ def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dic
         `cosine_min`, `cosine_median` (between the two embeddings of a photograph), `max_abs`, `distance_max`
         (length of the difference), `neighbour_kept` (share of photographs with the same nearest other
         photograph), `neighbour_rank_max` (rank, from 1, that the reference's nearest has now, worst
-        photograph), `pairs`, `flipped` (pairs decided otherwise at the threshold), `shift_max` (largest
-        change of a pair's cosine), `n`, `n_not_finite`. Rows that are not finite are left out of the rest.
+        photograph), `pairs`, `same` (pairs that the reference takes for duplicates), `flipped` (pairs decided
+        otherwise), `shift_max` (largest change of a pair's cosine), `n`, `n_not_finite`. Rows that are not
+        finite are left out of the rest.
     """
     finite = np.isfinite(changed).all(axis=1)
     a, b = reference[finite].astype(np.float64), changed[finite].astype(np.float64)
@@ -42,6 +43,7 @@ def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dic
         "neighbour_kept": float((rank == 1).mean()),
         "neighbour_rank_max": int(rank.max()),
         "pairs": len(upper[0]),
+        "same": int((before[upper] >= threshold).sum()),
         "flipped": int(((before[upper] >= threshold) != (after[upper] >= threshold)).sum()),
         "shift_max": float(np.abs(before[upper] - after[upper]).max()),
     }

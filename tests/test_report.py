@@ -1,0 +1,356 @@
+"""The pages made from records: runs side by side, and the deck. Each law has its planted fault."""
+
+import json
+import math
+import shutil
+
+import nbformat
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from photodup.errors import PhotodupError
+from photodup.study import compare
+from photodup.study.report import write_reports
+from photodup.study.report_compare import summary, write_comparison
+from photodup.study.slides import write_slides
+
+REFERENCE = ROOT / "results" / "reference-cpu"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Two runs, `a` and `b`, that hold the same few committed records; a test changes `b`."""
+    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
+    (tmp_path / "notebooks").mkdir()
+    shutil.copytree(ROOT / "results" / "published", tmp_path / "results" / "published")
+    shutil.copy(ROOT / "matplotlibrc", tmp_path)
+    kept = [
+        path
+        for pattern in ("point-*-single-stream-b1-c1-????????.json", "reference-embeddings-*.json")
+        for path in sorted((REFERENCE / "records").glob(pattern))
+    ]
+    assert len(kept) > 4
+    for name in ("a", "b"):
+        records = tmp_path / "results" / name / "records"
+        records.mkdir(parents=True)
+        shutil.copy(REFERENCE / "environment.json", records.parent)
+        for path in kept:
+            shutil.copy(path, records)
+    return tmp_path
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def point_files(project, run):
+    return sorted((project / "results" / run / "records").glob("point-*.json"))
+
+
+def page_of(project):
+    return write_comparison(["a", "b"]).read_text()
+
+
+def test_a_run_beside_its_copy_differs_in_nothing(project):
+    sides = compare.open_sides(["a", "b"])
+    rows = compare.shared_points(sides)
+
+    assert compare.warnings(sides) == []
+    assert compare.only_in(sides) == {"a": 0, "b": 0}
+    assert len(rows) > 2
+    valid = [row for row in rows if row["points"][0]["valid"]]
+    assert valid
+    assert {row["changes"][1]["latency_ms_p50"]["verdict"] for row in valid} == {"no difference"}
+    assert {row["changes"][1]["latency_ms_p50"]["ratio"] for row in valid} == {1.0}
+    assert all(fact["same"] for fact in compare.environment_rows(sides))
+    assert not any(row["changed"] for row in compare.verdict_rows(sides))
+    page = page_of(project)
+    assert "Same machine, model and sizes" in page
+    assert "http://" not in page and "https://" not in page and "<script" not in page
+
+
+def test_a_slower_point_is_a_difference_and_its_ratio_is_that_run_by_the_first(project):
+    def slow(record):
+        for name, value in record["result"].items():
+            if name.startswith("latency_ms") and value:
+                record["result"][name] = 3 * value
+
+    changed = next(p for p in point_files(project, "b") if json.loads(p.read_text())["result"]["valid"])
+    edit(changed, slow)
+    sides = compare.open_sides(["a", "b"])
+    rows = compare.shared_points(sides)
+
+    found = [row["changes"][1]["latency_ms_p50"] for row in rows]
+    assert [c["verdict"] for c in found].count("higher") == 1
+    assert next(c["ratio"] for c in found if c["verdict"] == "higher") == pytest.approx(3)
+    assert "higher in 1," in summary(rows, sides)[0]
+    assert "3.00×" in page_of(project)
+
+
+def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(project):
+    first, second = point_files(project, "b")[:2]
+    shutil.copytree(project / "results" / "a", project / "results" / "c")
+    first.unlink()
+    edit(second, lambda record: record["result"].update(valid=False, invalid_because="planted reason"))
+
+    sides = compare.open_sides(["a", "b"])
+    assert compare.only_in(sides) == {"a": 1, "b": 0}
+    page = page_of(project)
+    assert "planted reason" in page
+    assert "1 load point of a was not measured in the other run" in page
+
+    three = write_comparison(["a", "b", "c"])
+    assert three.name == "compare-b-c.html"
+    assert "not measured</td>" in three.read_text(), "two of three have it: the third says so"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda env: env.update(cpu="Another CPU"), "different machines"),
+        (lambda env: env["model"].update(pretrained="laion2b_s34b_b79k"), "different models, by pretrained"),
+        (lambda env: env["model"].update(digest="0" * 12), "different models, by digest"),
+    ],
+)
+def test_runs_that_are_not_alike_say_so_before_any_number(project, change, said):
+    edit(project / "results" / "b" / "environment.json", change)
+
+    page = page_of(project)
+
+    assert said in page
+    assert page.index(said) < page.index("<table")
+
+
+def test_other_sizes_and_other_stopping_rules_are_said(project):
+    for name, size in (("a", 662), ("b", 8)):
+        row = {"notebook": "06_x", "status": "passed", "parameters": {"RUN": name, "N": size}}
+        (project / "results" / name / "study.json").write_text(json.dumps([row]))
+
+    (sentence,) = compare.warnings(compare.open_sides(["a", "b"]))
+
+    assert "b ran at other sizes than a (parameters of notebooks 06)" in sentence
+
+
+def test_a_digest_found_only_with_the_embeddings_still_tells_models_apart(project):
+    (record,) = (project / "results" / "b" / "records").glob("reference-embeddings-*.json")
+    edit(record, lambda content: content["result"].update(digest="f" * 16))
+
+    assert any("by digest" in sentence for sentence in compare.warnings(compare.open_sides(["a", "b"])))
+
+
+def test_an_open_loop_rate_set_by_share_is_paired_by_share():
+    import pandas as pd
+
+    names = {"backend", "scenario", "label", "offered_per_s"}
+    point = {"backend": "x", "scenario": "server", "label": "50% load", "offered_per_s": 8.0, "valid": True}
+    faster = {**point, "offered_per_s": 80.0}
+    plain = {**point, "label": ""}
+
+    def keys(*rows):
+        return list(compare._by_condition(pd.DataFrame(rows), names))
+
+    assert keys(point) == keys(faster)
+    assert keys(plain) != keys({**plain, "offered_per_s": 80.0})
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (["a"], "two different runs"),
+        (["a", "a"], "two different runs"),
+        (["a", "nowhere"], "no run 'nowhere'.*there are a, b"),
+        (["a", "published"], "published study is no run"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, said):
+    with pytest.raises(PhotodupError, match=said):
+        write_reports(runs, compare=True)
+
+
+def test_options_that_ask_for_two_things(project):
+    for runs, options in (
+        (["a", "b"], {}),
+        (["a"], {"compare": True, "slides": True}),
+        (["a"], {"output": project / "x.html"}),
+    ):
+        with pytest.raises(PhotodupError):
+            write_reports(runs, **options)
+
+
+positive = st.floats(0.1, 1e4)
+
+
+@st.composite
+def measured(draw):
+    low, middle, high = sorted(draw(st.tuples(positive, positive, positive)))
+    bounds = {"latency_ms_p50_ci_low": low, "latency_ms_p50_ci_high": high} if draw(st.booleans()) else {}
+    return {"valid": True, "latency_ms_p50": middle, **bounds}
+
+
+@given(measured(), measured(), st.floats(0, 0.5))
+def test_a_comparison_turned_round_is_its_mirror(first, other, floor):
+    forth = compare.change(first, other, floor, "latency_ms_p50")
+    back = compare.change(other, first, floor, "latency_ms_p50")
+
+    assert forth["ratio"] * back["ratio"] == pytest.approx(1)
+    mirror = {"higher": "lower", "lower": "higher", "no difference": "no difference"}
+    assert back["verdict"] == mirror[forth["verdict"]]
+    if forth["verdict"] != "no difference":
+        assert abs(math.log(forth["ratio"])) > floor, "nothing inside the noise floor is a difference"
+
+
+# The deck
+
+
+def write_notebook(path, title, question, figure_type="fragment", printed="42 of them"):
+    opening = new_markdown_cell(
+        f"# {title}\n\n**Question.** {question}\n\n**Answer** (reference run). other\n\n**Needs**"
+    )
+    opening.metadata["slideshow"] = {"slide_type": "slide"}
+    answer = new_code_cell("print()", outputs=[new_output("stream", text=printed)])
+    answer.metadata["tags"] = ["answer"]
+    figure = new_code_cell("secret_code()", outputs=[new_output("display_data", {"image/png": PIXEL})])
+    figure.metadata["slideshow"] = {"slide_type": figure_type}
+    nbformat.write(new_notebook(cells=[opening, new_markdown_cell("left out"), figure, answer]), path)
+
+
+@pytest.fixture
+def deck(project):
+    executed = project / "results" / "a" / "notebooks"
+    executed.mkdir()
+    for name in ("01_one", "02_two"):
+        for folder in (project / "notebooks", executed):
+            write_notebook(folder / f"{name}.ipynb", f"{name[:2]} · Look at {name[3:]}", "Is it <so>?")
+    verdict = {
+        "claim": "c",
+        "statement": "It is so.",
+        "published": "2×",
+        "here": "1×",
+        "link": "",
+        "verdict": "contradicted",
+    }
+    (project / "results" / "a" / "verdicts.json").write_text(json.dumps([verdict]))
+    return project
+
+
+def slides_of(page):
+    return page.split('<section class="slide')[1:]
+
+
+def test_the_deck_is_what_the_notebooks_mark_between_the_machine_and_the_verdicts(deck):
+    page = write_slides("a").read_text()
+    first, one, two, last = slides_of(page)
+
+    machine = json.loads((deck / "results" / "a" / "environment.json").read_text())["cpu"]
+    assert machine in first and "random:0" in first
+    assert "01 · Look at one" in one and "Is it &lt;so&gt;?" in one
+    assert "42 of them" in one, "this run's answer"
+    assert "other" not in one, "not the sentence that the opening quotes from the reference run"
+    assert PIXEL in one and "secret_code" not in one
+    assert "02 · Look at two" in two
+    assert "It is so." in last and "1 contradicted" in last
+    assert "left out" not in page
+
+
+def test_the_marks_decide(deck):
+    path = deck / "results" / "a" / "notebooks" / "01_one.ipynb"
+
+    write_notebook(path, "01 · Look at one", "?", figure_type="subslide")
+    assert len(slides_of(write_slides("a").read_text())) == 5, "a figure of its own"
+    write_notebook(path, "01 · Look at one", "?", figure_type="skip")
+    page = write_slides("a").read_text()
+    assert len(slides_of(page)) == 4 and PIXEL not in slides_of(page)[1]
+    write_notebook(path, "01 · Look at one", "?", figure_type="frgament")
+    with pytest.raises(PhotodupError, match="01_one, cell 2: 'frgament' is none of"):
+        write_slides("a")
+
+
+def test_a_deck_needs_an_executed_notebook(project):
+    with pytest.raises(PhotodupError, match="No notebook of the run 'a'"):
+        write_slides("a")
+    with pytest.raises(PhotodupError, match="no run 'nowhere'"):
+        write_slides("nowhere")
+
+
+def test_every_numbered_notebook_marks_its_opening_and_something_to_show():
+    from photodup.study.execute import notebooks
+
+    for path in notebooks():
+        cells = nbformat.read(ROOT / "notebooks" / path.name, as_version=4).cells
+        marked = [c for c in cells if c.metadata.get("slideshow", {}).get("slide_type", "skip") != "skip"]
+        assert marked[:1] == cells[:1], f"{path.name}: the opening cell begins the slide"
+        assert len(marked) > 1, f"{path.name}: no figure or text is marked to be shown"
+
+
+# In a real browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield chromium
+        chromium.close()
+
+
+def open_page(browser, path, width, height):
+    page = browser.new_context(viewport={"width": width, "height": height}, offline=True).new_page()
+    page.asked = []
+    page.on("request", lambda r: page.asked.append(r.url))
+    page.goto(f"file://{path}")
+    return page
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_fit_the_screen_and_ask_for_nothing_else(browser, deck, width):
+    for path in (write_reports(["a"]), write_slides("a"), write_comparison(["a", "b"])):
+        page = open_page(browser, path, width, 800)
+
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
+        assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
+        assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
+        page.context.close()
+
+
+def test_the_browser_check_sees_a_page_that_is_too_wide_or_asks_for_a_font(browser, tmp_path):
+    path = tmp_path / "bad.html"
+    path.write_text('<body><div style="width:2000px">wide</div><img src="https://example.invalid/x.png">')
+    page = open_page(browser, path, 390, 800)
+
+    assert page.evaluate("document.documentElement.scrollWidth") > 390
+    assert [url for url in page.asked if url.startswith("https:")]
+    assert not page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
+    page.context.close()
+
+
+def test_the_deck_turns_its_pages_by_key_and_by_link_and_prints_one_slide_a_page(browser, deck):
+    page = open_page(browser, write_slides("a"), 1280, 720)
+
+    def at():
+        page.wait_for_timeout(900)  # smooth scrolling
+        return page.evaluate(
+            "[...document.querySelectorAll('.slide')].findIndex(s => Math.abs(s.getBoundingClientRect().top) < 3)"
+        )
+
+    assert at() == 0
+    page.keyboard.press("PageDown")
+    assert at() == 1
+    page.locator(".slide >> nth=1").get_by_label("next slide").click()
+    assert at() == 2
+    pdf = page.pdf(prefer_css_page_size=True)
+    assert pdf.count(b"/Type /Page\n") == 4
+    page.context.close()

@@ -62,8 +62,67 @@ def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path):
     assert any("latency_ms_p50" in x for x in lines if x["engine"] == "pytorch-eager")
 
 
-def test_out_of_memory_has_a_remedy():
-    assert "--batch" in device._reason(RuntimeError("CUDA out of memory. Tried to allocate 20 GiB"))
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("CUDA out of memory. Tried to allocate 20 GiB", "--batch"),
+        ("CUDNN_STATUS_ALLOC_FAILED", "--batch"),
+        ("The NVIDIA driver on your system is too old (found version 11040).", "update the driver"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "update the driver"),
+        ("CUDA error: no kernel image is available for execution on the device", "no kernels for this GPU"),
+        ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "nvidia-smi"),
+        ("Torch not compiled with CUDA enabled", "TORCH_INDEX"),
+        ("libcudnn.so.9: cannot open shared object file: No such file or directory", "cuDNN"),
+        ("The engine plan file is generated on an incompatible device, expecting compute 8.9", "build/trt"),
+        ("Shape mismatch attempting to re-use buffer", "Shape mismatch"),
+    ],
+)
+def test_what_a_gpu_complains_of_gets_a_remedy(said, words):
+    assert words in device._reason(RuntimeError(said))
+
+
+def test_without_a_gpu_every_cuda_line_says_so_and_nothing_stops(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    broken = tmp_path / "none.onnx"
+    broken.write_bytes(b"")
+    lines = list(device.bench(torch.nn.Flatten(), broken, device="cuda", batches=(1,), repeats=1))
+
+    assert {(x["engine"], x["precision"]) for x in lines} == set(device._plan("cuda"))
+    assert all("not_run" in x for x in lines)
+    eager = next(x for x in lines if x["engine"] == "pytorch-eager")["not_run"]
+    assert "TORCH_INDEX" in eager or "nvidia-smi" in eager or "driver" in eager
+
+
+def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(tmp_path, monkeypatch):
+    """No GPU here to fill: the engine that runs out above four images is put in place of PyTorch's."""
+
+    def opened(batch, repeats):
+        if batch > 4:
+            raise RuntimeError("CUDA out of memory")
+        return [1.0] * repeats, "device", 1.0
+
+    monkeypatch.setattr(device, "_torch", lambda *_: opened)
+    found = list(device.bench(torch.nn.Flatten(), tmp_path / "no.onnx", batches=(32, 8, 4, 1), repeats=2))
+    eager = [x for x in found if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32")]
+
+    assert [(x["batch"], "not_run" in x) for x in eager] == [(1, False), (4, False), (8, True)]
+    assert "--batch" in eager[-1]["not_run"]
+
+
+def test_engines_of_another_gpu_are_not_found_in_the_cache():
+    from photodup.study.device_table import _cache_name
+
+    names = [
+        _cache_name({"gpus": [{"name": gpu}], "packages": {"onnxruntime": version}})
+        for gpu, version in (
+            ("NVIDIA A100-SXM4-40GB", "1.31.1"),
+            ("NVIDIA L4", "1.31.1"),
+            ("NVIDIA L4", "1.32.0"),
+        )
+    ]
+    assert names[0] == "nvidia-a100-sxm4-40gb-ort-1-31-1"
+    assert len(set(names)) == 3
 
 
 def test_tensorrt_profiles_cover_the_batches(tmp_path):

@@ -17,10 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench.device_remedies import remedy
 from photodup.errors import PhotodupError
 
 PROBE = Path(__file__).with_name("openvino_probe.py")
-_PROVIDERS = {"onnx-cuda": "CUDAExecutionProvider", "onnx-tensorrt": "TensorrtExecutionProvider"}
+_PROVIDERS = {
+    "onnx-cuda": "CUDAExecutionProvider",
+    "onnx-tensorrt": "TensorrtExecutionProvider",
+    "onnx-tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
+}
+_WHEELS = {"onnx-tensorrt-rtx": "onnxruntime-trt-rtx"}
 
 
 class NotHere(Exception):
@@ -51,24 +57,29 @@ def bench(
         cache: folder for TensorRT's engines; without one they are built again each time.
 
     Yields:
-        `engine`, `precision`, `device`, and either `not_run` (why) or `batch`, `latency_ms_p50`,
-        `throughput_images_per_s`, `n`, `clock` (device or wall), `peak_memory_mb` (CUDA, PyTorch only).
+        `engine`, `precision`, `device`, and either `not_run` (why; with `batch` when only that size and larger
+        ones failed) or `batch`, `latency_ms_p50`, `throughput_images_per_s`, `n`, `clock` (device or wall),
+        `build_s` (until the engine takes input; `torch.compile` builds later, in the runs that warm it),
+        `peak_memory_mb` (CUDA, PyTorch only).
     """
     for engine, precision in _plan(device):
-        line = {"engine": engine, "precision": precision, "device": device}
+        line: dict[str, Any] = {"engine": engine, "precision": precision, "device": device}
         try:
             if engine == "onnx-openvino":
                 yield from _openvino_lines(line, openvino_python, graph, batches, repeats)
                 continue
+            start = time.perf_counter()
             if engine.startswith("pytorch"):
                 if engine == "pytorch-compile" and device == "cpu" and not compile_on_cpu:
                     raise NotHere("torch.compile builds for minutes on a CPU: ask for it with --compile")
                 opened = _torch(visual, engine, precision, device)
             else:
                 opened = _onnx(graph, engine, precision, cache, max(batches))
-            for batch in batches:
+            built = {"build_s": time.perf_counter() - start}
+            for batch in sorted(batches):
+                line["batch"] = batch
                 times, clock, memory = opened(batch, repeats)
-                yield line | _figures(batch, times, clock) | {"peak_memory_mb": memory}
+                yield line | built | _figures(batch, times, clock) | {"peak_memory_mb": memory}
         except Exception as error:  # four libraries, one table: a failing engine is a line, not the end
             yield line | {"not_run": _reason(error)}
 
@@ -110,6 +121,7 @@ def _plan(device: str) -> list[tuple[str, str]]:
         ("onnx-cuda", "tf32"),
         ("onnx-tensorrt", "fp32"),
         ("onnx-tensorrt", "fp16"),
+        ("onnx-tensorrt-rtx", "fp32"),
     ]
 
 
@@ -118,6 +130,7 @@ def _torch(visual: Any, engine: str, precision: str, device: str) -> Callable:
 
     cuda = device.startswith("cuda")
     if cuda and not torch.cuda.is_available():
+        torch.cuda.init()  # says why: no driver, one too old, a build without CUDA
         raise NotHere("PyTorch finds no CUDA device here")
     if not cuda and engine == "pytorch-cuda-graph":
         raise NotHere("CUDA graphs need an NVIDIA GPU")
@@ -172,7 +185,8 @@ def _onnx(graph: Path, engine: str, precision: str, cache: Path | None, largest:
     if engine != "onnx-cpu":
         name = _PROVIDERS[engine]
         if name not in onnxruntime.get_available_providers():
-            raise NotHere(f"this ONNX Runtime has no {name}: it comes with onnxruntime-gpu")
+            wheel = _WHEELS.get(engine, "onnxruntime-gpu")
+            raise NotHere(f"this ONNX Runtime has no {name}: it comes with {wheel}")
         provider = (name, _settings(engine, precision, cache, largest))
     session = onnxruntime.InferenceSession(str(graph), options, providers=[provider])
     if engine != "onnx-cpu" and session.get_providers()[0] != _PROVIDERS[engine]:
@@ -202,6 +216,8 @@ def _settings(engine: str, precision: str, cache: Path | None, largest: int) -> 
     if engine == "onnx-cuda":
         return {"use_tf32": str(int(precision == "tf32"))}
     shapes = {"min": 1, "opt": min(8, largest), "max": largest}
+    if engine == "onnx-tensorrt-rtx":  # its precision is the graph's own
+        return {f"nv_profile_{k}_shapes": f"image:{n}x3x224x224" for k, n in shapes.items()}
     settings = {f"trt_profile_{k}_shapes": f"image:{n}x3x224x224" for k, n in shapes.items()}
     if cache is not None:
         settings |= {"trt_engine_cache_enable": "True", "trt_engine_cache_path": str(cache)}
@@ -217,8 +233,10 @@ def _openvino_lines(
         raise NotHere("this CPU has no BF16 arithmetic")
     # A precision not asked for would be OpenVINO's choice, which is BF16 wherever the CPU has it.
     arguments = ["--precision", line["precision"].upper(), "--repeats", str(repeats), "--batches"]
-    for measured in run_openvino(python, graph, *arguments, *map(str, batches))["batches"]:
-        yield line | _figures(measured["batch"], measured["latencies_ms"], "wall") | {"peak_memory_mb": None}
+    found = run_openvino(python, graph, *arguments, *map(str, batches))
+    built = {"build_s": found["build_s"], "peak_memory_mb": None}
+    for measured in found["batches"]:
+        yield line | built | _figures(measured["batch"], measured["latencies_ms"], "wall")
 
 
 def _wall_times(call: Callable[[], Any], repeats: int) -> list[float]:
@@ -268,6 +286,6 @@ def _cpu_has(*flags: str) -> bool:
 
 def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
-    if "out of memory" in text.lower():
-        return "out of device memory at this batch size: leave out the largest with --batch"
-    return " ".join(text.split())[:160].rstrip(".")
+    if isinstance(error, NotHere):
+        return text
+    return remedy(text) or " ".join(text.split())[:160].rstrip(".")

@@ -1,6 +1,7 @@
-"""The table of `photodup bench-device`: each line beside the roofline of the device it ran on."""
+"""The table of `photodup bench device`: each line beside the roofline of the device it ran on."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ _COLUMNS = (
     "engine",
     "precision",
     "batch",
+    "build s",
     "ms (median)",
     "images/s",
     "TFLOP/s",
@@ -53,7 +55,7 @@ def print_bench(
     graph = export(model, build_dir() / "models", ["fp32"])["fp32"]
     facts = environment.describe()
     peak, source = _peak(facts, model.device, ghz, flop_per_cycle)
-    cache = build_dir() / "trt"
+    cache = build_dir() / "trt" / _cache_name(facts)
     cache.mkdir(parents=True, exist_ok=True)
     lines = []
     for line in device_bench.bench(
@@ -77,12 +79,23 @@ def print_bench(
     console.print(table)
     console.print(f"Peak: {peak:.2f} TFLOP/s in FP32 ({source}). {repeats} runs a line, shapes warmed.")
     for line in (line for line in lines if "not_run" in line):
-        console.print(f"not run here: {line['engine']} {line['precision']}: {line['not_run']}.", markup=False)
+        size = f" batch {line['batch']}" if "batch" in line else ""
+        console.print(
+            f"not run here: {line['engine']} {line['precision']}{size}: {line['not_run']}.", markup=False
+        )
     if json_file is not None:
         _write(
             json_file, {"environment": facts, "peak_fp32_tflops": peak, "peak_from": source, "lines": lines}
         )
     return lines
+
+
+def _cache_name(facts: dict[str, Any]) -> str:
+    """Name the folder of engines after what they fit: one type of GPU under one ONNX Runtime."""
+    gpu = (facts.get("gpus") or [{"name": "cpu"}])[0]["name"]
+    return re.sub(r"[^a-z0-9]+", "-", f"{gpu} ort {facts['packages'].get('onnxruntime', '')}".lower()).strip(
+        "-"
+    )
 
 
 def _peak(facts: dict[str, Any], device: str, ghz: float, flop_per_cycle: int) -> tuple[float, str]:
@@ -100,6 +113,7 @@ def _cells(line: dict[str, Any]) -> list[str]:
         line["engine"],
         line["precision"],
         str(line["batch"]),
+        f"{line['build_s']:.1f}",
         f"{line['latency_ms_p50']:.2f}",
         f"{line['throughput_images_per_s']:,.1f}",
         f"{line['tflops']:.3f}",

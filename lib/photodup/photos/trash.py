@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from photodup.errors import PhotodupError
 from photodup.photos.journal import Journal, JournalError
 from photodup.photos.moving import free_name, make_folders, md5_of, move_file, part_of
+from photodup.photos.walking import application_library
 
 TRASH_FOLDER = ".photodup-trash"
 
@@ -92,6 +93,8 @@ class Trash:
         library: the scanned folder.
         on_step: called with a name before each step that a crash could separate; tests kill there.
     """
+
+    moves_files = True
 
     def __init__(self, library: Path, on_step: Callable[[str], None] = lambda name: None) -> None:
         self.library = Path(library).absolute()
@@ -178,6 +181,8 @@ class Trash:
         for path in (removal.path, *removal.sidecars):
             if path.is_symlink():
                 raise TrashError(f"{path} is a symbolic link: remove the photo it points to.")
+            if owner := application_library(path):
+                raise TrashError(f"{path.name} belongs to {owner.name}: remove it in that application.")
             inside = path.resolve().is_relative_to(self.library.resolve())
             if not inside or self.root in path.absolute().parents:
                 raise TrashError(f"{path} is outside {self.library}: nothing there is ever moved.")

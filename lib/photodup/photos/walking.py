@@ -19,6 +19,12 @@ OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})
 # A file is read in one piece; nothing a camera writes comes near this.
 MAX_FILE_BYTES = 2**30
 
+# Packages of macOS that look like folders: the files belong to an application, and must not move.
+_PACKAGES = (b".photoslibrary", b".photolibrary", b".aplibrary", b".migratedphotolibrary")
+_NOT_ENTERED = (
+    "library of a photo application, not entered: for Apple Photos use photodup scan --apple-photos"
+)
+
 _NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as two"
 
 
@@ -51,9 +57,17 @@ class Listing:
     closed: list[bytes] = field(default_factory=list)
 
 
+def application_library(path: Path) -> Path | None:
+    """Return the library of a photo application that a path lies in, if any."""
+    inside = (p for p in (path, *path.parents) if os.fsencode(p.suffix).lower() in _PACKAGES)
+    return next(inside, None)
+
+
 def walk(root: Path) -> Listing:
     """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed."""
     listing, folders, base = Listing(), [b""], os.fsencode(root)
+    if inside := application_library(root):
+        raise PhotodupError(f"{printable(inside)} is a {_NOT_ENTERED}.")
     while folders:
         folder = folders.pop()
         try:
@@ -76,7 +90,9 @@ def walk(root: Path) -> Listing:
                     if is_photo or child.is_dir():
                         listing.problems.append(Problem(_path(path), _NOT_FOLLOWED))
                 elif child.is_dir(follow_symlinks=False):
-                    if child.name not in OWN_FOLDERS:
+                    if child.name.lower().endswith(_PACKAGES):
+                        listing.problems.append(Problem(_path(path), _NOT_ENTERED))
+                    elif child.name not in OWN_FOLDERS:
                         folders.append(path)
                 elif is_photo and child.is_file(follow_symlinks=False):
                     status = child.stat(follow_symlinks=False)

@@ -122,6 +122,7 @@ def create_app(
             "n_marked": sum(len(item.remove) for item in items if item.status == MARKED),
             "marked_bytes": sum(item.marked_bytes for item in items),
             "can_undo": session.can_undo,
+            "in_album": not session.trash.moves_files,
             "tiers": session.tiers,
         }
         return HTMLResponse(environment.get_template(template).render(**common | values), status)

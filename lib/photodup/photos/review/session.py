@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from photodup.errors import PhotodupError
+from photodup.photos.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.catalogue import Catalogue, Photo, printable
 from photodup.photos.copies import Evidence, TierGroup, Tiers
 from photodup.photos.feedback import Feedback
@@ -92,7 +93,8 @@ class ReviewSession:
         self._lock = threading.RLock()
         with self.open() as opened:
             self.data = opened.path.parent
-        self.trash = Trash(self.root)
+            apple = photos_by_file(opened)
+        self.trash: Trash | AppleAlbum = AppleAlbum(self.root, apple) if apple else Trash(self.root)
         self.feedback = Feedback(self.data)
         self._decisions = Journal(self.data / "review" / "decisions.jsonl")
         self._history: list[_Step] = []
@@ -302,6 +304,8 @@ class ReviewSession:
     def _mark_files(self, homes: set[str], status: str) -> None:
         import os
 
+        if not self.trash.moves_files:
+            return
         with self.open() as catalogue, catalogue.transaction() as connection:
             connection.executemany(
                 "UPDATE file SET status = ? WHERE path = ? AND md5 IS NOT NULL",

@@ -84,13 +84,20 @@ def study_readme() -> None:
     print(write_blocks())
 
 
-@app.command()
+benchmarks = typer.Typer(invoke_without_command=True)
+app.add_typer(benchmarks, name="bench")
+
+
+@benchmarks.callback()
 def bench(
+    context: typer.Context,
     only: Annotated[list[str] | None, typer.Option(help="service, scan, engine or grouping; repeat")] = None,
 ) -> None:
-    """Print the project's own speed figures as ratios, each pair measured in one run."""
+    """Print the project's own speed figures as ratios, each pair measured in one run; or time a `device`."""
     import importlib
 
+    if context.invoked_subcommand:
+        return
     names = only or ["service", "scan", "engine", "grouping"]
     for name in names:
         if name not in ("service", "scan", "engine", "grouping"):
@@ -99,7 +106,8 @@ def bench(
         importlib.import_module(f"photodup.bench.{name}_bench").run()
 
 
-@app.command("bench-device")
+@app.command("bench-device", hidden=True)
+@benchmarks.command("device")
 def bench_device(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; default the best there is")] = None,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="batch size; repeat; 1, 8, 32")] = None,

@@ -1,5 +1,6 @@
 """Endpoints files, and what the check says about servers that are wrong in each way we know."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,11 @@ def test_the_table_lines_up() -> None:
         {"backend": "bbb", "url": "uuuu", "ok": False, "finding": "gone"},
     ]
     assert render_check(rows).splitlines() == ["ok   a    u     ready", "BAD  bbb  uuuu  gone"]
+
+
+def test_without_the_client_the_check_says_what_to_install(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PhotodupError, match="tritonclient"):
+        check(load_endpoints(root / "notebooks" / "endpoints" / "embedded.yaml"))

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from typer.testing import CliRunner
@@ -258,9 +259,11 @@ def test_commands(account, monkeypatch):
     assert account.instances == {}
 
 
-def test_missing_sdk_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "vastai", None)
-    with pytest.raises(PhotodupError, match="pip install vastai"):
+@pytest.mark.parametrize("missing", ["vastai", "tritonclient.grpc"])
+def test_what_renting_needs_is_missed_before_anything_costs(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, "vastai", types.ModuleType("vastai"))
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(PhotodupError, match=f"needs {missing.split('.')[0]}: .*pip install vastai"):
         vast.connect()
 
 

@@ -1,9 +1,11 @@
 """Ask every server of an endpoints file whether it is there, and say in words what is wrong."""
 
+import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
 from photodup.embedding.backends import parse_backend
+from photodup.errors import PhotodupError
 from photodup.serving.endpoints import Endpoints
 
 TIMEOUT_S = 3.0
@@ -15,7 +17,12 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     Returns:
         Rows with `backend`, `url`, `ok` (bool) and `finding`: "ready", or what is wrong and what to do.
         An unreachable server is a finding, not an exception.
+
+    Raises:
+        PhotodupError: Triton's client, which asks over gRPC, is not installed.
     """
+    if importlib.util.find_spec("tritonclient") is None:
+        raise PhotodupError("Checking endpoints needs Triton's client: pip install 'tritonclient[grpc]'.")
     probe = _Probe(timeout_s)
     rows = []
     for name, url in endpoints.backends.items():

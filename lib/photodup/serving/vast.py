@@ -34,10 +34,12 @@ def connect() -> Any:
         PhotodupError: the SDK is not installed, or finds no API key.
     """
     try:
+        import tritonclient.grpc  # noqa: F401  (asks the rented machine later; not to be missed when it costs)
         from vastai import VastAI
-    except ImportError:
+    except ImportError as error:
         raise PhotodupError(
-            "Vast.ai's SDK is missing: pip install vastai, beside photodup in a second environment (it pins Pillow)."
+            f"Renting needs {(error.name or 'vastai').split('.')[0]}: in a second environment (the SDK pins another "
+            "Pillow), pip install vastai 'tritonclient[grpc]' and photodup itself."
         ) from None
     try:
         return VastAI(quiet=True)

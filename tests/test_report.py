@@ -98,12 +98,13 @@ def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(
     first, second = point_files(project, "b")[:2]
     shutil.copytree(project / "results" / "a", project / "results" / "c")
     first.unlink()
-    edit(second, lambda record: record["result"].update(valid=False, invalid_because="planted reason"))
+    shown = {"valid": False, "invalid_because": "planted reason", "latency_ms_p50": 98765.4}
+    edit(second, lambda record: record["result"].update(shown))
 
     sides = compare.open_sides(["a", "b"])
     assert compare.only_in(sides) == {"a": 1, "b": 0}
     page = page_of(project)
-    assert "planted reason" in page
+    assert "planted reason" in page and "98,765" not in page
     assert "1 load point of a was not measured in the other run" in page
 
     three = write_comparison(["a", "b", "c"])
@@ -200,6 +201,7 @@ def test_a_comparison_turned_round_is_its_mirror(first, other, floor):
     back = compare.change(other, first, floor, "latency_ms_p50")
 
     assert forth["ratio"] * back["ratio"] == pytest.approx(1)
+    assert forth["ratio"] == pytest.approx(other["latency_ms_p50"] / first["latency_ms_p50"])
     mirror = {"higher": "lower", "lower": "higher", "no difference": "no difference"}
     assert back["verdict"] == mirror[forth["verdict"]]
     if forth["verdict"] != "no difference":

@@ -158,6 +158,10 @@ def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
     assert large.accept_all() == 10_000
     assert len(synced) <= 3, "ten thousand decisions are one write"
+    large.undo()
+    assert len(synced) <= 6, "and so is taking them back"
+    assert {item.status for item in large.items.values()} == {TODO}
+    assert large.accept_all() == 10_000
     monkeypatch.undo()
     with ReviewServer(library, find=lambda catalogue: replace(session.tiers, copies=many)) as running:
         text = httpx.get(running.url + "?number=200", timeout=20).text
@@ -246,6 +250,25 @@ def test_exif_is_read_and_broken_exif_is_nothing(library):
     assert exif(library, photos["2020/IMG_1.jpg"])["DateTimeOriginal"] == "2020:05:16 09:00:00"
     os.utime(library / "2020" / "IMG_1.jpg", (1, 1))
     assert exif(library, photos["2020/IMG_1.jpg"]) == {}, "a changed file is not read"
+
+
+def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(library):
+    from photodup.photos.review.facts import _words, compare
+
+    with Catalogue(library) as catalogue:
+        before = {str(p.path): p for p in catalogue.photos()}
+        with_date = before["2020/IMG_1.jpg"]
+    from PIL import Image
+
+    Image.open(library / with_date.path).convert("RGB").save(library / "2020" / "scan.tif")
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        tiff = next(p for p in catalogue.photos() if p.path.name == "scan.tif")
+    names = {row.name for row in compare(library, with_date, tiff) if row.is_detail}
+    assert not names & {"Bits per sample", "Image width", "Strip offsets", "Compression"}
+    assert {row.name: row.right for row in compare(library, with_date, tiff)}["Metadata"] == "0 fields"
+    assert _words("FocalLengthIn35mmFilm") == "Focal length in 35mm film"
+    assert _words("ISOSpeedRatings") == "ISO speed ratings" and _words("Artist") == "Artist"
 
 
 def test_a_port_in_use_is_one_sentence(server, library):

@@ -23,10 +23,15 @@ _LAYOUT = frozenset({
 def count_fields(*directories: Mapping[int, Any]) -> int:
     """Return how many fields of EXIF directories hold metadata: neither layout, nor pointer, nor empty."""
     return sum(
-        tag not in _LAYOUT and not _is_empty(value)
+        is_metadata(tag) and not _is_empty(value)
         for directory in directories
         for tag, value in directory.items()
     )
+
+
+def is_metadata(tag: int) -> bool:
+    """Return whether a tag says something about the picture."""
+    return tag not in _LAYOUT
 
 
 def _is_empty(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """What the page says about two photos, side by side, in words."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
     ]
     fields = exif(root, left), exif(root, right)
     for name in sorted(set(fields[0]) | set(fields[1])):
-        row = Row(name, fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
+        row = Row(_words(name), fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
         if row.differs and name not in ("Make", "Model", "DateTimeOriginal"):
             rows.append(row)
     return [
@@ -73,6 +74,12 @@ def size(n_bytes: int) -> str:
 def percent(share: float) -> str:
     """Return a share as a whole percentage, never rounded up to 100."""
     return "100 %" if share == 1 else f"{min(share * 100, 99):.0f} %"
+
+
+def _words(name: str) -> str:
+    """Write an EXIF name as words: `FocalLengthIn35mmFilm` becomes `Focal length in 35mm film`."""
+    parts = re.findall(r"[A-Z]{2,}(?![a-z])|\d+[a-z]*|[A-Z]?[^A-Z\d]+|[A-Z]", name)
+    return " ".join(part if part.isupper() or not i else part.lower() for i, part in enumerate(parts))
 
 
 def _pixels(photo: Photo) -> str:

@@ -9,6 +9,7 @@ from PIL import ExifTags, Image
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.photos.catalogue import Photo
+from photodup.photos.metadata import is_metadata
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = {"small": 360, "screen": 1600, "large": 6000}
@@ -74,8 +75,8 @@ def exif(root: Path, photo: Photo, most: int = 40) -> dict[str, str]:
         return {}
     shown = {}
     for tag, value in sorted(fields.items()):
-        name = ExifTags.TAGS.get(tag)
+        name = ExifTags.TAGS.get(tag) if is_metadata(tag) or tag == ExifTags.Base.Orientation else None
         if name and not isinstance(value, bytes | dict) and len(text := str(value).strip("\0 ")) <= 120:
             shown[name] = text
-    skipped = {"ExifOffset", "GPSInfo", "MakerNote", "PrintImageMatching"}
+    skipped = {"MakerNote", "PrintImageMatching"}
     return {name: value for name, value in list(shown.items())[:most] if name not in skipped}

@@ -220,10 +220,12 @@ class ReviewSession:
             step = self._history.pop()
             restored = self._restore(step.operations) if step.operations else []
             self.feedback.undo(*step.labels)
+            back = []
             for key, status, remove, apart in step.before:
                 if item := self.items.get(key):
-                    item.remove, item.apart = remove, apart
-                    self._set(status, item)
+                    item.status, item.remove, item.apart = status, remove, apart
+                    back.append(item)
+            self._write(back)
             if restored:
                 return f"{len(restored)} files are back in their folders."
             return "The last decision is undone."
@@ -244,9 +246,10 @@ class ReviewSession:
             if photo.id in item.remove
         ]
         leaving = {photo.id for _, photo in marked}
-        staying = {p for item in self.items.values() for p in item.photos if p.id not in leaving}
+        staying = {p.id: p for item in self.items.values() for p in item.photos if p.id not in leaving}
         together = moving_together(
-            [self.root / photo.path for _, photo in marked], [self.root / photo.path for photo in staying]
+            [self.root / photo.path for _, photo in marked],
+            [self.root / photo.path for photo in staying.values()],
         )
         removals, seen = [], set()
         for item, photo in marked:
@@ -317,12 +320,17 @@ class ReviewSession:
         self._history.append(_Step(before, labels, tuple(operations)))
 
     def _set(self, status: str, *items: Item) -> None:
-        lines = []
         for item in items:
             item.status = status
+        self._write(items)
+
+    def _write(self, items: Sequence[Item]) -> None:
+        """Append the items as they are to the decisions, with one write."""
+        lines = []
+        for item in items:
             by_id = {p.id: (p.md5, printable(p.path)) for p in (item.group.keeper, *item.group.members)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
-            lines.append({"group": item.key, "status": status} | marks)
+            lines.append({"group": item.key, "status": item.status} | marks)
         if not lines:
             return
         try:

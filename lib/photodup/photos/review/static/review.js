@@ -24,6 +24,26 @@ document.addEventListener("keydown", (event) => {
 
 find("#keys")?.addEventListener("click", () => find("#help").showModal());
 
+// ---- a long removal says that it is at work, and is not sent twice ---------------------------------------
+
+for (const form of all("form[data-busy]")) form.addEventListener("submit", () => {
+  const button = form.querySelector("button");
+  setTimeout(() => { button.disabled = true; }); // after the form has been sent
+  button.setAttribute("aria-busy", "true");
+  button.textContent = form.dataset.busy;
+});
+
+// ---- a picture that did not come (the network changed, the machine slept) is asked for again --------------
+
+const again = (picture) => {
+  const tries = Number(picture.dataset.tries || 0);
+  if (tries >= 3) return;
+  picture.dataset.tries = String(tries + 1);
+  setTimeout(() => { picture.src = picture.src; }, 300 * 4 ** tries);
+};
+document.addEventListener("error", (event) => { if (event.target instanceof HTMLImageElement) again(event.target); }, true);
+for (const picture of document.images) if (picture.complete && !picture.naturalWidth && picture.src) again(picture);
+
 // ---- comparing -----------------------------------------------------------------------------------------
 
 let compare = null;

@@ -207,6 +207,9 @@ def test_layers_name_the_modules_of_a_part(source):
         "head": {"embedding"},
     }
     assert list(precision.layers(graph, {"sum"})) == ["blocks.0.mlp"]
+    for node, scope in zip(graph.graph.node, ["['', 'net', 'matmul']", "", "['', 'net.head']"], strict=True):
+        node.metadata_props[0].value = scope
+    assert list(precision.layers(graph, {"first", "sum", "embedding"})) == ["matmul", "Add", "head"]
 
 
 def test_flips_count_each_decision():

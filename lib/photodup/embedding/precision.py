@@ -83,13 +83,15 @@ def parts(graph: "onnx.ModelProto") -> dict[str, set[str]]:
 def layers(graph: "onnx.ModelProto", within: Collection[str]) -> dict[str, set[str]]:
     """Name the modules that the nodes `within` came from, in order, with the names of their nodes.
 
-    A batch normalisation that the exporter folded into the convolution before it gives that one its name.
+    A batch normalisation that the exporter folded into the convolution before it gives that one its name. What
+    belongs to no inner module goes by the name of its operation.
     """
     found: dict[str, set[str]] = {}
     for node in graph.graph.node:
         if node.name in within:
-            modules = [m for m in re.findall(r"'([^']*)'", _scopes(node)) if "." in m]
-            name = modules[-1].split(".", 1)[1] if modules else "network"
+            scopes = [scope for scope in re.findall(r"'([^']*)'", _scopes(node)) if scope]
+            modules = [scope.split(".", 1)[1] for scope in scopes if "." in scope]
+            name = (modules or scopes or [node.op_type])[-1]
             found.setdefault(name, set()).add(node.name)
     return found
 

@@ -186,7 +186,11 @@ def _figure(sides: Sequence[compare.Side], rows: Sequence[Mapping[str, Any]]) ->
         if column:
             axis.legend(loc="upper left")
     text = f"Valid points that both runs have ({', '.join(str(len(c)) for c in pairs)}). On the line: equal; in the "
-    charts.caption(figure, text + "band: inside the noise floor; above the line: slower than the first run.")
+    charts.caption(
+        figure,
+        text + "band: inside the noise floor; above the line: slower than the first run.",
+        width=58 * len(pairs),
+    )
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     plt.close(figure)

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from photodup.photos.dense import _rescaled, align
 from photodup.photos.transforms import REFERENCE, TRANSFORMS, named
-from photodup.photos.verify import Thresholds, Verification, _matches, features, verify
+from photodup.photos.verify import FEW_FEATURES, Thresholds, Verification, _matches, features, verify
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 
@@ -29,8 +32,7 @@ def test_an_edit_is_still_a_copy(photos, known, name):
     (edit,) = named([name])
     found = {photo: verify(known[photo], features(edit(image))) for photo, image in photos.items()}
     missed = [photo for photo, verdict in found.items() if not verdict.is_copy()]
-    # A caption on the plain sky of one picture is allowed to hide it; two misses are not.
-    assert len(missed) <= (name == "border with text 5%"), {photo: found[photo] for photo in missed}
+    assert not missed, {photo: found[photo] for photo in missed}
     assert all(verdict.mirrored == (name == "mirror") for verdict in found.values() if verdict.is_copy())
 
 
@@ -52,6 +54,28 @@ def test_a_second_shot_from_another_place_is_not_a_copy():
     verdict = verify(features(Image.open(left)), features(Image.open(right)))
     assert verdict.inliers > 50, "the scene is the same, and is found to be"
     assert not verdict.is_copy()
+
+
+def test_someone_who_walked_through_the_picture_is_no_caption(photos, known):
+    """The planted burst: a fixed camera, and in one place something else, as large as a person."""
+    pixels = np.asarray(photos["coffee"]).copy()
+    other = np.asarray(photos["chelsea"])
+    pixels[100:340, 60:200] = other[20:260, 120:260]
+    verdict = verify(known["coffee"], features(Image.fromarray(pixels)))
+    assert verdict.inliers > 100 and not verdict.is_copy(), verdict
+    assert verdict.spot < 0.02, "nothing of it is writing"
+
+
+@pytest.mark.parametrize("colour", ["yellow", "black"])
+def test_a_caption_of_several_lines_is_one_of_the_edits(photos, known, colour):
+    from PIL import ImageDraw
+
+    written = photos["coffee"].copy()
+    draw = ImageDraw.Draw(written)
+    for line in range(3):
+        draw.text((30, 30 + 60 * line), "greetings from the sea", fill=colour, font_size=36)
+    verdict = verify(known["coffee"], features(written))
+    assert verdict.is_copy() and verdict.spot > 0.02, verdict
 
 
 def test_things_that_moved_in_several_places_are_not_a_copy(photos, known):
@@ -105,3 +129,113 @@ def test_every_transform_gives_an_rgb_picture(photos):
     for edit in TRANSFORMS:
         assert edit(photos["coffee"]).mode == "RGB", edit.name
     assert [edit.name for edit in named(REFERENCE)] == list(REFERENCE)
+
+
+# ---- pictures without features -------------------------------------------------------------------------
+
+
+def drawing(seed: int, size=(640, 420)) -> Image.Image:
+    """A few large ovals of plain colours on a gradient: edges, and hardly a corner."""
+    from PIL import ImageDraw, ImageFilter
+
+    rng = np.random.default_rng(seed)
+    across = np.linspace(60, 190, size[0])[None, :, None] + np.linspace(-30, 30, size[1])[:, None, None]
+    image = Image.fromarray((across + np.zeros(3)).clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    for _ in range(4):
+        x, y = rng.uniform(-0.1, 0.7, 2) * size
+        across, down = rng.uniform(150, 400), rng.uniform(120, 300)
+        draw.ellipse((x, y, x + across, y + down), fill=tuple(int(v) for v in rng.integers(30, 220, 3)))
+    return image.filter(ImageFilter.GaussianBlur(2.5))
+
+
+@pytest.fixture(scope="module")
+def drawings():
+    return [drawing(seed) for seed in range(4)]
+
+
+def test_the_drawings_are_what_they_are_meant_to_be(drawings):
+    assert all(len(features(image).points) < FEW_FEATURES for image in drawings)
+
+
+@pytest.mark.parametrize("name", ["resize 0.5x", "jpeg q 30", "crop 70%", "rotate 5°", "mirror", "blur 0.5%"])
+def test_an_edit_without_features_is_still_a_copy(drawings, name):
+    (edit,) = named([name])
+    found = [verify(features(image), features(edit(image))) for image in drawings]
+    assert all(verdict.is_copy() for verdict in found), found
+    assert all(verdict.by_grey for verdict in found), "or the test is about features"
+
+
+def test_different_drawings_are_not_copies(drawings):
+    known = [features(image) for image in drawings]
+    for i, first in enumerate(known):
+        assert not any(verify(first, second).is_copy() for second in known[i + 1 :])
+
+
+def test_a_drawing_in_which_something_moved_is_not_a_copy():
+    """The same-scene negative: before one background, one shape stands elsewhere."""
+    from PIL import ImageDraw, ImageFilter
+
+    def scene(x: int) -> Image.Image:
+        image = drawing(1)
+        ImageDraw.Draw(image).ellipse((x, 120, x + 150, 330), fill=(230, 225, 215))
+        return image.filter(ImageFilter.GaussianBlur(1))
+
+    assert verify(features(scene(100)), features(scene(100))).is_copy(), "or the test says nothing"
+    verdict = verify(features(scene(100)), features(scene(220)))
+    assert not verdict.is_copy(), verdict
+
+
+def test_two_plain_gradients_are_not_copies():
+    down = Image.linear_gradient("L").resize((600, 400)).convert("RGB")
+    for other in (ImageOps.mirror(down), down.rotate(4), down.point(lambda v: v // 2 + 60), down):
+        assert not verify(features(down), features(other)).is_copy(), "there is nothing to agree on"
+
+
+def test_the_map_is_found_where_it_was_made(drawings):
+    """Alignment by greys, against a map that is known: a turn of 4° and a scale of 0.9."""
+    import cv2
+
+    target = features(drawings[0]).grey
+    known = cv2.getRotationMatrix2D((240, 150), 4, 0.9)
+    source = cv2.warpAffine(target, cv2.invertAffineTransform(known), target.shape[::-1], borderMode=1)
+    corners = np.array([[150, 100], [330, 100], [150, 220], [330, 220]])
+    errors = [
+        np.abs(corners @ (found - known)[:, :2].T + (found - known)[:, 2]).max()
+        for found in align(target, source)
+    ]
+    assert errors and min(errors) < 1.5
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.3, 3), st.floats(0.3, 3), st.floats(-50, 50), st.floats(-50, 50))
+def test_rescaling_a_map_keeps_what_lies_on_what(source, target, x, y):
+    transform = np.array([[0.9, 0.1, x], [-0.1, 0.9, y]])
+    there = transform[:, :2] @ (10.0, 20.0) + transform[:, 2]
+    again = _rescaled(transform, source, target)
+    point = (np.array([10.0, 20.0]) + 0.5) * source - 0.5
+    assert np.allclose(again[:, :2] @ point + again[:, 2], (there + 0.5) * target - 0.5)
+
+
+def test_each_bar_for_greys_can_refuse():
+    good = Verification(
+        overlap=1, correlation=0.99, agreement=1, by_grey=True, patches=60, detail=0.95, stretch=1.02
+    )
+    assert good.is_copy()
+    for worse in (
+        {"patches": 12},
+        {"detail": 0.3},
+        {"correlation": 0.7},
+        {"stretch": 1.5},
+        {"spot": 0.6},
+        {"overlap": 0.1},
+    ):
+        assert not Verification(**(vars(good) | worse)).is_copy(), worse
+
+
+def test_a_verdict_does_not_depend_on_which_comes_first(photos, known, drawings):
+    pairs = [(known["coffee"], features(edit(photos["coffee"]))) for edit in named(REFERENCE)]
+    pairs += [(features(drawings[0]), features(edit(drawings[0]))) for edit in named(REFERENCE)[:5]]
+    pairs += [(known["coffee"], known["rocket"]), (features(drawings[0]), features(drawings[1]))]
+    for first, second in pairs:
+        assert verify(first, second).is_copy() == verify(second, first).is_copy()

@@ -302,11 +302,14 @@ def evaluate(
         str | None, typer.Option(help="MODEL_PRETRAINED; default the stand-in encoder")
     ] = None,
     all_edits: Annotated[bool, typer.Option("--all", help="every graded edit, not only the ten")] = False,
+    library: Annotated[
+        Path | None, typer.Option(help="a reviewed library: its decisions join the curve")
+    ] = None,
 ) -> None:
     """Measure how well copies are found: edits of known photographs, and their curves."""
     from photodup.photos.evaluate import evaluate_and_print
 
-    evaluate_and_print(directory, weights=weights, all_edits=all_edits)
+    evaluate_and_print(directory, weights=weights, all_edits=all_edits, library=library)
 
 
 trash = typer.Typer(

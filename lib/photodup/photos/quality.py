@@ -17,7 +17,14 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.copies import MAX_HASH_DISTANCE, N_NEIGHBOURS, mirrored_hash
+from photodup.photos.copies import (
+    MAX_HASH_DISTANCE,
+    N_NEIGHBOURS,
+    OTHER_MODEL,
+    THRESHOLDS,
+    ModelThresholds,
+    mirrored_hash,
+)
 from photodup.photos.grouping import group_by_cosine
 from photodup.photos.hashing import hamming, perceptual_hash
 from photodup.photos.transforms import REFERENCE, Transform, named
@@ -26,6 +33,12 @@ from photodup.photos.verify import Features, features, verify
 # Longer side of the originals that are edited, pixels: edits of 40-megapixel files would only take longer.
 WORK_SIZE = 1024
 MIN_PRECISION = 0.9
+
+# What cosines are chosen by. Of the copies so many may go unasked by the embedding (the hash asks too); of
+# the pairs of one scene so many are shown, more in a burst; of the pairs of different things at most so many.
+MISSED_COPIES = 0.01
+SHOWN_SAME_SCENE, SHOWN_BURST = 0.75, 0.9
+SHOWN_STRANGERS, BURST_STRANGERS = 0.001, 0.01
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,11 @@ class Chaining:
 
 @dataclass(frozen=True)
 class Quality:
-    """The measurement: one curve for each detector, and what was measured."""
+    """The measurement: one curve for each detector, and what was measured.
+
+    `cosines` are those the measured pairs ask for (`choose_cosines`), None without an embedding;
+    `n_labelled` counts the owner's pairs among them.
+    """
 
     n_photos: int
     n_same_scene: int
@@ -91,6 +108,8 @@ class Quality:
     model: str | None
     curves: tuple[Curve, ...]
     chaining: tuple[Chaining, ...] = field(default=())
+    cosines: ModelThresholds | None = None
+    n_labelled: int = 0
 
     def rows(self) -> list[dict]:
         """Return one record for each detector, for a table."""
@@ -162,6 +181,7 @@ def evaluate(
     embed: Callable[[Sequence[Image.Image]], np.ndarray] | None = None,
     model: str | None = None,
     cosines: Sequence[float] = (0.8, 0.85, 0.9, 0.95),
+    labelled: Sequence[tuple[float, bool]] = (),
     progress: Callable[[Iterable, int], Iterable] = lambda queries, total: queries,
 ) -> Quality:
     """Measure MD5, perceptual hash, embedding and the two-tier rule on edits of these photographs.
@@ -170,12 +190,15 @@ def evaluate(
         originals: two or more different photographs.
         transforms: default the ten of `REFERENCE`.
         embed: pictures to float32[n, d] unit vectors; without it only what needs no weights is measured.
-        model: what `embed` is, for the record.
+        model: name of what `embed` is; its cosine for candidates applies as it ships.
         cosines: thresholds at which chaining is measured.
+        labelled: the owner's verdicts as (cosine, same picture): they join the curve of the embedding and
+            the choice of cosines.
         progress: wraps the queries and their number, as tqdm does.
     """
     transforms = list(transforms or named(REFERENCE))
     base = [_shrunk(original.image) for original in originals]
+    candidate = THRESHOLDS.get(model or "", OTHER_MODEL).candidate
     known = _Described.of(base, embed)
     queries = [(i, edit) for edit in transforms for i in range(len(base))]
     columns: dict[str, list] = {name: [] for name in ("md5", "phash", "cosine", "by_hash", "by_both")}
@@ -189,7 +212,7 @@ def evaluate(
         by_hash = _nearest(-np.minimum(bits, flipped), N_NEIGHBOURS) & (
             np.minimum(bits, flipped) <= MAX_HASH_DISTANCE
         )
-        by_both = by_hash | (_nearest(cosine, N_NEIGHBOURS) if embed else False)
+        by_both = by_hash | (_nearest(cosine, N_NEIGHBOURS) & (cosine >= candidate) if embed else False)
         evidence = {j: verify(known.features[j], query.features[0]) for j in np.flatnonzero(by_both)}
         verified = np.array([evidence[j].score() if j in evidence else 0.0 for j in range(len(base))])
         columns["md5"].append([float(query.md5[0] == other) for other in known.md5])
@@ -209,17 +232,56 @@ def evaluate(
         curve("hash, then verified", scores["by_hash"], truth, labels, scores["by_hash"] >= accept),
     ]
     chaining: tuple[Chaining, ...] = ()
+    chosen = None
+    scenes = [original.scene for original in originals]
     if embed:
-        curves.insert(2, curve("embedding", scores["cosine"], truth, labels))
+        said = np.array([cosine for cosine, _ in labelled]), np.array([same for _, same in labelled], bool)
+        all_cosines, all_truth = np.append(scores["cosine"], said[0]), np.append(truth, said[1])
+        all_labels = labels + ["the owner's"] * len(labelled)
+        curves.insert(2, curve("embedding", all_cosines, all_truth, all_labels))
+        one_scene = np.array([[scenes[i] == scene for scene in scenes] for i, _ in queries]).ravel()
+        chosen = choose_cosines(
+            all_cosines[all_truth],
+            scores["cosine"][one_scene & ~truth],
+            np.append(scores["cosine"][~one_scene], said[0][~said[1]]),
+        )
         both = scores["by_both"]
         curves.append(curve("embedding or hash, then verified", both, truth, labels, both >= accept))
         everything = np.concatenate([known.vectors, np.array(vectors)])
         sources = list(range(len(base))) + [i for i, _ in queries]
         chaining = tuple(measure_chaining(everything, sources, cosine) for cosine in cosines)
-    scenes = [original.scene for original in originals]
     same = sum(a == b for k, a in enumerate(scenes) for b in scenes[:k])
     names = tuple(edit.name for edit in transforms)
-    return Quality(len(base), same, names, model, tuple(curves), chaining)
+    return Quality(len(base), same, names, model, tuple(curves), chaining, chosen, len(labelled))
+
+
+def choose_cosines(copies: np.ndarray, same_scene: np.ndarray, strangers: np.ndarray) -> ModelThresholds:
+    """Choose a model's cosines from those of labelled pairs.
+
+    Candidates are all but `MISSED_COPIES` of the copies. Similar is what `SHOWN_SAME_SCENE` of the pairs of
+    one scene reach and no more than `SHOWN_STRANGERS` of the pairs of different things; in a burst
+    `SHOWN_BURST` and `BURST_STRANGERS`. Without pairs of one scene the strangers alone decide. Rounded to
+    0.01, to the careful side.
+
+    Raises:
+        PhotodupError: no copies or no strangers.
+    """
+    if not len(copies) or not len(strangers):
+        raise PhotodupError("Cosines are chosen from pairs of copies and of different things: give both.")
+
+    def at_least(shown: float, stray: float) -> float:
+        limit = float(np.quantile(strangers, 1 - stray))
+        if len(same_scene):
+            limit = max(limit, float(np.quantile(same_scene, 1 - shown)))
+        return float(np.clip(np.ceil(limit * 100) / 100, 0.01, 1))
+
+    candidate = np.floor(float(np.quantile(copies, MISSED_COPIES)) * 100) / 100
+    similar, burst = at_least(SHOWN_SAME_SCENE, SHOWN_STRANGERS), at_least(SHOWN_BURST, BURST_STRANGERS)
+    source = (
+        f"measured on {len(copies):,} pairs of copies, {len(same_scene):,} of one scene and "
+        f"{len(strangers):,} of different things"
+    )
+    return ModelThresholds(float(np.clip(candidate, 0.01, 1)), similar, burst, source)
 
 
 def measure_chaining(vectors: np.ndarray, sources: Sequence[int], threshold: float) -> Chaining:
@@ -342,6 +404,12 @@ def report(quality: Quality) -> str:
     for label in quality.transforms:
         values = "  ".join(f"{entry.name} {entry.recall_by_transform[label]:.2f}" for entry in quality.curves)
         lines.append(f"  {label:22}{values}")
+    if chosen := quality.cosines:
+        labelled = f", {quality.n_labelled} of them the owner's" if quality.n_labelled else ""
+        lines.append(
+            f"cosines to use: verify from {chosen.candidate:.2f}, similar from {chosen.similar:.2f}, "
+            f"in a burst from {chosen.burst:.2f} ({chosen.measured}{labelled})"
+        )
     for chain in quality.chaining:
         lines.append(
             f"cosine {chain.threshold:.2f}: largest star {chain.largest_star}, component {chain.largest_component}; "

@@ -164,6 +164,8 @@ def verify(first: Features, second: Features) -> Verification:
 
 
 def _compare_greys(first: Features, second: Features, *, mirrored: bool) -> Verification:
+    import cv2
+
     found = [Verification(mirrored=mirrored)]
     for transform in dense.align(first.grey, second.grey):
         scales = np.linalg.svd(transform[:, :2], compute_uv=False)
@@ -172,13 +174,16 @@ def _compare_greys(first: Features, second: Features, *, mirrored: bool) -> Veri
         overlap, correlation, *_ = _overlay(first.grey, second.grey, transform)
         warped, covered = _laid_over(first.grey, second.grey, transform)
         a, b = dense.detail(first.grey, covered), dense.detail(warped, covered)
-        patches = _patch_correlations(a, b, covered, texture=FAINTLY_TEXTURED)
+        # Near the edge a blur sees one side only, and a plain gradient gets structure it does not have.
+        margin = np.ones((2 * PATCH + 1, 2 * PATCH + 1), np.uint8)
+        inside = cv2.erode(covered.astype(np.uint8), margin, borderValue=0) > 0
+        patches = _patch_correlations(a, b, inside, texture=FAINTLY_TEXTURED)
         spot, agreement = _differences(patches, first.grey, warped, covered)
         found.append(
             Verification(
                 overlap=overlap, correlation=correlation, spot=spot, agreement=agreement, mirrored=mirrored,
                 by_grey=True, patches=int(np.isfinite(patches).sum()),
-                detail=_correlation(a[covered], b[covered]), stretch=float(scales[0] / scales[1]),
+                detail=_correlation(a[inside], b[inside]), stretch=float(scales[0] / scales[1]),
             )
         )  # fmt: skip
         if found[-1].is_copy():
@@ -339,6 +344,8 @@ def _patch_correlations(
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    if not len(a):
+        return 0.0
     a, b = a - a.mean(), b - b.mean()
     norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum()) / norm if norm > 1e-6 else 0.0

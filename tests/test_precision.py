@@ -220,3 +220,12 @@ def test_flips_count_each_decision():
     assert flips(vectors, vectors, {"copy": 0.98}) == {"flipped_copy": 0}
     # 0-1 (10 degrees) ends, 1-2 (30 degrees) begins; at 0.5 (60 degrees) all pairs stay together.
     assert flips(vectors, moved, {"copy": 0.98, "scene": 0.5}) == {"flipped_copy": 2, "flipped_scene": 0}
+
+
+def test_the_range_of_one_node(source, images):
+    path, w = source
+    values = images @ w["a"]
+
+    assert precision.value_range(precision.load_graph(path), "first", images) == pytest.approx(
+        (values.min(), values.max()), rel=1e-5
+    )

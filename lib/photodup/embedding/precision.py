@@ -262,6 +262,20 @@ def embed(graph: "onnx.ModelProto | Path", images: np.ndarray, *, batch: int = 8
     return np.concatenate([session.run(["embedding"], {"image": some})[0] for some in split])
 
 
+def value_range(graph: "onnx.ModelProto", node: str, images: np.ndarray) -> tuple[float, float]:
+    """Return the smallest and largest value that the node named `node` gives for `images`."""
+    import onnx
+    import onnxruntime
+
+    watched = onnx.ModelProto()
+    watched.CopyFrom(graph)
+    name = next(n.output[0] for n in graph.graph.node if n.name == node)
+    watched.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
+    values = session.run([name], {"image": images})[0]
+    return float(values.min()), float(values.max())
+
+
 def _copy(message: Any) -> Any:
     """Copy a message out of the list that is about to be cleared."""
     copy = type(message)()

@@ -1,6 +1,7 @@
 """The review over real HTTP: decide, remove, undo, restart; nothing is mocked."""
 
 import os
+import re
 from pathlib import Path
 
 import httpx
@@ -229,6 +230,32 @@ def test_a_decision_over_http(server, library):
         assert (library / "Shared" / "small coffee.jpg").exists()
         assert client.post(f"group/{item.key}", data={"action": "explode"}).status_code == 409
         assert client.post(f"group/{item.key}", data={"action": "accept", "keep": "x"}).status_code == 409
+
+
+def test_a_removed_group_asks_for_no_picture_that_is_gone(server):
+    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+        assert "Removing every copy suggested below" in client.get("").text
+        server.session.accept_all()
+        server.session.apply()
+        text = client.get("").text
+        assert "Every suggested copy is decided" in text and "in the trash" in text
+        assert "<button disabled>Mark all" in text
+        shown = re.findall(r"photo/(\d+)/small\.jpg", text)
+        assert len(shown) == 3 and {client.get(f"photo/{i}/small.jpg").status_code for i in shown} == {200}
+        key = next(iter(server.session.items))
+        assert "This group is done" in client.get(f"group/{key}").text
+
+
+def test_undoing_one_decision_leads_back_to_its_group(server):
+    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+        for key in list(server.session.items)[:2]:
+            client.post(f"group/{key}", data={"action": "skip"})
+        answer = client.post("undo")
+        assert answer.status_code == 303 and answer.headers["location"].endswith(f"/group/{key}")
+        server.session.accept_all()
+        assert "Undone" in client.post("undo").text, "several groups have no one page to go to"
 
 
 def test_pictures_are_scaled_and_cached(server, library):

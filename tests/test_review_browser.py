@@ -150,6 +150,53 @@ def test_keys_of_the_comparison(server, page):
     page.wait_for_selector(".card")
 
 
+def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
+    keys = list(server.session.items)
+    page.goto(f"{server.url}group/{keys[0]}")
+    page.keyboard.press("s")
+    page.wait_for_selector(".where strong:text-is('2')")
+    page.keyboard.press("u")
+    page.wait_for_selector(".where strong:text-is('1')")
+    assert page.url.endswith(f"/group/{keys[0]}") and server.session.items[keys[0]].status == "todo"
+    seen = []
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        name, width, height = page.evaluate(
+            "(() => { const e = document.activeElement, box = e.getBoundingClientRect(); return "
+            "[e.getAttribute('aria-label') || e.innerText || e.labels?.[0]?.innerText || '', box.width, box.height]; })()"
+        )
+        seen.append(name.split("\n")[0].strip())
+        if name:
+            assert width > 8 and height > 8, f"{name!r} has the focus and cannot be seen"
+    order = [
+        "Skip to the photos",
+        "Settings",
+        "Suggested keeper",
+        "All groups",
+        "Flicker",
+        "Skip s",
+        "Not a duplicate",
+    ]
+    places = [next(i for i, name in enumerate(seen) if name.startswith(start)) for start in order]
+    assert places == sorted(places), "header, photos, comparison, decision"
+
+
+def test_settings_by_keyboard(server, page):
+    page.goto(server.url + "settings")
+    page.get_by_label("folder in the first").fill("1")
+    page.get_by_label("Folders by priority").fill("Shared")
+    page.get_by_label("resolution most pixels").fill("2")
+    page.get_by_role("button", name="Use these rules").press("Enter")
+    page.wait_for_load_state()
+    until(page, "document.querySelector('.rules input')?.name === 'folder'")
+    assert server.session.settings.folders == ("Shared",)
+    assert any(str(i.group.keeper.path).startswith("Shared/") for i in server.session.items.values())
+    page.get_by_label("local-onnx").check()
+    page.get_by_role("button", name="Use this backend").click()
+    until(page, "document.querySelector('[value=local-onnx]')?.checked")
+    assert server.session.settings.backend == "local-onnx"
+
+
 def test_it_works_without_scripts(server, browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -157,6 +157,9 @@ def create_app(
             number=number,
             n_pages=n_pages,
             next_key=session.next_todo(),
+            bytes_left=session.bytes_left,
+            bytes_removed=session.bytes_removed,
+            n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
             outcome=session.last,
         )
 
@@ -166,6 +169,11 @@ def create_app(
         members = item.members
         if not members:
             return go(f"/#{key}")
+        if item.status == DONE:
+            said = (
+                f"{len(item.remove)} photos of this group were removed. Undo, or the trash, brings them back."
+            )
+            return page("message.html", title="This group is done", message=said)
         chosen, why = next(((p, e) for p, e in members if p.id == photo), members[0])
         before, after = session.neighbours(key)
         rows = facts.compare(session.root, item.group.keeper, chosen)
@@ -203,6 +211,8 @@ def create_app(
     @app.post(base + "/undo")
     async def undo() -> Response:
         message = await run_in_threadpool(session.undo)
+        if session.undone:
+            return go(f"/group/{session.undone}")
         return page("message.html", title="Undone", message=message)
 
     @app.post(base + "/accept-all")

@@ -36,6 +36,11 @@ class Item:
         return [self.group.keeper, *(photo for photo, _ in self.members)]
 
     @property
+    def still_there(self) -> list[Photo]:
+        """Return the photos whose files have not been removed."""
+        return [p for p in self.photos if self.status != DONE or p.id not in self.remove]
+
+    @property
     def members(self) -> list[tuple[Photo, Evidence]]:
         """Return the members that still belong, with their evidence."""
         pairs = zip(self.group.members, self.group.evidence, strict=True)
@@ -99,6 +104,7 @@ class ReviewSession:
         self._decisions = Journal(self.data / "review" / "decisions.jsonl")
         self._history: list[_Step] = []
         self.last: Outcome | None = None
+        self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh()
 
     def open(self) -> Catalogue:
@@ -140,6 +146,17 @@ class ReviewSession:
             for item in self.items.values()
             if tier in (None, item.group.tier) and (status is None or item.status == status)
         ]
+
+    @property
+    def bytes_left(self) -> int:
+        """What the suggestions that are not decided yet would free."""
+        return sum(item.group.bytes_to_free for item in self.select("copies", TODO))
+
+    @property
+    def bytes_removed(self) -> int:
+        """Size of the photos that were removed from groups still listed."""
+        done = self.select(status=DONE)
+        return sum(photo.size_bytes for item in done for photo in item.photos if photo.id in item.remove)
 
     def item(self, key: str) -> Item:
         """Return one item.
@@ -226,6 +243,7 @@ class ReviewSession:
                     item.status, item.remove, item.apart = status, remove, apart
                     back.append(item)
             self._write(back)
+            self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
                 return f"{len(restored)} files are back in their folders."
             return "The last decision is undone."

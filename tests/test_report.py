@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 
 import nbformat
@@ -289,6 +290,35 @@ def test_every_numbered_notebook_marks_its_opening_and_something_to_show():
         marked = [c for c in cells if c.metadata.get("slideshow", {}).get("slide_type", "skip") != "skip"]
         assert marked[:1] == cells[:1], f"{path.name}: the opening cell begins the slide"
         assert len(marked) > 1, f"{path.name}: no figure or text is marked to be shown"
+
+
+def missing_places(prose):
+    """Return what tables of places name that is not there: files, commands, targets of make."""
+    from typer.main import get_command
+
+    from photodup.cli import app
+
+    commands, targets = get_command(app).commands, (ROOT / "Makefile").read_text()
+    found = []
+    for row in (line for line in prose.splitlines() if line.startswith("|")):
+        for name in re.findall(r"`([^`]+)`", row.rstrip("|").rpartition("|")[2]):
+            first, _, rest = name.partition(" ")
+            if first == "photodup":
+                found += [] if rest.split()[0] in commands else [name]
+            elif first == "make":
+                found += [] if re.search(rf"^{rest}:", targets, re.MULTILINE) else [name]
+            elif "/" in name or "." in name:
+                found += [] if (ROOT / name).exists() else [name]
+    return found
+
+
+def test_the_places_of_the_published_study_are_there():
+    cells = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+    assert missing_places(prose) == []
+    planted = "| there | `lib/photodup/nowhere.py`, `photodup frobnicate X`, `make nothing`, `docker/` |"
+    assert missing_places(planted) == ["lib/photodup/nowhere.py", "photodup frobnicate X", "make nothing"]
 
 
 # In a real browser

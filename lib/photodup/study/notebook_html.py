@@ -71,7 +71,7 @@ def _cell(cell: Any) -> Cell | None:
     if cell.cell_type == "markdown":
         from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
-        return Cell("markdown", markdown2html_mistune(cell.source))
+        return Cell("markdown", _scrolling(markdown2html_mistune(cell.source)))
     if cell.cell_type != "code" or not cell.source.strip():
         return None
     from pygments import highlight
@@ -96,6 +96,13 @@ def _embed_images(page: str, folder: Path) -> str:
     return re.sub(r'src="(images/[\w./-]+)"', data_uri, page)
 
 
+def _scrolling(page: str) -> str:
+    """Let a wide table scroll by itself: on a phone it would widen the whole page."""
+    return re.sub(
+        r"<table.*?</table>", lambda m: f'<div class="scroll">{m.group(0)}</div>', page, flags=re.DOTALL
+    )
+
+
 def _output(output: Any) -> str:
     if output.output_type == "stream":
         return f"<pre>{html.escape(_ANSI.sub('', output.text))}</pre>" if output.name == "stdout" else ""
@@ -109,5 +116,5 @@ def _output(output: Any) -> str:
     if "text/markdown" in data:
         from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
-        return markdown2html_mistune(data["text/markdown"])
+        return _scrolling(markdown2html_mistune(data["text/markdown"]))
     return f"<pre>{html.escape(data.get('text/plain', ''))}</pre>"

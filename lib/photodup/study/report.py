@@ -154,6 +154,20 @@ def printed_answer(executed: Path) -> str:
     return ""
 
 
+def finding_rows(run: str) -> Iterator[dict[str, Any]]:
+    """Yield what became of the claims of the published executive summary in `run`, in the order it makes them.
+
+    Rows of `verdicts.json`, with `finding` added: the number of the finding, or a dash for its tables.
+    """
+    rows = _read_json(project_root() / "results" / run / "verdicts.json", [])
+    found = [
+        row | {"finding": _first(r"finding (\d+)", row["source"]) or "–"}
+        for row in rows
+        if row["source"].startswith("executive-summary")
+    ]
+    yield from sorted(found, key=lambda row: (row["finding"] == "–", row["finding"]))
+
+
 def _commit(directory: Path) -> str:
     """The commit of the run's records, where they agree on one."""
     commits = {_read_json(path, {}).get("git_commit") for path in (directory / "records").glob("*.json")}

@@ -177,6 +177,7 @@ def create_app(
         chosen, why = next(((p, e) for p, e in members if p.id == photo), members[0])
         before, after = session.neighbours(key)
         rows = facts.compare(session.root, item.group.keeper, chosen)
+        following = session.next_todo(key)
         return page(
             "group.html",
             item=item,
@@ -186,6 +187,7 @@ def create_app(
             rows=rows,
             before=before,
             after=after,
+            ahead=session.item(following).photos[:2] if following and following != key else [],
             place=list(session.items).index(key) + 1,
         )
 

@@ -120,6 +120,11 @@ if (stage) {
     }
   }
 
+  // The next group's pictures are made and fetched while this one is looked at: 40 megapixels take a second.
+  addEventListener("load", () => {
+    for (const source of stage.dataset.ahead.split(" ").filter(Boolean)) new Image().src = source;
+  });
+
   // Flicker: both in one place, one after the other, so the eye sees what changes.
   let timer = null;
   const flicker = () => {

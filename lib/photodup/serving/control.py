@@ -20,7 +20,7 @@ def temporary_config(
     """Serve `model` with a changed configuration for the length of a `with` block.
 
     Triton loads the changed model beside the old one and swaps them, so nobody's request fails. Afterwards
-    the configuration in the repository is loaded again.
+    the configuration that it had before is loaded again.
 
     Args:
         grpc_url: `host:port` of a Triton started with `--model-control-mode=explicit`.
@@ -37,6 +37,7 @@ def temporary_config(
     with InferenceServerClient(grpc_url) as client:
         try:
             config = client.get_model_config(model).config
+            before = json_format.MessageToJson(config, preserving_proto_field_name=True)
             change(config)
             text = json_format.MessageToJson(config, preserving_proto_field_name=True)
             client.load_model(model, config=text)
@@ -45,7 +46,9 @@ def temporary_config(
         try:
             yield config
         finally:
-            client.load_model(model)
+            # Loading without a configuration changes nothing while the files are as they were: the model
+            # would keep the temporary one.
+            client.load_model(model, config=before)
 
 
 def answers_during(

@@ -47,7 +47,10 @@ def render_notebook(notebook: Path, run: str) -> str:
     from pygments.formatters import HtmlFormatter
 
     cells = render_cells(nbformat.read(notebook, as_version=4).cells)
-    styles = HtmlFormatter(style="friendly").get_style_defs(".highlight")
+    light, dark = (
+        HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("friendly", "github-dark")
+    )
+    styles = f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} .highlight {{ background:none }} }}"
     return (
         environment()
         .get_template("notebook.html")

@@ -1,5 +1,6 @@
 """The review over real HTTP: decide, remove, undo, restart; nothing is mocked."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -135,12 +136,52 @@ def test_a_damaged_catalogue_is_one_sentence_and_costs_no_decision(session, libr
     session.set_apart(item.key, item.members[0][0].id, "not_duplicate")
     for file in (library / ".photodup").glob("catalogue.sqlite*"):
         file.write_bytes(b"damaged" * 1000)
-    with pytest.raises(PhotodupError, match="damaged"):
+    with pytest.raises(PhotodupError, match=r"damaged.*photodup scan"):
         ReviewSession(library)
-    for file in (library / ".photodup").glob("catalogue.sqlite*"):
-        file.unlink()
-    scan(library, progress=False)
+    report = scan(library, progress=False)
+    assert report.set_aside.read_bytes().startswith(b"damaged") and "begun anew" in str(report)
     assert len(ReviewSession(library).items) == 2, "the label outlived the catalogue"
+    assert scan(library, progress=False).set_aside is None
+
+
+def test_damage_deep_inside_a_catalogue_is_found_by_the_next_scan(session, library):
+    """Page by page: a header that is whole says nothing about the rest."""
+    session.skip(next(iter(session.items)))
+    path = library / ".photodup" / "catalogue.sqlite"
+    with Catalogue(library) as catalogue:
+        catalogue.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = path.read_bytes()
+    n_found = 0
+    for page in range(1, len(whole) // 4096):
+        path.write_bytes(whole[: page * 4096] + b"\xff" * 4096 + whole[(page + 1) * 4096 :])
+        for leftover in ("-wal", "-shm"):
+            path.with_name(path.name + leftover).unlink(missing_ok=True)
+        report = scan(library, progress=False)
+        n_found += report.set_aside is not None
+        with Catalogue(library) as catalogue:
+            assert len(catalogue.photos()) == 7
+            catalogue.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert n_found == len(whole) // 4096 - 1
+    assert [item.status for item in ReviewSession(library).items.values()].count(SKIPPED) == 1
+
+
+@pytest.mark.parametrize("action", ["skip", "accept", "accept_all", "undo"])
+def test_a_decision_that_cannot_be_written_is_not_taken(session, monkeypatch, action):
+    key = next(iter(session.items))
+    session.skip(key)
+    before = [(item.status, item.remove) for item in session.items.values()]
+
+    def full(descriptor, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    arguments = {"skip": [list(session.items)[1]], "accept": [key, [session.items[key].photos[0].id]]}
+    with pytest.raises(PhotodupError, match="free some space"):
+        getattr(session, action)(*arguments.get(action, []))
+    monkeypatch.undo()
+    assert [(item.status, item.remove) for item in session.items.values()] == before
+    session.undo()
+    assert {item.status for item in session.items.values()} == {TODO}
 
 
 def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):

@@ -71,11 +71,25 @@ def test_a_token_is_long_and_new_each_time(server):
         {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "cross-site"},
     ],
 )
-@pytest.mark.parametrize("path", ["remove", "accept-all", "undo", "restore"])
+@pytest.mark.parametrize(
+    "path", ["remove", "accept-all", "undo", "restore", "settings/backend", "settings/keep"]
+)
 def test_forms_of_other_sites_are_refused(server, headers, path):
     given = {name: value.format(port=server.port) for name, value in headers.items()}
     assert request(server, "POST", path, headers=given)[0] == 403
     assert not any(item.status != "todo" for item in server.session.items.values())
+    assert not (server.session.data / "settings.json").exists()
+
+
+def test_what_the_owner_typed_is_escaped_too(tmp_path):
+    from photodup.photos.settings import Settings
+
+    with ReviewServer(make_library(tmp_path / "library")) as server:
+        hostile = 'http://127.0.0.1:9/"><script>alert(1)</script>'
+        server.session.change(Settings("pytorch-http-jpeg", hostile, folders=("</textarea><b>x",)))
+        text = httpx.get(server.url + "settings", timeout=30).text
+        assert "<script>alert" not in text and "</textarea><b>" not in text
+        assert "&lt;script&gt;alert(1)" in text and "&lt;/textarea&gt;" in text
 
 
 def test_pages_forbid_scripts_frames_and_sniffing(server):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.catalogue import Catalogue
+from photodup.photos.catalogue import open_sound
 from photodup.photos.library import ScanReport, update
 from photodup.photos.walking import Entry, Listing, Problem
 
@@ -53,7 +53,8 @@ def scan_apple_photos(
         listing.entries.append(Entry(path, status.st_size, status.st_mtime_ns))
         names[path] = (photo.uuid, photo.original_filename)
     listing.entries.sort(key=lambda entry: entry.path)
-    with Catalogue(root, Path(catalogue).expanduser(), create=True) as opened:
+    opened, aside = open_sound(root, Path(catalogue).expanduser())
+    with opened:
         report = update(opened, listing, workers=workers, progress=progress, max_pixels=imaging.MAX_PIXELS)
         with opened.transaction() as connection:
             connection.executemany(
@@ -61,4 +62,5 @@ def scan_apple_photos(
                 "SELECT id, ?, ? FROM file WHERE path = ?",
                 [(uuid, name, path) for path, (uuid, name) in names.items()],
             )
+    report.set_aside = aside
     return report

@@ -6,6 +6,7 @@ two equal files share them. An embedding also names its model, and vectors of tw
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,6 +110,37 @@ class Model:
     n_embeddings: int
 
 
+def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue", Path | None]:
+    """Open a catalogue for a scan, made if needed; a damaged one is set aside and begun anew.
+
+    What a person decided is not in it (`feedback.jsonl`, `review/`, `settings.json`, the trash's journal), so
+    only facts and embeddings have to be made again.
+
+    Returns:
+        The catalogue, and where the damaged file lies now; None if there was none.
+    """
+    try:
+        opened = Catalogue(root, path, create=True)
+        try:
+            opened.check()
+        except BaseException:
+            opened.close()
+            raise
+        return opened, None
+    except CatalogueDamagedError:
+        file = Path(path) if path else Path(root).resolve() / ".photodup" / "catalogue.sqlite"
+        aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+        try:
+            os.rename(file, aside)
+            for suffix in ("-wal", "-shm"):  # left behind, they would be applied to the new file
+                file.with_name(file.name + suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise CatalogueError(
+                f"{printable(file)} is damaged and cannot be set aside ({error.strerror}): move it away."
+            ) from None
+        return Catalogue(root, path, create=True), aside
+
+
 def printable(path: Path | bytes) -> str:
     """Return a path for a report: bytes that are not UTF-8 become U+FFFD instead of breaking print()."""
     return os.fsencode(path).decode("utf-8", "replace")
@@ -190,6 +222,16 @@ class Catalogue:
         """Close the database; safe to call twice."""
         self.connection.close()
 
+    def check(self) -> None:
+        """Read the whole file and compare what belongs together; a few seconds per gigabyte.
+
+        Raises:
+            CatalogueDamagedError: something does not.
+        """
+        ((found,),) = self._query("PRAGMA quick_check(1)")
+        if found != "ok":
+            raise self._explain(sqlite3.DatabaseError(f"malformed: {found.splitlines()[-1]}"))
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Write all or nothing. SQLite's errors become one sentence."""
@@ -219,7 +261,8 @@ class Catalogue:
             )
         if "not a database" in text or "malformed" in text:
             return CatalogueDamagedError(
-                f"{where} is damaged ({text}): move it away and scan again; your photographs are not touched."
+                f"{where} is damaged ({text}): run `photodup scan` again, which sets it aside and reads the "
+                "photographs anew; they, your decisions and settings are not touched."
             )
         if "readonly" in text or "unable to open" in text:
             return CatalogueError(f"Cannot write {where} ({text}): give another place with --catalogue FILE.")

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.catalogue import Catalogue, CatalogueError, Model, Photo, printable
+from photodup.photos.catalogue import Catalogue, CatalogueError, Model, Photo, open_sound, printable
 from photodup.photos.embed import EmbedReport, embed_library
 from photodup.photos.hashing import PhotoFacts, read_facts
 from photodup.photos.walking import Entry, Listing, Problem, read_bytes, walk
@@ -52,9 +52,16 @@ class ScanReport:
     bytes_read: int = 0
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
+    set_aside: Path | None = None  # a damaged catalogue that was begun anew
 
     def __str__(self) -> str:
-        return (
+        begun = (
+            f"The catalogue was damaged and is begun anew; the old one is {printable(self.set_aside)}. "
+            "Your decisions are kept, embeddings have to be made again.\n"
+            if self.set_aside
+            else ""
+        )
+        return begun + (
             f"{self.n_found} photographs found, {self.n_read} read "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
             f"{self.n_missing} no longer there, {len(self.problems)} not readable"
@@ -82,8 +89,12 @@ def scan(
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
     """
     root = _existing(folder)
-    with Catalogue(root, catalogue, create=True) as opened:
-        return update(opened, walk(root), workers=workers, progress=progress, max_pixels=max_pixels)
+    listing = walk(root)
+    opened, aside = open_sound(root, catalogue)
+    with opened:
+        report = update(opened, listing, workers=workers, progress=progress, max_pixels=max_pixels)
+    report.set_aside = aside
+    return report
 
 
 def _existing(folder: Path | str) -> Path:

@@ -237,12 +237,15 @@ class ReviewSession:
             step = self._history.pop()
             restored = self._restore(step.operations) if step.operations else []
             self.feedback.undo(*step.labels)
-            back = []
-            for key, status, remove, apart in step.before:
-                if item := self.items.get(key):
-                    item.status, item.remove, item.apart = status, remove, apart
-                    back.append(item)
-            self._write(back)
+            now = self._states([self.items[key] for key, *_ in step.before if key in self.items])
+            back = self._take(step.before)
+            try:
+                self._write(back)
+            except PhotodupError:
+                if not step.operations:  # files that are back stay back
+                    self._take(now)
+                    self._history.append(step)
+                raise
             self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
                 return f"{len(restored)} files are back in their folders."
@@ -292,11 +295,18 @@ class ReviewSession:
                 if len(gone) == len(item.remove):
                     done.append(item)
             self._remember(marked, tuple(self.feedback.add_all(learnt)), operations)
-            self._set(DONE, *done)
+            unsaid = []
+            for item in done:
+                item.status = DONE
+            try:
+                self._write(done)
+            except PhotodupError as error:  # the files did move, and the trash's journal says so
+                unsaid = [str(error)]
             moved = {file.home for operation in operations for file in operation.files}
             self._mark_files(moved, "missing")
             size = sum(operation.bytes for operation in operations)
-            self.last = Outcome(len(operations), size, tuple(sentence for _, sentence in refused))
+            sentences = [sentence for _, sentence in refused]
+            self.last = Outcome(len(operations), size, (*sentences, *unsaid))
             return self.last
 
     def restore(self, ids: Sequence[str]) -> list[Path]:
@@ -334,13 +344,29 @@ class ReviewSession:
             )
 
     def _remember(self, items: Sequence[Item], labels: tuple = (), operations: Sequence = ()) -> None:
-        before = tuple((item.key, item.status, item.remove, item.apart) for item in items)
-        self._history.append(_Step(before, labels, tuple(operations)))
+        self._history.append(_Step(self._states(items), labels, tuple(operations)))
+
+    def _states(self, items: Sequence[Item]) -> tuple:
+        return tuple((item.key, item.status, item.remove, item.apart) for item in items)
+
+    def _take(self, states: Sequence[tuple]) -> list[Item]:
+        """Put items back into earlier states; those that are no longer there are left out."""
+        back = []
+        for key, *state in states:
+            if item := self.items.get(key):
+                item.status, item.remove, item.apart = state
+                back.append(item)
+        return back
 
     def _set(self, status: str, *items: Item) -> None:
+        """Set and write a status after `_remember`; where it cannot be written, everything is as before."""
         for item in items:
             item.status = status
-        self._write(items)
+        try:
+            self._write(items)
+        except PhotodupError:
+            self._take(self._history.pop().before)
+            raise
 
     def _write(self, items: Sequence[Item]) -> None:
         """Append the items as they are to the decisions, with one write."""

@@ -321,6 +321,52 @@ def test_the_places_of_the_published_study_are_there():
     assert missing_places(planted) == ["lib/photodup/nowhere.py", "photodup frobnicate X", "make nothing"]
 
 
+MEASURED = re.compile(
+    r"(?<![\w.])\d[\d.,]*\s?(?:ms|µs|s|images/s|img/s|MB/s|Mbit/s|[KMG]B|GiB|%|×|x|TFLOP/s)(?![\w/])|\$\s?\d"
+)
+
+
+def typed_numbers(text):
+    """Return the rows of tables that hold a number with a unit and are not between markers of a generated part."""
+    text = re.sub(r"<!-- ([\w-]+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
+    return [line for line in text.splitlines() if line.lstrip().startswith("|") and MEASURED.search(line)]
+
+
+def test_no_table_in_the_documents_holds_a_number_that_nobody_generates():
+    """Prose tables of the notebooks too: their numbers are printed by cells, from records."""
+    documents = {
+        path: path.read_text(encoding="utf-8")
+        for folder in (".", "docker", "k8s", "results/published", "model_repository")
+        for path in sorted((ROOT / folder).glob("*.md"))
+    }
+    for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        documents[path] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+    assert len(documents) > 10
+    assert {path.name: rows for path, text in documents.items() if (rows := typed_numbers(text))} == {}
+
+
+@pytest.mark.parametrize("number", ["12 ms", "1.8×", "45 %", "$0.33", "1,058x", "20.0 images/s", "12.5 MB/s"])
+def test_a_number_typed_into_a_table_is_seen(number):
+    row = f"| backend | {number} |"
+
+    assert typed_numbers(f"text {number}\n\n{row}") == [row]
+    assert typed_numbers(f"<!-- results:begin -->\n{row}\n<!-- results:end -->") == []
+    assert typed_numbers("| Step 5A | port 8002, 4 RTX 4080, batch 32 |") == []
+
+
+def test_a_readme_that_lost_its_markers_is_said(tmp_path):
+    from photodup.study.readme import write_blocks
+
+    copy = tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    copy.write_text(text.replace("<!-- results:end -->", ""), encoding="utf-8")
+
+    with pytest.raises(PhotodupError, match="no place for its part 'results'"):
+        write_blocks(copy)
+
+
 # In a real browser
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from photodup.bench.record import load_points
+from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.report import notebook_rows
 from photodup.study.run import REFERENCE, describe_machine, describe_weights, read_environment
@@ -63,11 +64,19 @@ def results_table(points: pd.DataFrame) -> Iterator[str]:
 
 
 def write_blocks(readme: Path | None = None) -> Path:
-    """Replace the generated parts of README.md and return its path."""
+    """Replace the generated parts of README.md and return its path.
+
+    Raises:
+        PhotodupError: the markers of a part are gone, and with them the part.
+    """
     readme = readme or project_root() / "README.md"
     text = readme.read_text(encoding="utf-8")
     for name, content in generated_blocks().items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        if begin not in text or end not in text:
+            raise PhotodupError(
+                f"{readme.name} has no place for its part {name!r}: put {begin} and {end} into it."
+            )
         body = f"{begin}\n{content}\n{end}" if content else f"{begin}\n{end}"
         text = re.sub(
             f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, body=body: body, text, flags=re.DOTALL

@@ -20,7 +20,8 @@ from photodup.photos.catalogue import Catalogue, Model, Photo
 from photodup.photos.feedback import Feedback
 from photodup.photos.grouping import choose_model, exact_copies
 from photodup.photos.keep import Choice, KeepRules, sharpness
-from photodup.photos.neighbours import NeighbourIndex, Pairs, stars
+from photodup.photos.neighbours import Pairs, stars
+from photodup.photos.pair_store import stored_pairs
 from photodup.photos.verify import SIZE, Features, Thresholds, Verification, features, verify
 
 
@@ -170,7 +171,7 @@ def find_tiers(
     limits = thresholds or (THRESHOLDS.get(model.name, OTHER_MODEL) if model else None)
     apart = feedback.apart()
 
-    near, search, recall = _embedding_pairs(vectors, has_vector, limits)
+    near, search, recall = _embedding_pairs(folder, model, list(row), vectors, has_vector, limits)
     candidates = set(near) | hash_candidates([photo.phash for photo in photos])
     candidates = {
         (i, j)
@@ -353,14 +354,19 @@ def _vectors(catalogue: Catalogue, model: Model | None, row: dict[str, int]) -> 
 
 
 def _embedding_pairs(
-    vectors: np.ndarray, has: np.ndarray, limits: ModelThresholds | None
+    folder: Path,
+    model: Model | None,
+    md5s: Sequence[str],
+    vectors: np.ndarray,
+    has: np.ndarray,
+    limits: ModelThresholds | None,
 ) -> tuple[dict[tuple[int, int], float], str, float]:
     """Return the pairs worth looking at: each row's nearest neighbours above the candidate threshold."""
     rows = np.flatnonzero(has)
-    if limits is None or len(rows) < 2:
+    if model is None or limits is None or len(rows) < 2:
         return {}, "by hash only", 1.0
-    index = NeighbourIndex(vectors.shape[1], min(limits.candidate, limits.burst, limits.similar))
-    pairs = index.add(vectors[rows])
+    lowest = min(limits.candidate, limits.burst, limits.similar)
+    pairs = stored_pairs(folder, model.digest, [md5s[i] for i in rows], vectors[rows], lowest)
     near: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
     for i, j, cosine in zip(
         pairs.first.tolist(), pairs.second.tolist(), pairs.similarity.tolist(), strict=True

@@ -1,5 +1,6 @@
 """The pages made from records: runs side by side, and the deck. Each law has its planted fault."""
 
+import base64
 import json
 import math
 import re
@@ -241,6 +242,18 @@ def deck(project):
     }
     (project / "results" / "a" / "verdicts.json").write_text(json.dumps([verdict]))
     return project
+
+
+def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
+    figures = deck / "results" / "a" / "figures"
+    figures.mkdir()
+    for name in ("06_stages", "02_parity"):
+        (figures / f"{name}.png").write_bytes(base64.b64decode(PIXEL))
+
+    page = write_reports(["a"]).read_text()
+
+    assert page.count(PIXEL) == 2, "each figure once"
+    assert page.index(PIXEL) < page.index("The questions") < page.index("1 contradicted") < page.rindex(PIXEL)
 
 
 def slides_of(page):

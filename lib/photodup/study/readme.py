@@ -11,10 +11,9 @@ import pandas as pd
 from photodup.bench.record import load_points
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.study.report import notebook_rows
+from photodup.study.report import DECISION, notebook_rows
 from photodup.study.run import REFERENCE, describe_machine, describe_weights, read_environment
 
-FIGURE = "06_stages"
 BACKENDS = {
     "pytorch-http-jpeg": "PyTorch behind FastAPI, JPEG",
     "triton-onnx-http-fp32": "ONNX Runtime behind Triton, HTTP",
@@ -40,7 +39,7 @@ def generated_blocks() -> dict[str, str]:
 
 def figure_block() -> str:
     """Return the README's one figure, or nothing while the reference run has not drawn it."""
-    path = f"results/{REFERENCE}/figures/{FIGURE}.png"
+    path = f"results/{REFERENCE}/figures/{DECISION}.png"
     if not (project_root() / path).is_file():
         return ""
     return f"![Where the time of one request goes, by backend]({path})"

@@ -17,6 +17,8 @@ from photodup.study.execute import notebooks
 from photodup.study.notebook_html import environment, render_notebook
 from photodup.study.run import REFERENCE, describe_machine, describe_weights, read_environment
 
+DECISION = "06_stages"  # the figure that says most about which backend to choose; README shows it as well
+
 
 def write_reports(
     runs: Sequence[str], *, compare: bool = False, slides: bool = False, output: Path | None = None
@@ -60,6 +62,7 @@ def write_report(run: str) -> Path:
             page.parent.mkdir(exist_ok=True)
             page.write_text(render_notebook(executed, run), encoding="utf-8")
     verdicts, n_not_measured = run_verdicts(directory)
+    figures = list(_figures(directory))
     page = (
         environment()
         .get_template("report.html")
@@ -69,7 +72,9 @@ def write_report(run: str) -> Path:
             notebooks=list(notebook_rows(run)),
             verdicts=verdicts,
             n_not_measured=n_not_measured,
-            figures=list(_figures(directory)),
+            decision=next((f for f in figures if f["stem"] == DECISION), None),
+            figures=[f for f in figures if f["stem"] != DECISION],
+            tally=tally(verdicts),
             commit=_commit(directory),
             environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
         )
@@ -154,6 +159,12 @@ def printed_answer(executed: Path) -> str:
     return ""
 
 
+def tally(verdicts: Sequence[dict[str, Any]]) -> str:
+    """Return how many rows have each verdict, in words."""
+    words = sorted({row["verdict"] for row in verdicts})
+    return ", ".join(f"{sum(row['verdict'] == word for row in verdicts)} {word}" for word in words)
+
+
 def finding_rows(run: str) -> Iterator[dict[str, Any]]:
     """Yield what became of the claims of the published executive summary in `run`, in the order it makes them.
 
@@ -177,7 +188,11 @@ def _commit(directory: Path) -> str:
 def _figures(directory: Path) -> Iterator[dict[str, str]]:
     # Contact sheets of photographs weigh megabytes and stay on their notebook's page.
     for path in sorted(p for p in (directory / "figures").glob("*.png") if not p.name.startswith("01_")):
-        yield {"name": path.stem.replace("_", " "), "data": base64.b64encode(path.read_bytes()).decode()}
+        yield {
+            "stem": path.stem,
+            "name": path.stem.replace("_", " "),
+            "data": base64.b64encode(path.read_bytes()).decode(),
+        }
 
 
 def _first(pattern: str, text: str) -> str:

@@ -18,7 +18,14 @@ import nbformat
 from photodup.errors import PhotodupError
 from photodup.study.execute import notebooks
 from photodup.study.notebook_html import Cell, environment, render_cells
-from photodup.study.report import executed_notebook, notebook_rows, run_directory, run_facts, run_verdicts
+from photodup.study.report import (
+    executed_notebook,
+    notebook_rows,
+    run_directory,
+    run_facts,
+    run_verdicts,
+    tally,
+)
 
 ROWS = 9  # verdicts that fit one slide at 1280 × 720
 TYPES = ("slide", "subslide", "fragment")
@@ -56,10 +63,7 @@ def write_slides(run: str, output: Path | None = None) -> Path:
             **run_facts(directory),
             slides=slides,
             verdict_pages=[verdicts[i : i + ROWS] for i in range(0, len(verdicts), ROWS)],
-            tally={
-                v: sum(row["verdict"] == v for row in verdicts)
-                for v in sorted({r["verdict"] for r in verdicts})
-            },
+            tally=tally(verdicts),
             n_not_measured=n_not_measured,
         )
     )

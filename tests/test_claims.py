@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from photodup.study import claims, predicates, published
 from photodup.study.claims import Claim, judge
 from photodup.study.claims_list import CLAIMS
+from photodup.study.claims_notes import NOTES
 from photodup.study.predicates import CONTRADICTED, INCONCLUSIVE, NOT_MEASURED, REPRODUCED, ratio
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
@@ -49,10 +50,12 @@ REMOTE = (
 
 def test_the_list_is_complete_and_rests_on_rows_that_exist():
     rows = published.load_measurements()
-    assert len(CLAIMS) >= 30 and len(BY_ID) == len(CLAIMS)
+    assert len(CLAIMS) >= 30 and len(BY_ID) == len(CLAIMS) and set(NOTES) == set(BY_ID)
     for claim in CLAIMS:
         assert set(claim.rows) <= set(rows.index), claim.id
         assert claim.statement.endswith(".") and claim.rival.endswith(".") and claim.source
+        assert claim.but.endswith(".") and len(claim.but) > 60 and claim.but != claim.rival, claim.id
+        assert claim.needs, claim.id
         if claim.published:
             assert published.evaluate(claim.published, rows)[0] > 0
 
@@ -162,7 +165,15 @@ def test_the_peak_must_be_where_it_is_claimed():
     def curve(*throughputs):
         levels = zip((8, 16, 32, 64), throughputs, strict=True)
         return [
-            point("triton-onnx-http-fp32", throughput_images_per_s=t, concurrency=c, scenario="closed_loop")
+            point(
+                "triton-emulated-4080-http-uint8",
+                throughput_images_per_s=t,
+                concurrency=c,
+                scenario="closed_loop",
+                devices=4,
+                arrangement="instances",
+                batching=False,
+            )
             for c, t in levels
         ]
 
@@ -190,8 +201,10 @@ def test_shares_and_bounds():
     assert verdict("network-dominates", row)["verdict"] == REPRODUCED
     assert verdict("network-dominates", row | {"server_request_ms_mean": 90.0})["verdict"] == CONTRADICTED
     assert verdict("network-dominates", row | {"link": "loopback"})["verdict"] == NOT_MEASURED
-    assert verdict("onnx-parity", point("triton-onnx-grpc-fp32", cosine_min=0.99999))["verdict"] == REPRODUCED
-    assert verdict("onnx-parity", point("triton-onnx-grpc-fp32", cosine_min=0.98))["verdict"] == CONTRADICTED
+    for difference, expected in ((6e-7, REPRODUCED), (0.002, CONTRADICTED)):
+        for backend in ("triton-onnx-grpc-fp32", "local-onnx"):
+            row = point(backend, difference_max=difference, scenario="parity")
+            assert verdict("onnx-parity", row)["verdict"] == expected
 
 
 def test_an_empty_run_is_not_measured_and_keeps_its_name():
@@ -250,6 +263,8 @@ def test_a_verdict_never_contradicts_its_mirror(centre, width, floor, bounds):
     [
         ("25ms-210mbit-cubic-iw10", 25.0, True),
         ("0.5ms-10000mbit-cubic-iw10", 0.5, False),
+        ("us-east", 25.0, True),
+        ("datacentre", 0.5, False),
         ("loopback", 0.0, False),
         (None, 0.0, False),
     ],
@@ -339,7 +354,131 @@ def test_protocols_are_compared_on_the_same_engine_and_channel():
         rate("emulated-rtx4080", "grpc", 900.0, channel="shared"),
         rate("emulated-a100", "grpc", 390.0, channel="per-worker"),
     ]
-    found = verdict("http-scales-better-emulated", *rows)
+    found = verdict("http-scales-better", *rows)
     assert found["verdict"] == REPRODUCED and found["effect"] == pytest.approx(4.0)
-    assert verdict("http-scales-better", *rows)["verdict"] == NOT_MEASURED
-    assert verdict("shared-channel-contends-emulated", *rows)["effect"] == pytest.approx(3.9)
+    assert [place["where"] for place in found["breakdown"]] == ["loopback, emulated-a100"]
+    assert verdict("shared-channel-contends", *rows)["effect"] == pytest.approx(3.9)
+
+
+SAME = ("triton-onnx-http-fp32", "triton-onnx-grpc-fp32")
+
+
+def places(*ratios):
+    """gRPC ÷ HTTP on one link each."""
+    return [
+        point(backend, latency_ms_p50=ms, link=f"{5 * (i + 1)}ms-210mbit")
+        for i, r in enumerate(ratios)
+        for backend, ms in zip(SAME, (100.0, 100.0 * r), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ((1.5, 1.6), REPRODUCED),
+        ((0.5, 0.6), CONTRADICTED),
+        ((1.5, 1.0), REPRODUCED),  # half of the places decide, none objects
+        ((1.5, 1.0, 1.0), INCONCLUSIVE),  # fewer do
+        ((1.5, 1.6, 0.5), INCONCLUSIVE),  # they contradict each other
+        ((1.0,), INCONCLUSIVE),
+    ],
+)
+def test_a_claim_has_one_verdict_and_a_breakdown_of_its_places(ratios, expected):
+    found = verdict("grpc-slower-single", *places(*ratios))
+    assert found["verdict"] == expected
+    assert len(found["breakdown"]) == len(ratios)
+    if len(ratios) > 1:
+        assert found["link"] == f"{len(ratios)} places"
+        assert found["effect_low"] <= found["effect"] <= found["effect_high"]
+    if {REPRODUCED, CONTRADICTED} <= {place["verdict"] for place in found["breakdown"]}:
+        assert "depends on the place" in found["because"]
+
+
+def test_a_place_that_disagrees_with_itself_decides_nothing():
+    warm = [
+        point(row["backend"], latency_ms_p50=ms, connection="warm")
+        for row, ms in zip(REMOTE, (60, 50), strict=True)
+    ]
+    other = [{**row, "link": "rtt50"} for row in REMOTE]
+    alone = verdict("jpeg-beats-tensor-remotely", *other)
+    found = verdict("jpeg-beats-tensor-remotely", *REMOTE, *warm, *other)
+    assert alone["verdict"] == REPRODUCED and found["verdict"] == INCONCLUSIVE
+
+
+def test_what_was_not_measured_is_listed_by_what_it_needs():
+    table = judge(CLAIMS, pd.DataFrame(REMOTE))
+    needed = claims.missing(table)
+    assert {"trt-compute", "gpu-decides-engine"} == set(needed["a CUDA GPU with TensorRT"])
+    assert sum(map(len, needed.values())) == claims.counts(table)["not measured"]
+    assert claims.missing(table[table["verdict"] != NOT_MEASURED]) == {}
+
+
+RECORDS = {
+    "cold-start-pytorch-http-jpeg-0": {"first_answer_s": 4.0},
+    "cold-start-triton-onnx-http-fp32-0": {"first_answer_s": 4.6},
+    "serialization-b32": {
+        "rows": [
+            {"form": "json", "batch": 32, "bytes": 10, "encode_ms": 1800.0},
+            {"form": "binary", "batch": 32, "bytes": 1, "encode_ms": 1.8},
+        ]
+    },
+    "onnx-parity": {"rows": [{"variant": "fp32", "batch": 1, "difference": 6e-7}]},
+    "triton-parity": {"rows": [{"backend": "triton-onnx-http-fp32", "worst": 8e-7, "median": 7e-7}]},
+    "precision-ViT-B/32": {"rows": [{"network": "ViT-B/32", "precision": "fp16", "cosine_min": 0.9999}]},
+    "precision-parts-ViT-B/32-fp16": {
+        "rows": [{"network": "ViT-B/32", "precision": "fp16", "difference": 0.1}]
+    },
+    "onnx-profile": {"batch_ms": {"1": [60.0] * 9, "32": [1200.0, 1210.0, 1190.0]}},
+    "kube-replay": {"pods_ready_max": 4, "hpa_reaction_s": 40.0, "hpa_reaction_s_ci_high": 44.0},
+}
+EXPECTED = {
+    "cold-start": (REPRODUCED, {"first_answer_s": 40.0}, CONTRADICTED),
+    "json-encoding": (REPRODUCED, {"encode_ms": 1.8}, CONTRADICTED),
+    "onnx-parity": (REPRODUCED, {"difference": 0.1, "worst": 0.1}, CONTRADICTED),
+    "fp16-is-safe": (REPRODUCED, {"cosine_min": 0.9}, CONTRADICTED),
+    "cpu-batching-gains": (REPRODUCED, {"32": [1900.0] * 3}, CONTRADICTED),
+    "six-pods": (CONTRADICTED, {"pods_ready_max": 6}, REPRODUCED),
+    "reacts-in-30-seconds": (
+        REPRODUCED,
+        {"hpa_reaction_s": 90.0, "hpa_reaction_s_ci_high": 90.0},
+        CONTRADICTED,
+    ),
+}
+
+
+def record(directory, changed):
+    """Write `RECORDS` as a run, with every field of these names replaced."""
+    from photodup.bench.record import RunStore
+
+    def spoil(value):
+        if isinstance(value, list):
+            return [spoil(entry) for entry in value]
+        if isinstance(value, dict):
+            return {name: changed.get(name, spoil(entry)) for name, entry in value.items()}
+        return value
+
+    with RunStore(directory) as store:
+        for key, result in RECORDS.items():
+            spoilt = spoil(result) if not key.startswith("cold-start-pytorch") else result
+            store.measure_or_load(key, lambda spoilt=spoilt: spoilt, config={})
+
+
+@pytest.mark.parametrize("claim_id", EXPECTED)
+def test_measurements_that_are_no_points_decide_claims_and_other_numbers_turn_them(claim_id, tmp_path):
+    before, changed, after = EXPECTED[claim_id]
+    for name, change, expected in (("run", {}, before), ("spoilt", changed, after)):
+        record(tmp_path / name, change)
+        found = judge([BY_ID[claim_id]], claims.load_evidence(tmp_path / name)).iloc[0]
+        assert found["verdict"] == expected, (name, found["because"])
+
+
+def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
+    from photodup.bench.record import RecordError
+
+    record(tmp_path / "run", {})
+    path = next((tmp_path / "run" / "records").glob("onnx-parity*.json"))
+    content = json.loads(path.read_text())
+    del content["started_at"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match=rf"{path.name}.*started_at"):
+        claims.load_evidence(tmp_path / "run")

@@ -100,6 +100,10 @@ def _run_lines(run: str) -> Iterator[str]:
     for _, row in judged[judged["verdict"] != NOT_MEASURED].iterrows():
         where = f" [{row['link']}]" if row["link"] else ""
         yield f"{row['verdict']:13} {row['claim']}{where}: published {row['published']}, here {row['here']}"
+        for place in row["breakdown"] if len(row["breakdown"]) > 1 else []:
+            yield f"{'':15}{place['where']}: {place['verdict']}, {place['here']}"
+    for needed, ids in claims.missing(judged).items():
+        yield f"not measured, needs {needed}: {', '.join(ids)}"
     tally = ", ".join(f"{n} {word}" for word, n in claims.counts(judged).items())
     yield f"{run}: {tally}; noise floor {floor:.1%}, {source}"
     yield f"written: {claims.write_verdicts(judged, directory).relative_to(project_root())}"

@@ -4,15 +4,21 @@ A claim carries a predicate over points (`photodup.study.predicates`). The claim
 `photodup.study.claims_list`.
 """
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.study.evidence import load_evidence as load_evidence
 from photodup.study.predicates import (
+    CONTRADICTED,
+    INCONCLUSIVE,
     NOT_MEASURED,
     PAIR_KEYS,
+    REPRODUCED,
     VERDICTS,
+    Outcome,
     Predicate,
     is_main,
     matching_pairs,
@@ -34,8 +40,10 @@ class Claim:
         published: arithmetic over row ids that gives the published effect; empty when none is printed.
         predicate: (points, noise floor as |ln ratio|) -> Outcome.
         rival: what else could explain the published observation.
+        but: what else could explain what is seen here: the verdict argued against, once.
+        needs: what a run must have for a verdict: a notebook, or hardware.
         unit: of the effect: "×", "ms", "%" or a word.
-        scope: "link" judges each link of a run on its own, "run" all links together.
+        by: columns whose values are judged one by one (links, engines) before they become one verdict.
     """
 
     id: str
@@ -46,46 +54,27 @@ class Claim:
     published: str = ""
     rival: str = ""
     unit: str = "×"
-    scope: str = "link"
-
-
-def load_evidence(directory: Path) -> "pd.DataFrame":
-    """Return a run's points and, as backend "network-only", the rows of its link ladders (no server behind them)."""
-    import pandas as pd
-
-    from photodup.bench.record import load_points, load_records
-
-    ladder = [
-        {
-            "run": directory.name,
-            "backend": "network-only",
-            "scenario": "single_stream",
-            "batch": 1,
-            "concurrency": 1,
-        }
-        | {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
-        for record in load_records(directory)
-        if record["key"].startswith("ladder") and record["status"] == "ok"
-        for row in record["result"].get("rows", [])
-    ]
-    points = load_points(directory)
-    tables = [table for table in (points, pd.DataFrame(ladder)) if len(table)]
-    return pd.concat(tables, ignore_index=True) if tables else points
+    by: tuple[str, ...] = ("link",)
+    but: str = ""
+    needs: str = ""
 
 
 def judge(
     claims: Iterable[Claim], points: "pd.DataFrame", noise_floor: float = 0.05, *, run: str | None = None
 ) -> "pd.DataFrame":
-    """Judge every claim on every run (and link) among the points.
+    """Judge every claim on every run among the points.
+
+    A claim is judged where its subject allows (each link, each engine) and then as a whole: see `combine`.
 
     Args:
         noise_floor: largest |ln ratio| between a backend and itself; see `photodup.bench.stats.noise_floor`.
         run: name for the rows when there are no points at all.
 
     Returns:
-        One row per claim, run and link: `claim`, `statement`, `source`, `published`, `here`, `verdict`, `effect`,
-        `effect_low`, `effect_high`, `because`, `rival`, `run`, `link`, `noise_floor`. A claim that could not be
-        judged on any link of a run has one row, link "".
+        One row per claim and run: `claim`, `statement`, `source`, `published`, `here`, `verdict`, `effect`,
+        `effect_low`, `effect_high`, `effect_published`, `unit`, `because`, `rival`, `but`, `needs`, `run`,
+        `link` (where, in words), `noise_floor`, and `breakdown`: a list of one dictionary per place with `where`,
+        `verdict`, `here` and `because`.
     """
     import pandas as pd
 
@@ -95,49 +84,113 @@ def judge(
     found = []
     for name in runs:
         mine = points[points["run"] == name] if len(points) and "run" in points else points
-        for claim in claims:
-            found += _judge_one(claim, mine, noise_floor, name, rows)
+        found += [_judge_one(claim, mine, noise_floor, name, rows) for claim in claims]
     return pd.DataFrame(found)
 
 
 def _judge_one(
     claim: Claim, points: "pd.DataFrame", noise_floor: float, run: str, rows: "pd.DataFrame"
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     published = evaluate(claim.published, rows)[0] if claim.published else None
-    outcomes = []
-    if claim.scope == "link" and "link" in points:
-        for link, group in points.groupby(points["link"].fillna(""), sort=True):
-            outcomes.append((str(link), claim.predicate(group, noise_floor)))
-        outcomes = [pair for pair in outcomes if pair[1].verdict != NOT_MEASURED]
-    if not outcomes:
-        outcomes = [("", claim.predicate(points, noise_floor))]
-    return [
-        {
-            "claim": claim.id,
-            "statement": claim.statement,
-            "source": claim.source,
-            "published": _number(published, claim.unit),
-            "here": _number(o.effect, claim.unit, o.low, o.high),
-            "verdict": o.verdict,
-            "effect": o.effect,
-            "effect_low": o.low,
-            "effect_high": o.high,
-            "because": o.because,
-            "rival": claim.rival,
-            "run": run,
-            "link": link,
-            "noise_floor": noise_floor,
-        }
-        for link, o in outcomes
-    ]
+    places = _judge_places(claim, points, noise_floor)
+    whole = combine(places) if places else claim.predicate(points, noise_floor)
+    return {
+        "claim": claim.id,
+        "statement": claim.statement,
+        "source": claim.source,
+        "published": number(published, claim.unit),
+        "here": number(whole.effect, claim.unit, whole.low, whole.high),
+        "verdict": whole.verdict,
+        "effect": whole.effect,
+        "effect_low": whole.low,
+        "effect_high": whole.high,
+        "effect_published": published,
+        "unit": claim.unit,
+        "because": whole.because,
+        "rival": claim.rival,
+        "but": claim.but,
+        "needs": claim.needs,
+        "run": run,
+        "link": next(iter(places)) if len(places) == 1 else f"{len(places)} places" if places else "",
+        "noise_floor": noise_floor,
+        "breakdown": [
+            {
+                "where": where,
+                "verdict": o.verdict,
+                "here": number(o.effect, claim.unit, o.low, o.high),
+                "because": o.because,
+            }
+            for where, o in places.items()
+        ],
+    }
 
 
-def _number(value: float | None, unit: str, low: float | None = None, high: float | None = None) -> str:
-    if value is None:
+def _judge_places(claim: Claim, points: "pd.DataFrame", noise_floor: float) -> dict[str, Outcome]:
+    """Judge each link (and engine) of its own; places without the points for it are left out."""
+    columns = [column for column in claim.by if column in points]
+    if not columns:
+        return {}
+    found = {}
+    for values, group in points.groupby([points[c].map(_word) for c in columns], sort=True):
+        outcome = claim.predicate(group, noise_floor)
+        if outcome.verdict != NOT_MEASURED:
+            found[", ".join(v for v in values if v)] = outcome
+    return found
+
+
+def _word(value: object) -> str:
+    return "" if value is None or value != value else str(value)
+
+
+def combine(places: Mapping[str, Outcome]) -> Outcome:
+    """Make one outcome of several places.
+
+    The places that decide must agree, and be at least half of all; otherwise the claim is inconclusive, and
+    `because` says what it depends on. The effect is the median over the places that carry the verdict, its
+    interval covers them all.
+    """
+    if len(places) == 1:
+        return next(iter(places.values()))
+    by_verdict = {v: [w for w, o in places.items() if o.verdict == v] for v in VERDICTS}
+    yes, no = by_verdict[REPRODUCED], by_verdict[CONTRADICTED]
+    decided = yes or no
+    split = (yes and no) or any(o.split for o in places.values())
+    verdict = INCONCLUSIVE
+    if not split and 2 * len(decided) >= len(places) and decided:
+        verdict = REPRODUCED if yes else CONTRADICTED
+    said = "; ".join(
+        f"{word} on {len(where)}{' (' + ', '.join(where) + ')' if len(where) <= 2 else ''}"
+        for word, where in by_verdict.items()
+        if where
+    )
+    carrying = [places[w] for w in decided] if verdict != INCONCLUSIVE else list(places.values())
+    carrying = [o for o in carrying if o.effect is not None]
+    because = f"of {len(places)} places {said}" + (": it depends on the place" if split else "")
+    if not carrying:
+        return Outcome(verdict, because=because, split=bool(split))
+    return Outcome(
+        verdict,
+        statistics.median(o.effect for o in carrying if o.effect is not None),
+        min(o.effect if o.low is None else o.low for o in carrying),
+        max(o.effect if o.high is None else o.high for o in carrying),
+        because,
+        bool(split),
+    )
+
+
+def number(value: float | None, unit: str, low: float | None = None, high: float | None = None) -> str:
+    """Return a value with its unit and, where it has one, its interval; "–" for none."""
+    if value is None or value != value:
         return "–"
     space = "" if unit in ("×", "%") else " "
-    text = f"{value:.3g}{space}{unit}" if value < 999.5 else f"{value:,.0f}{space}{unit}"
-    return text if low is None or high is None or low == high else f"{text} ({low:.3g} to {high:.3g})"
+    text = f"{_digits(value)}{space}{unit}"
+    return (
+        text if low is None or high is None or low == high else f"{text} ({_digits(low)} to {_digits(high)})"
+    )
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def noise_floor_of(
@@ -154,8 +207,7 @@ def noise_floor_of(
         usable = points[points["valid"].eq(True) & points[metric].notna()]
         again = usable[usable["label"].astype(str).str.fullmatch(r"again|aa")]
         first = usable[usable["label"].map(is_main)]
-        topology = ("channel", "devices", "arrangement", "batching", "compute_ms")
-        keys = ["backend", *(k for k in (*PAIR_KEYS, *topology) if k in usable)]
+        keys = ["backend", *(k for k in (*PAIR_KEYS, "channel") if k in usable)]
         pairs = [(float(a[metric]), float(b[metric])) for a, b in matching_pairs(first, again, keys, metric)]
         if pairs:
             return noise_floor(pairs), f"largest of {len(pairs)} A/A comparisons"
@@ -180,6 +232,14 @@ def unlike(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 f"The runs hold different models, by {field}: {held}. Compare timings, not answers."
             )
     return sentences
+
+
+def missing(verdicts: "pd.DataFrame") -> dict[str, list[str]]:
+    """Return the claims that were not measured, by what a run would need for them."""
+    found: dict[str, list[str]] = {}
+    for _, row in verdicts[verdicts["verdict"] == NOT_MEASURED].iterrows():
+        found.setdefault(row["needs"] or "points that this run lacks", []).append(row["claim"])
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
 
 
 def counts(verdicts: "pd.DataFrame") -> dict[str, int]:

@@ -17,21 +17,30 @@ if TYPE_CHECKING:
 REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
 INCONCLUSIVE, NOT_MEASURED = "inconclusive", "not measured"
 VERDICTS = (REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_MEASURED)
-PAIR_KEYS = ("run", "link", "scenario", "batch", "concurrency", "connection", "span", "offered_per_s")
+TOPOLOGY = ("arrangement", "devices", "batching", "compute_ms")  # of emulated devices
+PAIR_KEYS = (
+    *("run", "link", "scenario", "batch", "concurrency", "connection", "span", "offered_per_s"),
+    *TOPOLOGY,
+)
 LOCAL_LINKS = ("", "loopback", "none")
 REMOTE_RTT_MS = 5.0  # a shorter link is a data centre's
 _RTT = re.compile(r"(\d+(?:\.\d+)?)[ _-]?ms|rtt[ _-]?(\d+(?:\.\d+)?)")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)mbit")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a predicate saw: the effect in the claim's unit with its interval, and why the verdict."""
+    """What a predicate saw: the effect in the claim's unit with its interval, and why the verdict.
+
+    `split`: some comparisons reproduce the claim and others contradict it, so that it depends on something else.
+    """
 
     verdict: str
     effect: float | None = None
     low: float | None = None
     high: float | None = None
     because: str = ""
+    split: bool = False
 
 
 Predicate = Callable[["pd.DataFrame", float], Outcome]
@@ -65,12 +74,30 @@ def is_main(label: object) -> bool:
 
 
 def link_rtt_ms(link: object) -> float:
-    """Return the round-trip time in ms of a link's label (`25ms-210mbit-…`); 0 for loopback, NaN for "
-    "unknown."""
+    """Return the round-trip time in ms of a link: a preset's name (`us-east`) or a label (`25ms-210mbit-…`).
+
+    0 for loopback, NaN for what is neither.
+    """
+    from photodup.bench.link import PRESETS
+
     if link is None or link != link or str(link).lower() in LOCAL_LINKS:
         return 0.0
+    if preset := PRESETS.get(str(link)):
+        return preset.rtt_ms
     match = _RTT.search(str(link).lower())
     return float(match[1] or match[2]) if match else math.nan
+
+
+def link_rate_mbit_s(link: object) -> float:
+    """Return the rate in Mbit/s of a link, from its preset or its label; infinite for loopback, NaN for unknown."""
+    from photodup.bench.link import PRESETS
+
+    if link is None or link != link or str(link).lower() in LOCAL_LINKS:
+        return math.inf
+    if preset := PRESETS.get(str(link)):
+        return preset.rate_mbit_s
+    match = _RATE.search(str(link).lower())
+    return float(match[1]) if match else math.nan
 
 
 def remote(link: object) -> bool:
@@ -215,7 +242,8 @@ def _combine(
     else:
         verdict = INCONCLUSIVE
         because = f"{number} disagree: {min(effects):.3g} to {max(effects):.3g}"
-    return Outcome(verdict, mean, min(s[2] for s in seen), max(s[3] for s in seen), because)
+    split = {REPRODUCED, CONTRADICTED} <= {s[0] for s in seen}
+    return Outcome(verdict, mean, min(s[2] for s in seen), max(s[3] for s in seen), because, split)
 
 
 def _column(points: "pd.DataFrame", metric: str | Sequence[str]) -> str | None:

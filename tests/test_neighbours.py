@@ -99,3 +99,28 @@ def test_the_bench_prints_its_figures(capsys):
     printed = capsys.readouterr().out
     for word in ("rows", "seconds", "peak_memory_gb", "recall", "largest_group", "3000"):
         assert word in printed
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 80), st.integers(0, 10_000), st.floats(0.2, 0.95), st.integers(1, 79))
+def test_in_two_steps_or_in_one_the_pairs_are_the_same(n, seed, threshold, cut):
+    """However a library grew, its pairs are those of its vectors; so are their order and similarities."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 5)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    whole = NeighbourIndex(5, threshold).add(vectors)
+    index = NeighbourIndex(5, threshold)
+    steps = [index.add(part) for part in np.split(vectors, [min(cut, n - 1)])]
+    assert as_set(whole) == as_set(steps[0]) | as_set(steps[1])
+    assert len(whole) == sum(len(step) for step in steps), "no pair is found twice"
+    assert (whole.first < whole.second).all() and (whole.similarity >= threshold - 1e-6).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 60), st.integers(0, 10_000), st.floats(0.2, 0.9))
+def test_a_stricter_threshold_finds_a_subset(n, seed, threshold):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 4)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    loose, strict = (as_set(NeighbourIndex(4, t).add(vectors)) for t in (threshold, threshold + 0.09))
+    assert strict <= loose

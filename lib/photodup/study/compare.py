@@ -183,7 +183,7 @@ def _flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """Return every load point that two runs or more have, in the order of the first run.
+    """Return every load point that two runs or more have, by link, backend and load.
 
     Two points are the same when every condition agrees: the backend, the load, the link and whatever else a
     config holds, except how long was measured. An open-loop rate set as a share of each server's own capacity is
@@ -196,7 +196,7 @@ def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
     names = set().union(*(side.conditions() for side in sides)) | {"connection", "offered_per_s", "link"}
     names -= set(NOT_CONDITIONS)
     tables = [_by_condition(side.points, names) for side in sides]
-    keys = list(dict.fromkeys(itertools.chain.from_iterable(tables)))
+    keys = sorted(set(itertools.chain.from_iterable(tables)), key=_reading_order)
     rows = []
     for key in keys:
         points = [table.get(key) for table in tables]
@@ -210,6 +210,15 @@ def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _reading_order(key: tuple) -> tuple:
+    """Loopback first, then one backend after the other, from the lightest load to the heaviest; repeats beside it."""
+    asked = dict(key)
+    link = str(asked.get("link", ""))
+    numbers = tuple(float(asked.get(name) or 0) for name in ("batch", "concurrency", "offered_per_s"))
+    words = tuple(str(asked.get(name, "")) for name in ("backend", "scenario"))
+    return link != "loopback", link, *words, *numbers, str(asked.get("label", "")), str(key)
 
 
 def only_in(sides: Sequence[Side]) -> dict[str, int]:

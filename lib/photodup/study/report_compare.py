@@ -189,7 +189,7 @@ def _figure(sides: Sequence[compare.Side], rows: Sequence[Mapping[str, Any]]) ->
     charts.caption(
         figure,
         text + "band: inside the noise floor; above the line: slower than the first run.",
-        width=58 * len(pairs),
+        width=84 * len(pairs),
     )
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})

@@ -80,7 +80,7 @@ def measure_point(
         asked = (backend, url, metrics_url, load, stopping, reference, adapter_options)
         return _with_goodput(_through(link, *asked) if link else _measure(*asked), slo_ms)
 
-    columns = {"backend": backend, **load.columns(), "link": link or "loopback"}
+    columns = {"backend": backend, **load.columns(), **adapter_options, "link": link or "loopback"}
     listed = backend in run.endpoints.backends or backend.startswith("local-")
     # A record answers whatever the endpoints of the reading machine list.
     if not listed and run.store.record(key, config=settings) is None:

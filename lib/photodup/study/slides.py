@@ -27,7 +27,7 @@ from photodup.study.report import (
     tally,
 )
 
-ROWS = 9  # verdicts that fit one slide at 1280 × 720
+ROWS = 8  # verdicts that fit one slide at 1280 × 720
 TYPES = ("slide", "subslide", "fragment")
 
 

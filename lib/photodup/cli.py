@@ -231,7 +231,7 @@ def scan(
 def embed(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
     catalogue: CatalogueFile = None,
-    url: Annotated[str | None, typer.Option(help="server; default from the environment, else local")] = None,
+    url: Annotated[str | None, typer.Option(help="server; default from the environment or settings")] = None,
     backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-grpc-fp32")] = None,
     weights: Annotated[
         str | None,

@@ -183,3 +183,18 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
     assert [(r["batch"], r["built"]) for r in each] == [(1, True), (3, True), (1, False), (3, False)]
     assert [(r["batch"], r["built"]) for r in one] == [(1, False), (3, False), (1, False), (3, False)]
     assert all(r["latency_ms"] > 0 and r["memory_mb"] > 10 for r in each + one)
+
+
+def test_what_did_not_run_is_said_once_for_each_reason():
+    from photodup.study.device_table import _not_run
+
+    lines = [
+        {"engine": "a", "precision": "fp32", "batch": 1, "latency_ms_p50": 1.0},
+        {"engine": "a", "precision": "fp32", "batch": 8, "not_run": "out of memory"},
+        {"engine": "b", "precision": "fp16", "not_run": "no such GPU"},
+        {"engine": "b", "precision": "bf16", "not_run": "no such GPU"},
+    ]
+    assert _not_run(lines) == [
+        "not run here: a fp32 from batch 8 on: out of memory.",
+        "not run here: b fp16, bf16: no such GPU.",
+    ]

@@ -11,17 +11,8 @@ from photodup.bench import environment
 from photodup.errors import PhotodupError
 from photodup.study.roofline import achieved_tflops, limit_of, load_devices
 
-_COLUMNS = (
-    "engine",
-    "precision",
-    "batch",
-    "build s",
-    "ms (median)",
-    "images/s",
-    "TFLOP/s",
-    "share of FP32 peak",
-    "memory",
-)
+# Short, so that a terminal of 80 columns holds them.
+_COLUMNS = ("engine", "precision", "batch", "build s", "ms", "images/s", "TFLOP/s", "of peak", "memory")
 
 
 def openvino_python() -> Path | None:
@@ -72,22 +63,34 @@ def print_bench(
             line["tflops"] = achieved_tflops(line["throughput_images_per_s"])
             line["share_of_fp32_peak"] = line["tflops"] / peak
         lines.append(line)
-    table = Table(*_COLUMNS, title=f"{model.name}, {model.pretrained}, on {model.device}")
-    for line in (line for line in lines if "not_run" not in line):
-        table.add_row(*_cells(line))
-    console = Console()
+    timed = [line for line in lines if "not_run" not in line]
+    with_memory = any(line.get("peak_memory_mb") is not None for line in timed)
+    columns = _COLUMNS if with_memory else _COLUMNS[:-1]
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True, justify="left" if column in _COLUMNS[:2] else "right")
+    for line in timed:
+        table.add_row(*_cells(line)[: len(columns)])
+    console = Console(soft_wrap=True)
+    console.print(f"{model.name}, {model.pretrained}, on {model.device}", highlight=False)
     console.print(table)
-    console.print(f"Peak: {peak:.2f} TFLOP/s in FP32 ({source}). {repeats} runs a line, shapes warmed.")
-    for line in (line for line in lines if "not_run" in line):
-        size = f" batch {line['batch']}" if "batch" in line else ""
-        console.print(
-            f"not run here: {line['engine']} {line['precision']}{size}: {line['not_run']}.", markup=False
-        )
+    console.print(f"Peak: {peak:.2f} TFLOP/s in FP32 ({source}). Median of {repeats} runs, shapes warmed.")
+    for sentence in _not_run(lines):
+        console.print(sentence, markup=False, highlight=False)
     if json_file is not None:
         _write(
             json_file, {"environment": facts, "peak_fp32_tflops": peak, "peak_from": source, "lines": lines}
         )
     return lines
+
+
+def _not_run(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Say once for each engine and reason which precisions, and which batch size on, could not run."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in (line for line in lines if "not_run" in line):
+        what = line["precision"] + (f" from batch {line['batch']} on" if "batch" in line else "")
+        found.setdefault((line["engine"], line["not_run"]), []).append(what)
+    return [f"not run here: {e} {', '.join(which)}: {why}." for (e, why), which in found.items()]
 
 
 def _cache_name(facts: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from photodup.errors import PhotodupError
 from photodup.study import compare
 from photodup.study.report import write_reports
 from photodup.study.report_compare import summary, write_comparison
+from photodup.study.sides import environment_rows, open_sides, warnings
 from photodup.study.slides import write_slides
 
 REFERENCE = ROOT / "results" / "reference-cpu"
@@ -61,17 +62,17 @@ def page_of(project):
 
 
 def test_a_run_beside_its_copy_differs_in_nothing(project):
-    sides = compare.open_sides(["a", "b"])
+    sides = open_sides(["a", "b"])
     rows = compare.shared_points(sides)
 
-    assert compare.warnings(sides) == []
+    assert warnings(sides) == []
     assert compare.only_in(sides) == {"a": 0, "b": 0}
     assert len(rows) > 2
     valid = [row for row in rows if row["points"][0]["valid"]]
     assert valid
     assert {row["changes"][1]["latency_ms_p50"]["verdict"] for row in valid} == {"no difference"}
     assert {row["changes"][1]["latency_ms_p50"]["ratio"] for row in valid} == {1.0}
-    assert all(fact["same"] for fact in compare.environment_rows(sides))
+    assert all(fact["same"] for fact in environment_rows(sides))
     assert not any(row["changed"] for row in compare.verdict_rows(sides))
     page = page_of(project)
     assert "Same machine, model and sizes" in page
@@ -86,7 +87,7 @@ def test_a_slower_point_is_a_difference_and_its_ratio_is_that_run_by_the_first(p
 
     changed = next(p for p in point_files(project, "b") if json.loads(p.read_text())["result"]["valid"])
     edit(changed, slow)
-    sides = compare.open_sides(["a", "b"])
+    sides = open_sides(["a", "b"])
     rows = compare.shared_points(sides)
 
     found = [row["changes"][1]["latency_ms_p50"] for row in rows]
@@ -103,7 +104,7 @@ def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(
     shown = {"valid": False, "invalid_because": "planted reason", "latency_ms_p50": 98765.4}
     edit(second, lambda record: record["result"].update(shown))
 
-    sides = compare.open_sides(["a", "b"])
+    sides = open_sides(["a", "b"])
     assert compare.only_in(sides) == {"a": 1, "b": 0}
     page = page_of(project)
     assert "planted reason" in page and "98,765" not in page
@@ -136,7 +137,7 @@ def test_other_sizes_and_other_stopping_rules_are_said(project):
         row = {"notebook": "06_x", "status": "passed", "parameters": {"RUN": name, "N": size}}
         (project / "results" / name / "study.json").write_text(json.dumps([row]))
 
-    (sentence,) = compare.warnings(compare.open_sides(["a", "b"]))
+    (sentence,) = warnings(open_sides(["a", "b"]))
 
     assert "b ran at other sizes than a (parameters of notebooks 06)" in sentence
 
@@ -145,7 +146,7 @@ def test_a_digest_found_only_with_the_embeddings_still_tells_models_apart(projec
     (record,) = (project / "results" / "b" / "records").glob("reference-embeddings-*.json")
     edit(record, lambda content: content["result"].update(digest="f" * 16))
 
-    assert any("by digest" in sentence for sentence in compare.warnings(compare.open_sides(["a", "b"])))
+    assert any("by digest" in sentence for sentence in warnings(open_sides(["a", "b"])))
 
 
 def test_an_open_loop_rate_set_by_share_is_paired_by_share():

@@ -12,6 +12,7 @@ from typing import Any
 from photodup.study import compare
 from photodup.study.notebook_html import environment
 from photodup.study.run import describe_machine, describe_weights
+from photodup.study.sides import Side, environment_rows, open_sides, warnings
 
 LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label")
 SCENARIOS = {
@@ -32,16 +33,16 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
     Raises:
         PhotodupError: an unknown run, or fewer than two.
     """
-    sides = compare.open_sides(names)
+    sides = open_sides(names)
     rows = compare.shared_points(sides)
     verdicts = compare.verdict_rows(sides)
-    facts = compare.environment_rows(sides)
+    facts = environment_rows(sides)
     page = (
         environment()
         .get_template("compare.html")
         .render(
             runs=[_about(side) for side in sides],
-            warnings=compare.warnings(sides),
+            warnings=warnings(sides),
             facts=facts,
             n_same=sum(row["same"] for row in facts),
             rows=[_row(row) for row in rows],
@@ -57,7 +58,7 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
     return output
 
 
-def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[compare.Side]) -> list[str]:
+def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[str]:
     """Return one sentence per further run: of how many shared points its latency was higher, lower or neither."""
     found = []
     for index, side in enumerate(sides[1:], start=1):
@@ -74,7 +75,7 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[compare.Side]) ->
     return found
 
 
-def _about(side: compare.Side) -> dict[str, str]:
+def _about(side: Side) -> dict[str, str]:
     floor, source = side.noise_floor
     model = side.environment.get("model", {})
     return {
@@ -152,7 +153,7 @@ def _ratio(found: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _figure(sides: Sequence[compare.Side], rows: Sequence[Mapping[str, Any]]) -> str:
+def _figure(sides: Sequence[Side], rows: Sequence[Mapping[str, Any]]) -> str:
     """Draw p50 of every shared valid point, first run across, the others up; return a PNG as base64 or ""."""
     import matplotlib
 

@@ -13,8 +13,9 @@ from review_library import make_library, photo, save
 from photodup.errors import PhotodupError
 from photodup.photos.apple_album import ALBUM
 from photodup.photos.library import Catalogue, scan
+from photodup.photos.review.items import DONE
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import DONE, ReviewSession
+from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash import Removal, Trash, TrashError
 
 

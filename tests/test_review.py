@@ -12,9 +12,10 @@ from review_library import HOSTILE, make_library
 from photodup.errors import PhotodupError
 from photodup.photos.feedback import Feedback
 from photodup.photos.library import Catalogue, scan
+from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import exif
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSession
+from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash import TRASH_FOLDER, Trash
 
 

@@ -19,7 +19,8 @@ from photodup.photos.backends import known_backends, probe
 from photodup.photos.catalogue import Photo, printable
 from photodup.photos.keep import DEFAULT_RULES
 from photodup.photos.review import facts, pictures
-from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, ReviewSession
+from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO
+from photodup.photos.review.session import ReviewSession
 from photodup.photos.settings import AUTO, Settings, inside
 
 PAGE_SIZE = 24

@@ -9,56 +9,14 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 from photodup.photos.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.catalogue import Catalogue, Photo, printable
-from photodup.photos.copies import Evidence, TierGroup, Tiers
+from photodup.photos.copies import TierGroup, Tiers
 from photodup.photos.feedback import Feedback
 from photodup.photos.group_commands import tiers_by_settings
 from photodup.photos.journal import Journal
+from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
 from photodup.photos.settings import Settings, load_settings, save_settings
 from photodup.photos.sidecars import moving_together
 from photodup.photos.trash import Operation, Removal, Trash
-
-TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
-
-
-@dataclass
-class Item:
-    """One group under review. `apart` are members that were told not to belong; `remove` file ids."""
-
-    key: str
-    group: TierGroup
-    status: str = TODO
-    remove: frozenset[int] = frozenset()
-    apart: frozenset[int] = frozenset()
-
-    @property
-    def photos(self) -> list[Photo]:
-        """Return the keeper and the members that still belong."""
-        return [self.group.keeper, *(photo for photo, _ in self.members)]
-
-    @property
-    def still_there(self) -> list[Photo]:
-        """Return the photos whose files have not been removed."""
-        return [p for p in self.photos if self.status != DONE or p.id not in self.remove]
-
-    @property
-    def members(self) -> list[tuple[Photo, Evidence]]:
-        """Return the members that still belong, with their evidence."""
-        pairs = zip(self.group.members, self.group.evidence, strict=True)
-        return [(photo, why) for photo, why in pairs if photo.id not in self.apart]
-
-    @property
-    def suggested(self) -> frozenset[int]:
-        """Return what to remove unless told otherwise: all copies but the keeper; of similar ones nothing."""
-        return frozenset(p.id for p, _ in self.members) if self.group.tier == "copies" else frozenset()
-
-    def is_removed(self, photo: Photo) -> bool:
-        """Return whether the photo would go: as marked, or as suggested while nothing is."""
-        return photo.id in (self.suggested if self.status == TODO else self.remove)
-
-    @property
-    def marked_bytes(self) -> int:
-        """Size of what is marked."""
-        return sum(p.size_bytes for p in self.photos if p.id in self.remove) if self.status == MARKED else 0
 
 
 @dataclass(frozen=True)
@@ -68,15 +26,6 @@ class _Step:
     before: tuple[tuple[str, str, frozenset[int], frozenset[int]], ...]
     labels: tuple[int, ...] = ()
     operations: tuple[Operation, ...] = field(default=())
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a removal did: photos and bytes moved, and one sentence for each photo left alone."""
-
-    n_removed: int
-    bytes: int
-    refused: tuple[str, ...]
 
 
 class ReviewSession:

@@ -46,6 +46,8 @@ study: install tools
 reference: install
 	$(BIN)/photodup study run --run reference-cpu --sizes full
 	$(BIN)/photodup study render
+	$(BIN)/photodup report reference-cpu
+	$(BIN)/photodup study readme
 
 render: install
 	$(BIN)/photodup study render

@@ -134,3 +134,39 @@ def test_a_better_rank_is_never_slower_beyond_the_noise(values, limit):
     fitting = table[table["fits"] == "yes"]
     assert fitting["latency_ms"].is_monotonic_increasing
     assert len(table) == len(values) and table["rank"].is_monotonic_increasing
+
+
+def test_a_link_of_another_rate_says_nothing_about_this_uplink():
+    points = pd.DataFrame(
+        [
+            point("pytorch-http-jpeg", 65.0, 48.0, link="us-east"),
+            point("triton-onnx-http-jpeg", 90.0, 40.0, link="home-uplink"),
+        ]
+    )
+    for rate, expected in (
+        (210, "pytorch-http-jpeg"),
+        (20, "triton-onnx-http-jpeg"),
+        (None, "pytorch-http-jpeg"),
+    ):
+        assert list(rank(Workload(1, rtt_ms=25, uplink_mbit_s=rate), points)["backend"]) == [expected]
+    other = Workload(1, rtt_ms=25, uplink_mbit_s=1000)
+    assert "25 ms of round trip and 1000 Mb/s" in conclusion(other, rank(other, points), points)
+
+
+def test_emulated_gpus_never_meet_real_engines():
+    points = pd.DataFrame([*TWO.to_dict("records"), point("triton-emulated-a100-http-jpeg", 30.0, 440.0)])
+    assert set(rank(Workload(1, rtt_ms=25), points)["backend"]) == set(TWO["backend"])
+    assert list(rank(Workload(1, rtt_ms=25, emulated=True), points)["backend"]) == [
+        "triton-emulated-a100-http-jpeg"
+    ]
+    several = points.assign(devices=[None, None, 4])
+    assert rank(Workload(1, rtt_ms=25, emulated=True), several).empty
+
+
+def test_each_point_is_judged_by_the_highest_percentile_it_carries():
+    small = point("pytorch-http-jpeg", None, 10.0, concurrency=1, latency_ms_p50=40.0)
+    loaded = point("pytorch-http-jpeg", 900.0, 20.0, concurrency=16, latency_ms_p50=700.0)
+    table = rank(Workload(5, rtt_ms=25), pd.DataFrame([small, loaded]))
+    assert table[
+        ["latency_ms", "latency_percentile", "goodput_images_per_s", "fits"]
+    ].to_numpy().tolist() == [[40.0, "p50", 10.0, "unknown"]]

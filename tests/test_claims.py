@@ -482,3 +482,18 @@ def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=rf"{path.name}.*started_at"):
         claims.load_evidence(tmp_path / "run")
+
+
+def test_a_run_s_digest_comes_from_its_reference_embeddings(tmp_path):
+    """Two runs called random:0 may still hold different weights; that must not pass in silence."""
+    from photodup.bench.record import RunStore
+    from photodup.study.evidence import model_environment
+
+    for name, digest in (("a", "1234"), ("b", "1234"), ("c", "beef")):
+        with RunStore(tmp_path / name) as store:
+            computed = {"digest": digest, "pretrained": "random:0"}
+            store.measure_or_load("reference-embeddings", lambda computed=computed: computed, config={})
+    facts = {name: model_environment(tmp_path / name) for name in "abc"}
+    assert claims.unlike({name: facts[name] for name in "ab"}) == []
+    assert [s for s in claims.unlike(facts) if "by digest" in s and "c: beef" in s]
+    assert model_environment(tmp_path / "nothing") == {}

@@ -42,6 +42,17 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
     return pd.concat(tables, ignore_index=True) if tables else load_points(directory)
 
 
+def model_environment(directory: Path) -> dict[str, Any]:
+    """Return a run's environment with its model's digest, from the reference embeddings where it is only there."""
+    from photodup.bench.record import load_records
+    from photodup.study.run import read_environment
+
+    facts = read_environment(directory)
+    computed = next((r["result"] for r in load_records(directory) if r["key"] == "reference-embeddings"), {})
+    known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
+    return facts | {"model": known | facts.get("model", {})} if facts or known else {}
+
+
 def _ladder(key: str, result: Row) -> Iterator[Row]:
     """Latencies over a link with no server behind them."""
     for row in result.get("rows", []):

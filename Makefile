@@ -42,8 +42,10 @@ $(TRITON)/.installed: constraints-triton.txt
 study: install tools
 	$(BIN)/photodup study run --run $(RUN) --sizes $(SIZES)
 
-# The committed reference run: measured again in one go, then the notebooks are rendered from its records.
-reference: install
+# The committed reference run: measured again in one go (the old records go first, so that all of it comes
+# from one machine and one commit), then the notebooks are rendered from its records.
+reference: install tools
+	rm -rf results/reference-cpu
 	$(BIN)/photodup study run --run reference-cpu --sizes full
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
@@ -58,9 +60,7 @@ test: install tools
 	$(BIN)/photodup study run --run ci --sizes quick --again
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 120 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/[0-9]*.ipynb
-	# In a process of its own: it reads the counters of a server that other tests reload.
-	$(BIN)/pytest tests/test_points_link.py
-	$(BIN)/pytest --ignore tests/test_points_link.py
+	$(BIN)/pytest
 
 # kubectl, helm and checkov for the manifests; notebook 09 is skipped where they cannot be had.
 tools:

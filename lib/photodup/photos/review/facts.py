@@ -53,9 +53,10 @@ def evidence(why: Evidence) -> list[tuple[str, str]]:
     lines = []
     if why.similarity is not None:
         lines.append(("Embedding", f"{why.similarity:.3f} cosine"))
-    if (found := why.verification) is not None and found.inliers:
+    if (found := why.verification) is not None and found.overlap > 0:
         lines.append(("Pixels agree", percent(found.agreement)))
-        lines.append(("Aligned points", f"{found.inliers}{', mirrored' if found.mirrored else ''}"))
+        how = "by grey values" if found.by_grey else f"{found.inliers} points"
+        lines.append(("Aligned", f"{how}{', mirrored' if found.mirrored else ''}"))
     elif found is not None:
         lines.append(("Pixels", "cannot be laid over each other"))
     return lines

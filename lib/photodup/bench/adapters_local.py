@@ -58,15 +58,23 @@ class LocalOnnx(_Local):
     """ONNX Runtime.
 
     Args:
-        path: the exported fp32 graph.
+        path: the exported fp32 graph; by default that of the model in the environment, exported if need be.
         providers: execution providers; the CPU's unless given.
     """
 
     backend = "local-onnx"
 
-    def __init__(self, path: Path | str, providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
+    def __init__(
+        self, path: Path | str | None = None, providers: Sequence[str] = ("CPUExecutionProvider",)
+    ) -> None:
         import onnxruntime
 
+        if path is None:
+            from photodup.embedding.export import export
+            from photodup.embedding.model import load_model
+            from photodup.paths import build_dir
+
+            path = export(load_model(), build_dir() / "models", ["fp32"])["fp32"]
         self._session = onnxruntime.InferenceSession(str(path), providers=list(providers))
 
     def request(self, prepared: np.ndarray) -> np.ndarray:

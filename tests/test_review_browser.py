@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,28 @@ def test_nothing_overflows_and_everything_has_a_name(server, browser, width, sch
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(v) for v in background[4:-1].split(",")) < 200) == (scheme == "dark")
     context.close()
+
+
+@pytest.mark.parametrize("in_frame", [True, False])
+def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, tmp_path, weights, browser):
+    """A page on another port of this machine stands for JupyterLab."""
+    import http.server
+    import threading
+
+    with ReviewServer(make_library(tmp_path / "library"), in_frame=in_frame) as running:
+        (tmp_path / "index.html").write_text(
+            f'<iframe src="{running.url}" width="900" height="600"></iframe>'
+        )
+        handler = type(
+            "Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *arguments: None}
+        )
+        serve = partial(handler, directory=str(tmp_path))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as notebook:
+            threading.Thread(target=notebook.serve_forever, daemon=True).start()
+            page = browser.new_page()
+            page.goto(f"http://localhost:{notebook.server_port}/index.html")
+            page.wait_for_timeout(500)
+            shown = page.frames[1].locator("main").count()
+            page.close()
+            notebook.shutdown()
+    assert shown == (1 if in_frame else 0)

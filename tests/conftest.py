@@ -1,12 +1,16 @@
 """What several test files share. Nothing here starts a server or loads a model by being imported."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM = next(
+    (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
+)
 
 # A shell starts background jobs with Ctrl-C ignored, and every child inherits that: tests that interrupt a
 # process would then wait for ever, on a CI that runs in the background alone.
@@ -28,3 +32,17 @@ def demo_dir() -> Path:
     from photodup.study.weights import demo_library
 
     return demo_library()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium that calls nobody by itself."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield running
+        running.close()

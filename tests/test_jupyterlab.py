@@ -13,9 +13,8 @@ import urllib.request
 
 import nbformat
 import pytest
-from conftest import ROOT
+from conftest import CHROMIUM, ROOT
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if CHROMIUM is None:
     pytest.skip("Chromium is not installed (apt-get install chromium)", allow_module_level=True)
 if shutil.which("make") is None:
@@ -91,19 +90,6 @@ def _address(process, log):
             break
         time.sleep(0.5)
     raise AssertionError(f"`make lab` did not start: {log.read_text(errors='replace')[-2000:]}")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        yield chromium
-        chromium.close()
 
 
 def run_all(browser, lab, checkout, name):

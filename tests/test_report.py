@@ -21,7 +21,6 @@ from photodup.study.sides import environment_rows, open_sides, warnings
 from photodup.study.slides import write_slides
 
 REFERENCE = ROOT / "results" / "reference-cpu"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
@@ -382,21 +381,6 @@ def test_a_readme_that_lost_its_markers_is_said(tmp_path):
 
 
 # In a real browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed (apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        yield chromium
-        chromium.close()
 
 
 def open_page(browser, path, width, height):

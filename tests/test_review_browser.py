@@ -1,19 +1,16 @@
 """The whole way in a real Chromium: scan, embed, group, review by keyboard, remove, undo."""
 
 import importlib.util
-import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest import CHROMIUM
 from review_library import make_library
 
 from photodup.photos.library import Catalogue, embed_library
 from photodup.photos.review.serve import ReviewServer
 
-CHROMIUM = next(
-    (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
-)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH (apt install chromium)"),
     pytest.mark.slow,
@@ -28,17 +25,6 @@ def weights():
     from photodup.photos.standin import export_stand_in
 
     return export_stand_in()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield running
-        running.close()
 
 
 @pytest.fixture

@@ -13,42 +13,63 @@ if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 
-@contextlib.contextmanager
-def temporary_config(
-    grpc_url: str, model: str, change: Callable[[ModelConfig], None]
-) -> Iterator[ModelConfig]:
-    """Serve `model` with a changed configuration for the length of a `with` block.
-
-    Triton loads the changed model beside the old one and swaps them, so nobody's request fails. Afterwards
-    the configuration that it had before is loaded again.
+def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> None:
+    """Load or reload a model; requests are answered by the old one until the new one is ready.
 
     Args:
         grpc_url: `host:port` of a Triton started with `--model-control-mode=explicit`.
         model: its name.
-        change: changes the configuration it is given, in place.
+        config: the configuration to serve it with; None leaves it to the server, which keeps the last one it
+            was sent for as long as the files are as they were. So whoever wants another one back sends that.
 
     Raises:
         PhotodupError: the server does not allow loading, or refuses the configuration; its reason is quoted.
     """
     from google.protobuf import json_format
     from tritonclient.grpc import InferenceServerClient
+
+    text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
+    with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
+        client.load_model(model, config=text)
+
+
+@contextlib.contextmanager
+def temporary_config(
+    grpc_url: str, model: str, change: Callable[[ModelConfig], None]
+) -> Iterator[ModelConfig]:
+    """Serve `model` with a changed configuration for the length of a `with` block.
+
+    Nobody's request fails on the way. Afterwards the configuration that it had before is loaded again.
+
+    Args:
+        grpc_url, model: as for `load_model`.
+        change: changes the configuration it is given, in place.
+
+    Raises:
+        PhotodupError: as `load_model`.
+    """
+    from tritonclient.grpc import InferenceServerClient
+
+    with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
+        before = client.get_model_config(model).config
+    config = type(before)()
+    config.CopyFrom(before)
+    change(config)
+    load_model(grpc_url, model, config)
+    try:
+        yield config
+    finally:
+        load_model(grpc_url, model, before)
+
+
+@contextlib.contextmanager
+def _refusal(grpc_url: str, model: str) -> Iterator[None]:
     from tritonclient.utils import InferenceServerException
 
-    with InferenceServerClient(grpc_url) as client:
-        try:
-            config = client.get_model_config(model).config
-            before = json_format.MessageToJson(config, preserving_proto_field_name=True)
-            change(config)
-            text = json_format.MessageToJson(config, preserving_proto_field_name=True)
-            client.load_model(model, config=text)
-        except InferenceServerException as error:
-            raise PhotodupError(f"Triton at {grpc_url} keeps {model} as it is: {error.message()}") from None
-        try:
-            yield config
-        finally:
-            # Loading without a configuration changes nothing while the files are as they were: the model
-            # would keep the temporary one.
-            client.load_model(model, config=before)
+    try:
+        yield
+    except InferenceServerException as error:
+        raise PhotodupError(f"Triton at {grpc_url} keeps {model} as it is: {error.message()}") from error
 
 
 def answers_during(

@@ -15,13 +15,17 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
+from photodup.serving.control import load_model
 from photodup.serving.ports import claim_ports
 from photodup.serving.process import ServerProcess
 from photodup.serving.triton_config import check_config, read_config
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 _SHM_PREFIX = "photodup_"
 
@@ -212,38 +216,27 @@ class EmbeddedTriton:
             *self.server_args,
         ]
 
-    def load(self, model: str, config: Any = None) -> None:
+    def load(self, model: str, config: "ModelConfig | None" = None) -> None:
         """Load or reload a model; the old version answers until the new one is ready.
 
         Args:
             model: Its name. New versions (a folder `2/`) are found now; the version policy retires the rest.
-            config: A `ModelConfig` to use in place of the file, for trying out a setting. Loading without it
-                goes back to the file.
+            config: Used in place of the file, for trying out a setting; without it the file counts.
 
         Raises:
             PhotodupError: Triton refuses; its reason is quoted.
         """
-        from google.protobuf import json_format
-        from tritonclient.utils import InferenceServerException
-
-        override = json_format.MessageToJson(config, preserving_proto_field_name=True) if config else None
-        if config is None and (file := self.repository / model / "config.pbtxt").exists():
-            file.touch()  # Triton takes a file older than the last override for unchanged, and keeps that
-        with self._client() as client:
-            try:
-                client.load_model(model, config=override)
-            except InferenceServerException as error:
-                raise PhotodupError(f"Triton did not load {model}: {error.message()}") from error
+        file = self.repository / model / "config.pbtxt"
+        if config is None and file.exists():
+            config = read_config(file)
+        load_model(self.grpc_url, model, config)
 
     def unload(self, model: str) -> None:
         """Retire a model; requests in flight are answered first."""
-        with self._client() as client:
-            client.unload_model(model)
-
-    def _client(self) -> Any:
         from tritonclient.grpc import InferenceServerClient
 
-        return InferenceServerClient(self.grpc_url)
+        with InferenceServerClient(self.grpc_url) as client:
+            client.unload_model(model)
 
     def stop(self) -> None:
         """Stop the server; does nothing if it is not running."""

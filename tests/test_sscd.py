@@ -128,9 +128,12 @@ def test_onnx_made_from_it_gives_the_same_and_is_another_digest(network, checkpo
 def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
     broken = tmp_path / "broken.torchscript.pt"
     broken.write_bytes(b"no zip file")
+    no_graph = tmp_path / "broken.onnx"
+    no_graph.write_bytes(b"no graph")
     for pretrained, words in (
         ("sscd:nowhere.pt", "No SSCD file"),
         (f"sscd:{broken}", "torchscript.pt"),
+        (f"sscd:{no_graph}", r"cannot load .*broken\.onnx.*torchscript.pt"),
     ):
         with pytest.raises(PhotodupError, match=words) as caught:
             load_model(pretrained=pretrained)

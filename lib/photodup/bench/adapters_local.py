@@ -67,7 +67,7 @@ class LocalOnnx(_Local):
     def __init__(
         self, path: Path | str | None = None, providers: Sequence[str] = ("CPUExecutionProvider",)
     ) -> None:
-        import onnxruntime
+        from photodup.embedding.ort import open_session
 
         if path is None:
             from photodup.embedding.export import export
@@ -75,7 +75,7 @@ class LocalOnnx(_Local):
             from photodup.paths import build_dir
 
             path = export(load_model(), build_dir() / "models", ["fp32"])["fp32"]
-        self._session = onnxruntime.InferenceSession(str(path), providers=list(providers))
+        self._session = open_session(Path(path), providers=providers)
 
     def request(self, prepared: np.ndarray) -> np.ndarray:
         return self._session.run(["embedding"], {"image": prepared})[0]

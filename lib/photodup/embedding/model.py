@@ -26,6 +26,7 @@ import numpy as np
 from PIL import Image
 
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize, to_uint8
+from photodup.embedding.ort import open_session, providers_for
 from photodup.errors import PhotodupError
 
 DEFAULT_NAME = "ViT-B-32"
@@ -173,24 +174,7 @@ class OnnxModel:
     def __init__(
         self, path: Path, *, name: str = "", device: str | None = None, threads: int | None = None
     ) -> None:
-        import onnxruntime
-
-        if not path.is_file():
-            raise PhotodupError(
-                f"No ONNX file at {path}: make one with `photodup export`, or correct MODEL_PRETRAINED."
-            )
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        if threads:
-            options.intra_op_num_threads = threads
-        try:
-            self.session = onnxruntime.InferenceSession(path, options, providers=_onnx_providers(device))
-        except Exception as error:  # ONNX Runtime's exceptions share no public base class.
-            reason = str(error).splitlines()[0][:200]
-            raise PhotodupError(
-                f"ONNX Runtime cannot load {path}, it may be cut short or not a model: delete it and run "
-                f"`photodup export` again ({reason})."
-            ) from error
+        self.session = open_session(path, providers=providers_for(device), threads=threads)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         if len(inputs) != 1 or list(inputs[0].shape[1:]) != [3, IMAGE_SIZE, IMAGE_SIZE]:
             shapes = {i.name: i.shape for i in inputs}
@@ -312,17 +296,6 @@ def _torch_device(device: str | None) -> str:
         usable = [d for d, there in available.items() if there]
         raise PhotodupError(f"PyTorch has no device {device} here: use {' or '.join(usable)}.")
     return device
-
-
-def _onnx_providers(device: str | None) -> list[str]:
-    import onnxruntime
-
-    cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-    if device and device.startswith("cuda") and not cuda:
-        raise PhotodupError(
-            "This ONNX Runtime has no CUDA: install onnxruntime-gpu instead of onnxruntime, or use cpu."
-        )
-    return (["CUDAExecutionProvider"] if cuda and device != "cpu" else []) + ["CPUExecutionProvider"]
 
 
 @contextlib.contextmanager

@@ -14,42 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from photodup.embedding.imaging import IMAGE_SIZE
-from photodup.errors import PhotodupError
+from photodup.embedding.ort import CPU, open_session
 
 if TYPE_CHECKING:
     import onnxruntime
     import pandas as pd
-
-CPU = ("CPUExecutionProvider",)
-
-
-def open_session(
-    path: Path, *, providers: Sequence[str] = CPU, optimize: bool = True, profile_prefix: str | None = None
-) -> "onnxruntime.InferenceSession":
-    """Open a session as the servers do, with or without graph optimisation.
-
-    Raises:
-        PhotodupError: no such file, a provider that this ONNX Runtime lacks, or a file that is no model.
-    """
-    import onnxruntime
-
-    if missing := set(providers) - set(onnxruntime.get_available_providers()):
-        raise PhotodupError(
-            f"This ONNX Runtime has no {', '.join(sorted(missing))}: install the build that has it."
-        )
-    if not path.is_file():
-        raise PhotodupError(f"No ONNX file at {path}: make one with `photodup export`.")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    if profile_prefix:
-        options.enable_profiling, options.profile_file_prefix = True, profile_prefix
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime's exceptions share no public base class
-        reason = str(error).splitlines()[0][:200]
-        raise PhotodupError(f"ONNX Runtime cannot load {path.name}: export it again ({reason}).") from error
 
 
 def profile(

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from photodup.embedding.ort import open_session, providers_for
 from photodup.errors import PhotodupError
 
 PREFIX = "sscd:"
@@ -114,19 +115,12 @@ class SscdModel:
         return run
 
     def _load_onnx(self, device: str | None, threads: int | None):
-        import onnxruntime
-
-        from photodup.embedding.model import _onnx_providers
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        if threads:
-            options.intra_op_num_threads = threads
-        try:
-            session = onnxruntime.InferenceSession(self.path, options, providers=_onnx_providers(device))
-        except Exception as error:  # ONNX Runtime's exceptions share no public base class.
-            reason = str(error).splitlines()[0][:160]
-            raise PhotodupError(f"ONNX Runtime cannot load {self.path} ({reason}).") from error
+        session = open_session(
+            self.path,
+            providers=providers_for(device),
+            threads=threads,
+            remedy="export it again, or take the published .torchscript.pt",
+        )
         (entry, *others), output = session.get_inputs(), session.get_outputs()[0].name
         sides = [side for side in entry.shape[2:] if isinstance(side, int)]
         if others or len(entry.shape) != 4 or len(set(sides)) > 1 or entry.type != "tensor(float)":

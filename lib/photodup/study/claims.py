@@ -6,10 +6,11 @@ A claim carries a predicate over points (`photodup.study.predicates`). The claim
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.study.claims_notes import NONE_WRITTEN
 from photodup.study.evidence import load_evidence as load_evidence
 from photodup.study.predicates import (
     CONTRADICTED,
@@ -40,7 +41,7 @@ class Claim:
         published: arithmetic over row ids that gives the published effect; empty when none is printed.
         predicate: (points, noise floor as |ln ratio|) -> Outcome.
         rival: what else could explain the published observation.
-        but: what else could explain what is seen here: the verdict argued against, once.
+        but: verdict -> what else could explain what is seen here: that verdict argued against, once.
         needs: what a run must have for a verdict: a notebook, or hardware.
         unit: of the effect: "×", "ms", "%" or a word.
         by: columns whose values are judged one by one (links, engines) before they become one verdict.
@@ -55,7 +56,7 @@ class Claim:
     rival: str = ""
     unit: str = "×"
     by: tuple[str, ...] = ("link",)
-    but: str = ""
+    but: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
 
 
@@ -108,7 +109,7 @@ def _judge_one(
         "unit": claim.unit,
         "because": whole.because,
         "rival": claim.rival,
-        "but": claim.but,
+        "but": "" if whole.verdict == NOT_MEASURED else claim.but.get(whole.verdict, NONE_WRITTEN),
         "needs": claim.needs,
         "run": run,
         "link": next(iter(places)) if len(places) == 1 else f"{len(places)} places" if places else "",
@@ -222,14 +223,14 @@ def unlike(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
     models = {name: env.get("model", {}) for name, env in environments.items() if env}
     sentences = []
-    for field in ("name", "pretrained", "digest"):
+    for key in ("name", "pretrained", "digest"):
         by_value: dict[str, list[str]] = {}
         for name, model in models.items():
-            by_value.setdefault(str(model.get(field) or "unknown"), []).append(name)
+            by_value.setdefault(str(model.get(key) or "unknown"), []).append(name)
         if len(by_value) > 1:
             held = "; ".join(f"{', '.join(names)}: {value}" for value, names in sorted(by_value.items()))
             sentences.append(
-                f"The runs hold different models, by {field}: {held}. Compare timings, not answers."
+                f"The runs hold different models, by {key}: {held}. Compare timings, not answers."
             )
     return sentences
 

@@ -160,7 +160,7 @@ def combine(places: Mapping[str, Outcome]) -> Outcome:
     if not split and 2 * len(decided) >= len(places) and decided:
         verdict = REPRODUCED if yes else CONTRADICTED
     said = "; ".join(
-        f"{word} on {len(where)}{' (' + ', '.join(where) + ')' if len(where) <= 2 else ''}"
+        f"{word} on {len(where)}{' (' + ' and '.join(where) + ')' if len(where) <= 2 else ''}"
         for word, where in by_verdict.items()
         if where
     )

@@ -11,10 +11,12 @@ import pytest
 from trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
 from photodup.photos import moving
+from photodup.photos import trash as trash_module
 from photodup.photos.journal import Journal, JournalError
 from photodup.photos.moving import md5_of
 from photodup.photos.sidecars import moving_together
 from photodup.photos.trash import TRASH_FOLDER, Removal, Trash, TrashError
+from photodup.photos.trash_commands import list_trash
 
 KILLS = 1000
 
@@ -178,6 +180,160 @@ def test_a_damaged_journal_is_believed_nowhere(library):
     with pytest.raises(JournalError, match="outside the library"):
         Trash(folder)
     assert Journal(folder / "none.jsonl").read() == []
+
+
+def two_in_the_trash(folder, md5):
+    done, refused = Trash(folder).remove(
+        [removal(folder, md5), removal(folder, md5, "other.jpg", sidecars=())]
+    )
+    assert (len(done), refused) == (2, [])
+    return done
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "写"])
+def test_the_longest_name_there_is_comes_back(tmp_path, letter):
+    """A name of 255 bytes leaves no room for `.name.part` or ` (restored)`: both must still have one."""
+    name = letter * (251 // len(letter.encode())) + ".jpg"
+    md5 = make_library(tmp_path, {"keep.jpg": 90, name: 50})
+    trash = Trash(tmp_path)
+    assert trash.restore(trash.remove([removal(tmp_path, md5, name, sidecars=())])[0]) == [tmp_path / name]
+    trash.remove([removal(tmp_path, md5, name, sidecars=())])
+    (tmp_path / name).write_bytes(b"new picture")
+    (back,) = trash.restore(trash.listing())
+    assert back.name.endswith(" (restored).jpg") and md5_of(back) == md5[name]
+    assert (tmp_path / name).read_bytes() == b"new picture"
+    second = moving.free_name(back)
+    assert not os.path.lexists(second) and len(os.fsencode(second.name)) <= 255
+
+
+def test_what_cannot_be_restored_stops_nothing_else(library):
+    """A file has the name of the folder: that photo stays in the trash, listed, and comes back later."""
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    (folder / "a").rmdir()
+    (folder / "a").write_text("in the way")
+    with pytest.raises(
+        TrashError, match=r"a/copy.jpg was left alone: Not a directory. 1 other files are back"
+    ):
+        Trash(folder).restore(done)
+    assert md5_of(folder / "other.jpg") == md5["other.jpg"]
+    assert [operation.id for operation in Trash(folder).listing()] == [done[0].id]
+    (folder / "a").unlink()
+    assert len(Trash(folder).restore(done)) == 2
+    assert present(folder) == md5
+
+
+def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
+    """Killed in a restore whose folder cannot be written today: the rest of the trash still works."""
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    (folder / "a").rmdir()
+    (folder / "a").write_text("in the way")
+    Trash(folder)._journal.append({"op": done[0].id, "state": "restoring", "time": 0})
+    trash = Trash(folder)
+    assert [operation.id for operation in trash.listing()] == [done[1].id]
+    list_trash(folder)
+    assert "restoring a/copy.jpg is not finished" in capsys.readouterr().out
+    assert trash.restore(done) == [folder / "other.jpg"]
+    (folder / "a").unlink()
+    Trash(folder)  # goes on with it
+    assert present(folder) == md5
+
+
+def test_what_was_deleted_in_the_trash_by_hand_stops_nothing_else(library):
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    for name in ("copy.jpg.xmp", "other.jpg"):
+        next((folder / TRASH_FOLDER / "items").rglob(name)).unlink()
+    with pytest.raises(TrashError, match=r"copy.jpg.xmp was deleted .* by hand. \(and 1 more\) 1 other"):
+        Trash(folder).restore(done)
+    assert md5_of(folder / "a/copy.jpg") == md5["a/copy.jpg"]
+    assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]
+    assert Trash(folder).purge(done[1:]) == 300, "nothing is left of it, and it is listed no more"
+    assert Trash(folder).listing() == []
+
+
+def test_a_full_disk_can_be_freed(library, monkeypatch):
+    """Not a byte fits into the journal before the deletion: it is written down after."""
+    folder, md5 = library
+    trash, real_write = Trash(folder), os.write
+    done, _ = trash.remove([removal(folder, md5)])
+
+    def write(descriptor, data):
+        if list((folder / TRASH_FOLDER).rglob("*.jpg")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    assert trash.purge(done) == 540
+    assert [operation.state for operation in Trash(folder).operations()] == ["purged"]
+
+
+@pytest.mark.parametrize("how", ["replaced", "written into"])
+def test_a_version_saved_during_the_move_is_not_deleted(library, how):
+    folder, md5 = library
+    copy, edited = folder / "a/copy.jpg", folder / "edited"
+
+    def save(step):
+        if step == "unlink":  # linked into the trash, and still under its name
+            if how == "replaced":  # as most editors do it
+                edited.write_bytes(b"edited just now")
+                os.replace(edited, copy)
+            else:
+                copy.write_bytes(b"edited just now")
+
+    done, refused = Trash(folder, save).remove([removal(folder, md5, sidecars=())])
+    assert done == [] and "changed while it was moved" in refused[0][1]
+    assert copy.read_bytes() == b"edited just now"
+    restored = folder / "a/copy (restored).jpg"
+    assert not restored.exists() if how == "written into" else md5_of(restored) == md5["a/copy.jpg"]
+    assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
+
+
+def test_the_trash_folder_is_durable_and_private(library, monkeypatch):
+    """A power cut must not forget the folder that everything was moved into; nobody else may look in."""
+    folder, md5 = library
+    synced = []
+    monkeypatch.setattr(trash_module, "sync_folder", synced.append)
+    Trash(folder).remove([removal(folder, md5)])
+    assert synced == [folder]
+    assert (folder / TRASH_FOLDER).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_keeper_that_leaves_as_a_sidecar_is_no_keeper(library):
+    folder, md5 = library
+    wanted = [
+        removal(folder, md5, sidecars=("other.jpg",)),
+        removal(folder, md5, "keep.jpg", "other.jpg", ()),
+    ]
+    done, refused = Trash(folder).remove(wanted)
+    assert (len(done), len(refused)) == (0, 2), "each was to be kept by the other"
+    assert present(folder) == md5
+
+
+def test_a_journal_that_cannot_be_read_is_one_sentence(library):
+    folder, _ = library
+    (folder / TRASH_FOLDER / "journal.jsonl").mkdir(parents=True)
+    with pytest.raises(JournalError, match=r"cannot be read .*: allow reading it"):
+        Trash(folder)
+
+
+@pytest.mark.parametrize(
+    "line", ["null", "{}", '{"op": "a", "batch": "b", "time": "?", "reason": "", "state": "removed"}']
+)
+def test_a_journal_of_something_else_is_one_sentence(library, line):
+    folder, _ = library
+    (folder / TRASH_FOLDER).mkdir()
+    (folder / TRASH_FOLDER / "journal.jsonl").write_text(line + "\n")
+    with pytest.raises(JournalError, match="damaged"):
+        Trash(folder)
+
+
+def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(library):
+    folder, md5 = library
+    name = os.fsdecode(b"caf\xe9.jpg")
+    _, refused = Trash(folder).remove([Removal(folder / name, md5["other.jpg"], [])])
+    assert "caf\ufffd.jpg is no longer there" in refused[0][1]
 
 
 # ---- sidecars --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from photodup.errors import PhotodupError
+from photodup.photos.catalogue import printable
 from photodup.photos.journal import Journal
 
 # same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
@@ -23,7 +24,7 @@ class Feedback:
 
     def __init__(self, folder: Path) -> None:
         self._journal = Journal(Path(folder) / "feedback.jsonl")
-        self._lines = self._journal.read()
+        self._lines = self._read()
 
     def add(self, kind: Kind, md5s: Iterable[str]) -> int:
         """Record a label for these contents together; return its number, for `undo`."""
@@ -50,6 +51,15 @@ class Feedback:
         """Return the contents that the owner chose to keep against the suggestion."""
         return {md5 for line in self._standing() if line["kind"] == "keeper" for md5 in line["md5s"]}
 
+    def _read(self) -> list[dict]:
+        lines = self._journal.read()
+        for number, line in enumerate(lines, start=1):
+            kind, md5s = line.get("kind"), line.get("md5s")
+            sound = isinstance(line.get("number"), int) if kind == "undo" else isinstance(md5s, list)
+            if not isinstance(kind, str) or not sound:
+                raise self._journal.damaged(number)
+        return lines
+
     def _pairs(self, kind: Kind) -> set[frozenset[str]]:
         standing = (line["md5s"] for line in self._standing() if line["kind"] == kind)
         return {frozenset(pair) for md5s in standing for pair in combinations(md5s, 2)}
@@ -60,7 +70,7 @@ class Feedback:
 
     def _append(self, lines: list[dict]) -> list[int]:
         def write() -> list[int]:
-            self._lines = self._journal.read()  # another window may have written
+            self._lines = self._read()  # another window may have written
             start = len(self._lines)
             self._journal.append(*(line | {"time": time.time()} for line in lines))
             self._lines += lines
@@ -77,6 +87,8 @@ class Feedback:
                         return write()
                 except BlockingIOError:
                     time.sleep(0.02 * (attempt < 49))
-            raise PhotodupError(f"{self._journal.path} is in use by another photodup: try again.")
+            raise PhotodupError(f"{printable(self._journal.path)} is in use by another photodup: try again.")
         except OSError as error:
-            raise PhotodupError(f"{self._journal.path} cannot be written ({error.strerror}).") from None
+            raise PhotodupError(
+                f"{printable(self._journal.path)} cannot be written ({error.strerror})."
+            ) from None

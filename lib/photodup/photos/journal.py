@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.errors import PhotodupError
+from photodup.photos.catalogue import printable
 
 
 class JournalError(PhotodupError):
@@ -34,21 +35,32 @@ class Journal:
         """Return every complete line.
 
         Raises:
-            JournalError: a line in the middle is not JSON.
+            JournalError: a line in the middle is no JSON object, or the file cannot be read.
         """
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
-        entries = []
-        for number, line in enumerate(lines[:-1], start=1):
-            try:
-                entries.append(json.loads(line))
-            except ValueError:
-                raise JournalError(
-                    f"Line {number} of {self.path} is damaged: repair or move it; no photo was touched."
-                ) from None
-        return entries
+        except OSError as error:
+            raise JournalError(
+                f"{printable(self.path)} cannot be read ({error.strerror}): allow reading it."
+            ) from None
+        return [self._parsed(line, number) for number, line in enumerate(lines[:-1], start=1)]
+
+    def damaged(self, number: int) -> JournalError:
+        """Return the error for a line (from 1) that cannot be believed."""
+        return JournalError(
+            f"Line {number} of {printable(self.path)} is damaged: repair or move it; no photo was touched."
+        )
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            raise self.damaged(number) from None
+        if not isinstance(entry, dict):
+            raise self.damaged(number)
+        return entry
 
     def append(self, *entries: dict[str, Any]) -> None:
         """Write lines and sync them once. Call inside `exclusive()`; a failed write is taken back."""

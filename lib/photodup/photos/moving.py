@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+_MAX_NAME_BYTES = 255  # of nearly every file system
+_SAME = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 )
@@ -27,11 +29,13 @@ def move_file(
 
     On one volume the file itself moves, so nothing about it changes. Across volumes it is copied
     with its metadata, synced and compared before the original goes; a creation time is not carried.
-    Neither way replaces a file that is there.
+    Neither way replaces a file that is there, or deletes one that another program saved meanwhile.
 
     Raises:
-        OSError: nothing moved; a half-made copy may remain as `part_of(target)`.
+        OSError: nothing moved; a half-made copy may remain as `part_of(target)`. Where the original
+            changed meanwhile it stays, and the target is what it was before.
     """
+    before = os.lstat(source)
     on_step("link")
     try:
         os.link(source, target)  # unlike rename, refuses a name that is taken
@@ -42,11 +46,13 @@ def move_file(
             if os.path.lexists(target):
                 raise FileExistsError(errno.EEXIST, "the name is taken", str(target)) from None
             os.rename(source, target)
+            before = None
         else:
             raise
     sync_folder(target.parent)
     on_step("unlink")
-    source.unlink(missing_ok=True)  # already gone if it was renamed
+    if before:
+        _unlink_unchanged(source, before)
     sync_folder(source.parent)
     on_step("times")
     with contextlib.suppress(OSError):  # not the owner: the times are then as they were
@@ -72,9 +78,18 @@ def _copy(source: Path, target: Path, md5: str, on_step: Callable[[str], None]) 
         raise
 
 
+def _unlink_unchanged(path: Path, before: os.stat_result) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        now = os.lstat(path)
+        if any(getattr(now, name) != getattr(before, name) for name in _SAME):
+            raise OSError(errno.EBUSY, "it changed while it was moved", str(path))
+        os.unlink(path)
+
+
 def part_of(path: Path) -> Path:
-    """Return the name a copy has until it is complete."""
-    return path.with_name(f".{path.name}.photodup-part")
+    """Return the name a copy has until it is complete: never longer than a name may be, as `.name.part` is."""
+    short = hashlib.md5(os.fsencode(path.name), usedforsecurity=False).hexdigest()
+    return path.with_name(f".{short}.photodup-part")
 
 
 def free_name(path: Path) -> Path:
@@ -82,8 +97,15 @@ def free_name(path: Path) -> Path:
     if not os.path.lexists(path):
         return path
     names = (" (restored)" if number == 1 else f" (restored {number})" for number in itertools.count(1))
-    candidates = (path.with_name(f"{path.stem}{suffix}{path.suffix}") for suffix in names)
+    candidates = (path.with_name(_shortened(path.stem, suffix + path.suffix)) for suffix in names)
     return next(candidate for candidate in candidates if not os.path.lexists(candidate))
+
+
+def _shortened(stem: str, suffix: str) -> str:
+    room = _MAX_NAME_BYTES - len(os.fsencode(suffix))
+    encoded = os.fsencode(stem)
+    # Cut between characters: file systems that take UTF-8 only refuse half of one.
+    return (stem if len(encoded) <= room else encoded[:room].decode("utf-8", "ignore")) + suffix
 
 
 def make_folders(folder: Path) -> None:

@@ -3,7 +3,8 @@
 The order is always the same. What is about to happen is appended to the journal and synced; then the
 files move; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
 interrupted: an unfinished removal is taken back, an unfinished restore or purge is completed. So after
-recovery each file is in exactly one place, and the last journal line of its operation says which.
+recovery each file is in exactly one place, and the last journal line of its operation says which. What
+cannot be finished yet (a folder that is read-only today) waits, and stops nothing else.
 """
 
 import errno
@@ -16,11 +17,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 
 from photodup.errors import PhotodupError
+from photodup.photos.catalogue import printable
 from photodup.photos.journal import Journal, JournalError
-from photodup.photos.moving import free_name, make_folders, md5_of, move_file, part_of
+from photodup.photos.moving import free_name, make_folders, md5_of, move_file, part_of, sync_folder
 from photodup.photos.walking import application_library
 
 TRASH_FOLDER = ".photodup-trash"
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class TrashError(PhotodupError):
@@ -78,6 +82,11 @@ class Operation:
         return self.state == "removed"
 
     @property
+    def unfinished(self) -> bool:
+        """Whether it was interrupted and could not be finished since."""
+        return self.state.endswith("ing")
+
+    @property
     def bytes(self) -> int:
         """Size of its files together."""
         return sum(moved.size for moved in self.files)
@@ -100,12 +109,14 @@ class Trash:
         self.library = Path(library).absolute()
         self.root = self.library / TRASH_FOLDER
         self._step = on_step
-        if not self.library.is_dir():
-            raise TrashError(f"There is no folder {self.library}: name the folder that was scanned.")
+        if not os.path.isdir(self.library):
+            raise TrashError(
+                f"There is no folder {printable(self.library)}: name the folder that was scanned."
+            )
         if self.root.is_symlink():
-            raise TrashError(f"{self.root} is a symbolic link: replace it by a real folder.")
+            raise TrashError(f"{printable(self.root)} is a symbolic link: replace it by a real folder.")
         self._journal = Journal(self.root / "journal.jsonl", on_step)
-        if any(operation.state.endswith("ing") for operation in self.operations()):
+        if any(operation.unfinished for operation in self.operations()):
             with suppress(_Busy), self._locked():
                 pass  # taking the lock recovers
 
@@ -115,13 +126,16 @@ class Trash:
         try:
             for line in self._journal.read():
                 if line["op"] not in found:
-                    found[line["op"]] = Operation(line["op"], line["batch"], line["time"], line["reason"], "")
+                    when = float(line["time"])
+                    found[line["op"]] = Operation(line["op"], line["batch"], when, line["reason"], "")
                 operation = found[line["op"]]
-                operation.state = line["state"]
+                operation.state = str(line["state"])
                 if "files" in line:  # a restore may have had to choose another name
                     operation.files = [_trusted(Moved(**moved)) for moved in line["files"]]
-        except (KeyError, TypeError) as error:
-            raise JournalError(f"{self._journal.path} is damaged near {error}: repair or move it.") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalError(
+                f"{printable(self._journal.path)} is damaged near {error}: repair or move it."
+            ) from None
         return list(found.values())
 
     def listing(self) -> list[Operation]:
@@ -139,7 +153,8 @@ class Trash:
         """
         removals, batch = list(removals), _new_id()
         done, refused = [], []
-        leaving = {identity for removal in removals for identity in _identities(removal.path)}
+        files_leaving = [path for removal in removals for path in (removal.path, *removal.sidecars)]
+        leaving = {identity for path in files_leaving for identity in _identities(path)}
         keeper_stays: dict[tuple[Path, str], bool] = {}
         with self._locked():
             for removal in removals:
@@ -157,14 +172,26 @@ class Trash:
 
         A name that has been taken meanwhile is not overwritten: the file comes back as
         `name (restored).jpg`.
+
+        Raises:
+            TrashError: a file is gone from the trash, or cannot come back; everything else has by then.
         """
-        restored = []
+        restored: list[Path] = []
+        refused: list[str] = []
         with self._locked():
             for operation in self._present(operations):
-                for moved in operation.files:
-                    if not (self.root / moved.trash).is_file():
-                        raise TrashError(f"{moved.home} was deleted from the trash by hand: it is gone.")
-                restored += self._restore_one(operation)
+                gone = [moved.home for moved in operation.files if not (self.root / moved.trash).is_file()]
+                refused += (f"{printable(Path(home))} was deleted from the trash by hand." for home in gone)
+                if len(gone) == len(operation.files):
+                    continue
+                try:
+                    restored += self._restore_one(operation)
+                except OSError as error:
+                    refused.append(_sentence(error, self.library / operation.files[0].home))
+        if refused:
+            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+            back = f" {len(restored)} other files are back: scan again." if restored else ""
+            raise TrashError(f"{refused[0]}{more}{back}")
         return restored
 
     def purge(self, operations: Iterable[Operation]) -> int:
@@ -172,7 +199,12 @@ class Trash:
         freed = 0
         with self._locked():
             for operation in self._present(operations):
-                self._write(operation, "purging")
+                try:
+                    self._write(operation, "purging")
+                except OSError as error:
+                    # A full disk is what people purge for: here the deletion makes the room to write it down.
+                    if error.errno not in _DISK_FULL:
+                        raise
                 self._finish_purge(operation)
                 freed += operation.bytes
         return freed
@@ -180,23 +212,28 @@ class Trash:
     def _check(self, removal: Removal, leaving: set, known: dict[tuple[Path, str], bool]) -> None:
         for path in (removal.path, *removal.sidecars):
             if path.is_symlink():
-                raise TrashError(f"{path} is a symbolic link: remove the photo it points to.")
+                raise TrashError(f"{printable(path)} is a symbolic link: remove the photo it points to.")
             if owner := application_library(path):
-                raise TrashError(f"{path.name} belongs to {owner.name}: remove it in that application.")
+                raise TrashError(
+                    f"{printable(path)} belongs to {printable(owner)}: remove it in that application."
+                )
             inside = path.resolve().is_relative_to(self.library.resolve())
             if not inside or self.root in path.absolute().parents:
-                raise TrashError(f"{path} is outside {self.library}: nothing there is ever moved.")
+                raise TrashError(
+                    f"{printable(path)} is outside {printable(self.library)}: nothing there is ever moved."
+                )
+        name = printable(removal.path)
         if not removal.path.is_file():
-            raise TrashError(f"{removal.path} is no longer there: scan again.")
+            raise TrashError(f"{name} is no longer there: scan again.")
         if md5_of(removal.path) != removal.md5:
-            raise TrashError(f"{removal.path} has changed since the scan: scan again before removing it.")
+            raise TrashError(f"{name} has changed since the scan: scan again before removing it.")
         for path, md5 in removal.keepers:
             if (path, md5) not in known:
                 stays = path.is_file() and not path.is_symlink() and leaving.isdisjoint(_identities(path))
                 known[path, md5] = stays and md5_of(path) == md5
             if known[path, md5]:
                 return
-        raise TrashError(f"{removal.path} stays: no copy to keep is there unchanged, and one must remain.")
+        raise TrashError(f"{name} stays: no copy to keep is there unchanged, and one must remain.")
 
     def _remove_one(self, removal: Removal, batch: str, before: dict[Path, os.stat_result]) -> Operation:
         operation = Operation(_new_id(), batch, time.time(), removal.reason, "")
@@ -217,10 +254,25 @@ class Trash:
         return operation
 
     def _restore_one(self, operation: Operation) -> list[Path]:
-        operation.files = [self._renamed_if_taken(moved) for moved in operation.files]
+        before = operation.files
+        there = [moved for moved in before if (self.root / moved.trash).is_file()]
+        operation.files = [self._renamed_if_taken(moved) for moved in there]
         self._write(operation, "restoring", files=operation.files)
-        self._finish_home(operation, "restored")
+        try:
+            self._finish_home(operation, "restored")
+        except OSError:
+            self._finish_trash(operation, before)
+            raise
         return [self.library / moved.home for moved in operation.files]
+
+    def _finish_trash(self, operation: Operation, before: list[Moved]) -> None:
+        """Undo a restore that failed half-way: everything is in the trash again, under its first names."""
+        for moved in operation.files:
+            home, trash = self.library / moved.home, self.root / moved.trash
+            if not os.path.lexists(trash):
+                self._move(home, trash, moved)
+        operation.files = before
+        self._write(operation, "removed", files=before)
 
     def _finish_home(self, operation: Operation, outcome: str) -> None:
         """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
@@ -230,7 +282,7 @@ class Trash:
                 leftover.unlink(missing_ok=True)
             if not os.path.lexists(trash):
                 continue
-            if os.path.lexists(home) and (os.path.samefile(home, trash) or md5_of(home) == moved.md5):
+            if _is_same(home, trash, moved.md5):
                 trash.unlink()
                 with suppress(OSError):
                     os.utime(home, ns=(moved.atime_ns, moved.mtime_ns))
@@ -251,12 +303,13 @@ class Trash:
 
     def _recover(self) -> None:
         for operation in self.operations():
-            if operation.state == "removing":
-                self._finish_home(operation, "taken back")
-            elif operation.state == "restoring":
-                self._finish_home(operation, "restored")
-            elif operation.state == "purging":
-                self._finish_purge(operation)
+            with suppress(OSError):  # a folder that is read-only today: whoever comes next tries again
+                if operation.state == "removing":
+                    self._finish_home(operation, "taken back")
+                elif operation.state == "restoring":
+                    self._finish_home(operation, "restored")
+                elif operation.state == "purging":
+                    self._finish_purge(operation)
 
     def _present(self, wanted: Iterable[Operation]) -> list[Operation]:
         ids = {operation.id for operation in wanted}
@@ -286,12 +339,16 @@ class Trash:
     def _locked(self) -> Iterator[None]:
         """Hold the trash, recovered; one process and one thread at a time."""
         try:
-            self.root.mkdir(exist_ok=True)
+            if not self.root.is_dir():
+                self.root.mkdir(mode=0o700, exist_ok=True)  # whatever comes here may have been private
+                sync_folder(self.library)
             with self._journal.exclusive():
                 self._recover()
                 yield
         except BlockingIOError:
-            raise _Busy(f"Another photodup is changing {self.root}: wait until it is done.") from None
+            raise _Busy(
+                f"Another photodup is changing {printable(self.root)}: wait until it is done."
+            ) from None
         except OSError as error:
             raise TrashError(_sentence(error, self.root)) from error
 
@@ -311,6 +368,13 @@ def _identities(path: Path) -> list[tuple]:
     return identities
 
 
+def _is_same(home: Path, trash: Path, md5: str) -> bool:
+    """Whether what has the name at home is the file in the trash, or a whole copy of it."""
+    if not os.path.isfile(home) or os.path.islink(home):
+        return False
+    return os.path.samefile(home, trash) or md5_of(home) == md5
+
+
 def _trusted(moved: Moved) -> Moved:
     for relative in (moved.home, moved.trash):
         path = PurePath(relative)
@@ -327,9 +391,9 @@ def _new_id() -> str:
 def _sentence(error: Exception, path: Path) -> str:
     if isinstance(error, PhotodupError):
         return str(error)
-    number = getattr(error, "errno", None)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return f"The disk is full at {path}: it was left alone, free some space first."
+    number, name = getattr(error, "errno", None), printable(path)
+    if number in _DISK_FULL:
+        return f"The disk is full at {name}: it was left alone, free some space first."
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{path} cannot be moved (read-only or locked): it was left alone, allow writing there first."
-    return f"{path} was left alone: {getattr(error, 'strerror', None) or error}."
+        return f"{name} cannot be moved (read-only or locked): it was left alone, allow writing there first."
+    return f"{name} was left alone: {getattr(error, 'strerror', None) or error}."

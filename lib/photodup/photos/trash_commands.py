@@ -12,11 +12,18 @@ from photodup.photos.trash import Operation, Trash, TrashError
 
 def list_trash(library: Path) -> None:
     """Print one line per removal, newest first, and the sum."""
-    listing = Trash(library).listing()
+    trash = Trash(library)
+    listing = trash.listing()
     for operation in listing:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(operation.time))
         files = ", ".join(printable(Path(moved.home)) for moved in operation.files)
         print(f"{operation.id}  {when}  {operation.bytes / 1e6:8.2f} MB  {files}  ({operation.reason})")
+    for operation in trash.operations():
+        if operation.unfinished:  # read-only or busy today
+            first = printable(Path(operation.files[0].home))
+            print(
+                f"{operation.id}  {operation.state} {first} is not finished; the next command goes on with it"
+            )
     print(f"{len(listing)} removals, {sum(operation.bytes for operation in listing) / 1e6:.2f} MB")
 
 

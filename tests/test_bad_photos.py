@@ -218,11 +218,16 @@ def test_names_that_are_not_utf8(tmp_path):
 UNREADABLE = """
 import json, os, sys
 from pathlib import Path
+from photodup.errors import PhotodupError
 from photodup.photos.hashing import read_facts
 from photodup.photos.library import scan
 read_facts(Path(sys.argv[1], "a.jpg").read_bytes())  # nobody may be unable to import what is still missing
 os.setgid(65534); os.setuid(65534)  # root may read everything
-report = scan(sys.argv[1], sys.argv[2], progress=False)
+try:
+    report = scan(sys.argv[3] if len(sys.argv) > 3 else sys.argv[1], sys.argv[2], progress=False)
+except PhotodupError as error:
+    print(json.dumps(str(error)))
+    sys.exit()
 problems = {str(p.path): p.reason for p in report.problems}
 print(json.dumps([report.n_found, report.n_read, report.n_missing, problems]))
 """
@@ -239,9 +244,9 @@ def test_a_folder_or_file_without_permission():
         os.chmod(base / "catalogue", 0o777)
         database = base / "catalogue/c.sqlite"
 
-        def scan_as_nobody():
+        def scan_as_nobody(*folder):
             done = subprocess.run(
-                [sys.executable, "-c", UNREADABLE, base / "library", database],
+                [sys.executable, "-c", UNREADABLE, base / "library", database, *folder],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -261,13 +266,47 @@ def test_a_folder_or_file_without_permission():
         os.chmod(base / "library/closed", 0o755)
         os.chmod(base / "library/c.jpg", 0o644)
         assert scan_as_nobody() == [3, 1, 0, {}]
+        # A folder that may be listed and not entered: its files are seen and say nothing.
+        os.chmod(base / "library/closed", 0o444)
+        n_found, n_read, n_missing, problems = scan_as_nobody()
+        assert (n_found, n_read, n_missing) == (2, 0, 0)
+        assert set(problems) == {"closed/b.jpg"}
+        # And a library inside a folder that is closed.
+        os.chmod(base / "library/closed", 0)
+        assert "cannot be opened (Permission denied)" in scan_as_nobody(base / "library/closed/inner")
     finally:
         shutil.rmtree(base)
+
+
+def test_a_time_that_the_catalogue_cannot_hold(tmp_path):
+    """A clock that was wrong by centuries: past the year 2262, nanoseconds take more than 63 bits."""
+    late = photo(tmp_path / "late.jpg")
+    os.utime(late, ns=(10**18, 17 * 10**18))
+    if late.stat().st_mtime_ns != 17 * 10**18:
+        shared = Path("/dev/shm")
+        if not os.access(shared, os.W_OK):
+            pytest.skip("this file system knows no year 2508")
+        with tempfile.TemporaryDirectory(dir=shared) as folder:
+            shutil.copy(late, Path(folder) / "late.jpg")
+            os.utime(Path(folder) / "late.jpg", ns=(10**18, 17 * 10**18))
+            assert_read_once(Path(folder))
+    else:
+        assert_read_once(tmp_path)
+
+
+def assert_read_once(folder: Path) -> None:
+    assert scan(folder, progress=False).n_read == 1
+    assert scan(folder, progress=False).n_unchanged == 1
 
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(PhotodupError, match="not a folder"):
         scan(tmp_path / "nowhere", progress=False)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(PhotodupError, match=r"loop cannot be opened \(Too many levels"):
+        scan(tmp_path / "loop", progress=False)
+    with pytest.raises(CatalogueError, match="No catalogue"):
+        Catalogue(tmp_path / "loop")
     (tmp_path / "file").write_text("x")
     with pytest.raises(PhotodupError, match="--catalogue"):
         photo(tmp_path / "library/a.jpg")

@@ -50,7 +50,7 @@ def scan_apple_photos(
         if reason:
             listing.problems.append(Problem(Path(photo.original_filename or photo.uuid), reason))
             continue
-        listing.entries.append(Entry(path, status.st_size, status.st_mtime_ns))
+        listing.entries.append(Entry.of(path, status))
         names[path] = (photo.uuid, photo.original_filename)
     listing.entries.sort(key=lambda entry: entry.path)
     opened, aside = open_sound(root, Path(catalogue).expanduser())

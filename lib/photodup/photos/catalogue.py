@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,7 +128,13 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue",
             raise
         return opened, None
     except CatalogueDamagedError:
-        file = Path(path) if path else Path(root).resolve() / ".photodup" / "catalogue.sqlite"
+        own = real_path(root) / ".photodup" / "catalogue.sqlite"
+        file = Path(path) if path else own
+        if real_path(file) != own and not _is_sqlite(file):
+            raise CatalogueError(
+                f"{printable(file)} is no catalogue, or its beginning is destroyed: give another file with "
+                "--catalogue, or move it away."
+            ) from None
         aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
         try:
             os.rename(file, aside)
@@ -139,6 +145,17 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue",
                 f"{printable(file)} is damaged and cannot be set aside ({error.strerror}): move it away."
             ) from None
         return Catalogue(root, path, create=True), aside
+
+
+def _is_sqlite(file: Path) -> bool:
+    with suppress(OSError), open(file, "rb") as opened:
+        return opened.read(16) == b"SQLite format 3\0"
+    return False
+
+
+def real_path(folder: Path | str) -> Path:
+    """Return where a path leads, `~` and links followed; unlike `Path.resolve`, a loop of links is no error."""
+    return Path(os.path.realpath(os.path.expanduser(folder)))
 
 
 def printable(path: Path | bytes) -> str:
@@ -160,9 +177,9 @@ class Catalogue:
     """
 
     def __init__(self, root: Path | str, path: Path | str | None = None, *, create: bool = False) -> None:
-        self.root = Path(root).resolve()
+        self.root = real_path(root)
         self.path = Path(path) if path else self.root / ".photodup" / "catalogue.sqlite"
-        if not create and not self.path.is_file():
+        if not create and not os.path.isfile(self.path):
             raise CatalogueError(
                 f"No catalogue at {printable(self.path)}: run `photodup scan {printable(self.root)}` first."
             )
@@ -183,6 +200,7 @@ class Catalogue:
                 raise
 
     def _prepare(self) -> None:
+        self._refuse_foreign()
         for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
             self.connection.execute(f"PRAGMA {pragma}")
         with self.transaction():
@@ -199,9 +217,17 @@ class Catalogue:
                 self.connection.execute(f"PRAGMA user_version = {number}")
             self._check_root()
 
+    def _refuse_foreign(self) -> None:
+        """Refuse the database of another program before anything in it changes: many keep theirs in SQLite."""
+        tables = {name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and not {"content", "file"} <= tables:
+            raise CatalogueError(
+                f"{printable(self.path)} is the database of another program: give another file with --catalogue."
+            )
+
     def _check_root(self) -> None:
         """Refuse the catalogue of another library: a scan would declare all of that one's files missing."""
-        if self.path.resolve() == self.root / ".photodup" / "catalogue.sqlite":
+        if real_path(self.path) == self.root / ".photodup" / "catalogue.sqlite":
             return  # It moves with its library.
         root = os.fsencode(self.root)
         self.connection.execute("INSERT OR IGNORE INTO setting VALUES ('root', ?)", (root,))
@@ -353,18 +379,40 @@ class Catalogue:
                 [(model_id, md5, row.tobytes()) for md5, row in zip(md5s, vectors, strict=True)],
             )
 
-    def load_embeddings(self, model_digest: str) -> tuple[list[str], np.ndarray]:
-        """Return (md5s, float32[n, dim]) of one model for contents some readable file has, ordered by MD5."""
-        where = "WHERE digest = ? AND EXISTS (SELECT 1 FROM file WHERE file.md5 = e.md5 AND status = 'ok')"
-        source = f"FROM embedding AS e JOIN model ON model.id = e.model {where}"
-        ((n, dim),) = self._query(f"SELECT count(*), max(dim) {source}", (model_digest,))
-        vectors = np.empty((n, dim or 0), dtype=np.float32)
-        md5s: list[str] = []
+    def embedded(self, model_digest: str) -> list[str]:
+        """Return the MD5s with a vector of this model, in order, of contents that some readable file has."""
+        rows = self._query(
+            "SELECT e.md5 FROM embedding AS e JOIN model ON model.id = e.model WHERE digest = ? "
+            "AND EXISTS (SELECT 1 FROM file WHERE file.md5 = e.md5 AND status = 'ok') ORDER BY e.md5",
+            (model_digest,),
+        )
+        return [md5 for (md5,) in rows]
+
+    def embeddings_of(self, model_digest: str, md5s: Sequence[str]) -> np.ndarray:
+        """Return float32[n, dim]: the vectors of these contents, in this order.
+
+        Raises:
+            CatalogueError: one of them has none.
+        """
+        place = {md5: i for i, md5 in enumerate(md5s)}
+        ((dim,),) = self._query("SELECT max(dim) FROM model WHERE digest = ?", (model_digest,))
+        vectors, n = np.empty((len(md5s), dim or 0), dtype=np.float32), 0
         with self._kind():
             rows = self.connection.execute(
-                f"SELECT e.md5, vector {source} ORDER BY e.md5 LIMIT ?", (model_digest, n)
+                "SELECT md5, vector FROM embedding JOIN model ON model.id = model WHERE digest = ?",
+                (model_digest,),
             )
-            for i, (md5, blob) in enumerate(rows):
-                md5s.append(md5)
-                vectors[i] = np.frombuffer(blob, dtype="<f4")
-        return md5s, vectors[: len(md5s)]
+            for md5, blob in rows:
+                if (i := place.get(md5)) is not None:
+                    vectors[i] = np.frombuffer(blob, dtype="<f4")
+                    n += 1
+        if n != len(place):
+            raise CatalogueError(
+                f"{printable(self.path)} lacks {len(place) - n} of these embeddings: run `photodup embed` again."
+            )
+        return vectors
+
+    def load_embeddings(self, model_digest: str) -> tuple[list[str], np.ndarray]:
+        """Return (md5s, float32[n, dim]) of one model for contents some readable file has, ordered by MD5."""
+        md5s = self.embedded(model_digest)
+        return md5s, self.embeddings_of(model_digest, md5s)

@@ -5,6 +5,7 @@ so an interruption costs at most the batch at hand and a second scan continues.
 """
 
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -16,7 +17,15 @@ from tqdm import tqdm
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.catalogue import Catalogue, CatalogueError, Model, Photo, open_sound, printable
+from photodup.photos.catalogue import (
+    Catalogue,
+    CatalogueError,
+    Model,
+    Photo,
+    open_sound,
+    printable,
+    real_path,
+)
 from photodup.photos.embed import EmbedReport, embed_library
 from photodup.photos.hashing import PhotoFacts, read_facts
 from photodup.photos.walking import Entry, Listing, Problem, read_bytes, walk
@@ -98,8 +107,16 @@ def scan(
 
 
 def _existing(folder: Path | str) -> Path:
-    root = Path(folder).expanduser().resolve()
-    if not root.is_dir():
+    root = real_path(folder)
+    try:
+        is_folder = stat.S_ISDIR(os.stat(root).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = False
+    except OSError as error:
+        raise PhotodupError(
+            f"{printable(root)} cannot be opened ({error.strerror}): give a folder that you may read."
+        ) from None
+    if not is_folder:
         raise PhotodupError(
             f"{printable(root)} is not a folder: give the folder that holds your photographs."
         )
@@ -121,7 +138,7 @@ def update(
                 "FROM file LEFT JOIN content USING (md5) LEFT JOIN setting ON key = 'read_again'"
             )
         }
-        listed = {entry.path for entry in listing.entries}
+        listed = {entry.path for entry in listing.entries} | listing.silent
         gone = [
             path
             for path, (_, _, status) in known.items()

@@ -19,6 +19,8 @@ OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})
 # A file is read in one piece; nothing a camera writes comes near this.
 MAX_FILE_BYTES = 2**30
 
+_LATEST_NS = 2**63 - 1
+
 # Packages of macOS that look like folders: the files belong to an application, and must not move.
 _PACKAGES = (b".photoslibrary", b".photolibrary", b".aplibrary", b".migratedphotolibrary")
 _NOT_ENTERED = (
@@ -47,14 +49,20 @@ class Entry:
     size_bytes: int
     mtime_ns: int
 
+    @classmethod
+    def of(cls, path: bytes, status: os.stat_result) -> "Entry":
+        """Return a file as the system describes it. A time past 2262 counts as the last that SQLite can hold."""
+        return cls(path, status.st_size, min(status.st_mtime_ns, _LATEST_NS))
+
 
 @dataclass
 class Listing:
-    """What a walk found. `closed` are folders (with a trailing slash) whose contents are unknown."""
+    """What a walk found. Nothing is known today of what lies in `closed` folders, or of `silent` files."""
 
     entries: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    closed: list[bytes] = field(default_factory=list)
+    closed: list[bytes] = field(default_factory=list)  # with a trailing slash
+    silent: set[bytes] = field(default_factory=set)
 
 
 def application_library(path: Path) -> Path | None:
@@ -96,10 +104,12 @@ def walk(root: Path) -> Listing:
                         folders.append(path)
                 elif is_photo and child.is_file(follow_symlinks=False):
                     status = child.stat(follow_symlinks=False)
-                    listing.entries.append(Entry(path, status.st_size, status.st_mtime_ns))
+                    listing.entries.append(Entry.of(path, status))
             except FileNotFoundError:
                 continue  # Gone since the folder was listed.
-            except OSError as error:  # A loop of links, or a file system that answers no question.
+            except OSError as error:  # A folder that may be listed only, or a file system that fails.
+                listing.silent.add(path)
+                listing.closed.append(path + b"/")
                 listing.problems.append(Problem(_path(path), error.strerror or str(error)))
     listing.entries.sort(key=lambda entry: entry.path)
     return listing
@@ -120,7 +130,7 @@ def read_bytes(root: bytes, entry: Entry) -> tuple[bytes, Entry]:
         data = file.read(status.st_size + 1)
     if len(data) != status.st_size:
         raise OSError("changed while it was read")
-    return data, Entry(entry.path, status.st_size, status.st_mtime_ns)
+    return data, Entry.of(entry.path, status)
 
 
 def _path(path: bytes) -> Path:

@@ -11,13 +11,16 @@ from PIL import Image, ImageFilter, ImageOps
 from review_library import make_library, photo, save
 
 from photodup.errors import PhotodupError
+from photodup.photos.candidates import Shots
 from photodup.photos.catalogue import Photo
-from photodup.photos.copies import find_tiers, hash_candidates, mirrored_hash, two_shots
+from photodup.photos.copies import find_tiers
 from photodup.photos.feedback import Feedback
 from photodup.photos.grouping import Model
+from photodup.photos.hash_neighbours import mirrored_hash, near_hashes
 from photodup.photos.hashing import hamming, perceptual_hash
 from photodup.photos.keep import DEFAULT_RULES, KeepRules, sharpness
 from photodup.photos.library import Catalogue, scan
+from photodup.photos.verified import pair_codes
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
 
@@ -97,14 +100,24 @@ def test_the_mirrored_hash_is_that_of_the_mirror_image():
         assert hamming(perceptual_hash(image), real) > 16, "which the plain hash would miss"
 
 
-def test_hash_candidates_find_copies_and_mirror_images():
+def test_near_hashes_find_copies_and_mirror_images():
     hashes = [
         perceptual_hash(i) for n in ("astronaut", "coffee") for i in (photo(n), ImageOps.mirror(photo(n)))
     ]
-    assert {(0, 1), (2, 3)} <= hash_candidates([*hashes, None])
-    assert hash_candidates([None, hashes[0]]) == set()
+    assert {(0, 1), (2, 3)} <= near(hashes)
+    assert near(hashes[:1]) == near([]) == set()
     far = [f"{value:016x}" for value in (0, 2**64 - 1)]
-    assert (0, 1) not in hash_candidates(far)
+    assert (0, 1) not in near(far)
+
+
+def near(hashes: list[str]) -> set[tuple[int, int]]:
+    pairs = near_hashes(np.array([int(phash, 16) for phash in hashes], np.uint64), 24)
+    return set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
+
+
+def two_shots(first: Photo, second: Photo) -> bool:
+    (said,) = Shots([first, second]).are_two(pair_codes(np.array([0]), np.array([1])))
+    return bool(said)
 
 
 def test_two_times_of_one_camera_are_two_shots():
@@ -151,9 +164,9 @@ def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, m
     library = make_library(tmp_path / "library")
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
-        from photodup.photos import copies
+        from photodup.photos import pixels
 
-        monkeypatch.setattr(copies, "verify", lambda a, b: pytest.fail("was verified before"))
+        monkeypatch.setattr(pixels, "verify", lambda a, b: pytest.fail("was verified before"))
         again = find_tiers(catalogue)
         assert [g.evidence for g in again.copies] == [g.evidence for g in first.copies]
         monkeypatch.undo()

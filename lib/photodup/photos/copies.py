@@ -1,28 +1,23 @@
 """The two tiers: copies, verified on the pixels, and similar pictures, by what the embedding says.
 
-Candidates for copies are the nearest neighbours by embedding and by perceptual hash (of the picture and
-of its mirror image); each candidate is then verified (`photodup.photos.verify`), so neither needs to be
-right, only to be asked often enough. What is left is grouped by similarity alone.
+Candidates for copies (`photodup.photos.candidates`) are verified on their pixels
+(`photodup.photos.verify`); what is left is grouped by similarity alone.
 """
 
-import sqlite3
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
-from PIL import Image
 
-from photodup.embedding import imaging
+from photodup.photos.candidates import Shots, find_neighbours
 from photodup.photos.catalogue import Catalogue, Model, Photo
 from photodup.photos.feedback import Feedback
-from photodup.photos.grouping import choose_model, exact_copies
-from photodup.photos.keep import Choice, KeepRules, sharpness
+from photodup.photos.grouping import TOLERANCE, choose_model, exact_copies
+from photodup.photos.keep import Choice, KeepRules
 from photodup.photos.neighbours import Pairs, stars
-from photodup.photos.pair_store import stored_pairs
-from photodup.photos.verify import SIZE, Features, Thresholds, Verification, features, verify
+from photodup.photos.pixels import measured_sharpness, verify_pairs
+from photodup.photos.verified import EvidenceStore, pair_codes, pair_rows
+from photodup.photos.verify import Thresholds, Verification
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,11 @@ class ModelThresholds:
     similar: float
     burst: float
     measured: str
+
+    @property
+    def lowest(self) -> float:
+        """Return the cosine from which on a pair is looked at for any reason."""
+        return min(self.candidate, self.similar, self.burst)
 
 
 # By the model's name in the catalogue. What is called measured is what `photodup evaluate` prints, and a test
@@ -57,9 +57,6 @@ THRESHOLDS: dict[str, ModelThresholds] = {
 OTHER_MODEL = ModelThresholds(0.75, 0.95, 0.90, "not measured for this model: run `photodup evaluate`")
 BURST_SECONDS = 60.0
 VERIFICATION = Thresholds()
-N_NEIGHBOURS = 10
-# Bits of 64. Unrelated pictures differ in 32 ± 4; a crop to 70 % in about 22.
-MAX_HASH_DISTANCE = 24
 
 
 @dataclass(frozen=True)
@@ -167,45 +164,39 @@ def find_tiers(
     files = {copies[0].md5: copies for copies in exact_copies(catalogue.photos())}
     photos = [rules.choose(copies).keeper for copies in files.values()]
     row = {photo.md5: i for i, photo in enumerate(photos)}
-    vectors, has_vector = _vectors(catalogue, model, row)
-    limits = thresholds or (THRESHOLDS.get(model.name, OTHER_MODEL) if model else None)
-    apart = feedback.apart()
+    limits = (thresholds or THRESHOLDS.get(model.name, OTHER_MODEL)) if model else None
+    bounds = (limits.similar, limits.lowest) if limits else (1.0, 1.0)
+    near = find_neighbours(catalogue, photos, model, *bounds)
+    shots, apart = Shots(photos), _apart(feedback, row)
+    with EvidenceStore(folder / "evidence.sqlite") as store:
+        known = store.read(row)
+        # What was proven once stays a candidate, whoever came between as a nearer neighbour since.
+        proven = pair_codes(*np.array([*known.copies(verification), (0, 0)]).T)[:-1]
+        asked = np.unique(np.concatenate([near.alike, near.by_hash, proven]))
+        asked = asked[~np.isin(asked, apart) & ~shots.are_two(asked)]
+        new, problems = verify_pairs(catalogue, photos, np.setdiff1d(asked, known.codes), store, progress)
+        problems += [store.problem] if store.problem else []
+    verified = known.among(asked).with_(new)
+    scores = verified.copies(verification)
 
-    near, search, recall = _embedding_pairs(folder, model, list(row), vectors, has_vector, limits)
-    candidates = set(near) | hash_candidates([photo.phash for photo in photos])
-    candidates = {
-        (i, j)
-        for i, j in candidates
-        if frozenset((photos[i].md5, photos[j].md5)) not in apart and not two_shots(photos[i], photos[j])
-    }
-    verified, problems = verify_pairs(
-        catalogue, photos, sorted(candidates), folder / "evidence.sqlite", progress
-    )
-    scores = {pair: found for pair, found in verified.items() if found.is_copy(verification)}
-
-    rules.measure_sharpness_with(lambda photo: _sharpness(catalogue, photo))
-    matter = sorted({i for pair in (*scores, *near) for i in pair})
+    within = shots.are_within(near.alike, burst_seconds)
+    alike = ~np.isin(near.alike, apart)
+    if limits:
+        alike &= near.cosine >= np.where(within, limits.burst, limits.similar) - TOLERANCE
+    similar_rows, cosine = np.stack(pair_rows(near.alike[alike]), axis=1), near.cosine[alike]
+    rules.measure_sharpness_with(lambda photo: measured_sharpness(catalogue, photo))
+    matter = sorted({i for pair in scores for i in pair} | set(similar_rows.ravel().tolist()))
     order = {photo.md5: place for place, photo in enumerate(rules.ranked([photos[i] for i in matter]))}
     rank = np.full(len(photos), len(photos))
     rank[matter] = [order[photos[i].md5] for i in matter]
-    copy_stars = stars(
-        _as_pairs({pair: found.score(verification) for pair, found in scores.items()}), len(photos), rank=rank
-    )
-    gone = {member for star in copy_stars for member in star.members}
-    alike = {
-        (i, j): cosine
-        for (i, j), cosine in near.items()
-        if limits
-        and not {i, j} & gone
-        and frozenset((photos[i].md5, photos[j].md5)) not in apart
-        and cosine >= (limits.burst if _within(photos[i], photos[j], burst_seconds) else limits.similar)
-    }
-    similar_stars = stars(_as_pairs(alike), len(photos), rank=rank)
+    copy_scores = [found.score(verification) for found in scores.values()]
+    copy_stars = stars(_as_pairs(list(scores), copy_scores), len(photos), rank=rank)
+    gone = [member for star in copy_stars for member in star.members]
+    left = ~np.isin(similar_rows, gone).any(axis=1)
+    similar_stars = stars(_as_pairs(similar_rows[left], cosine[left]), len(photos), rank=rank)
 
     def evidence(i: int, j: int) -> Evidence:
-        pair = (min(i, j), max(i, j))
-        cosine = float(vectors[i] @ vectors[j]) if has_vector[i] and has_vector[j] else None
-        return Evidence(False, cosine, verified.get(pair))
+        return Evidence(False, near.similarity(i, j), verified.get(i, j))
 
     copies, starred = [], set()
     for star in copy_stars:
@@ -223,183 +214,21 @@ def find_tiers(
         groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))
     n = sum(len(found) for found in files.values())
     return Tiers(
-        tuple(copies), tuple(similar), model, limits, n, len(verified), search, recall, tuple(problems)
+        tuple(copies),
+        tuple(similar),
+        model,
+        limits,
+        n,
+        len(verified),
+        near.search,
+        near.recall,
+        tuple(problems),
     )
 
 
-def two_shots(first: Photo, second: Photo) -> bool:
-    """Return whether the camera says these are two exposures: both dated, at different times.
-
-    Editors keep the time of capture, so copies agree on it.
-    """
-    a, b = _time(first), _time(second)
-    return a is not None and b is not None and first.camera == second.camera and a != b
-
-
-def mirrored_hash(phash: str) -> str:
-    """Return what the perceptual hash of the mirror image would be, nearly: odd columns change sign."""
-    return f"{int(phash, 16) ^ 0x5555555555555555:016x}"
-
-
-def hash_candidates(
-    hashes: Sequence[str | None], k: int = N_NEIGHBOURS, most: int = MAX_HASH_DISTANCE
-) -> set[tuple[int, int]]:
-    """Return row pairs among each other's `k` nearest 64-bit hashes, plain and mirrored, within `most` bits."""
-    import faiss
-
-    rows = np.array([i for i, value in enumerate(hashes) if value is not None], np.int64)
-    if len(rows) < 2:
-        return set()
-    plain = np.array([list(bytes.fromhex(hashes[i])) for i in rows], np.uint8)
-    mirrored = np.array([list(bytes.fromhex(mirrored_hash(hashes[i]))) for i in rows], np.uint8)
-    index = faiss.IndexBinaryFlat(64)
-    index.add(plain)
-    pairs = set()
-    for queries in (plain, mirrored):
-        distances, others = index.search(queries, min(k + 1, len(rows)))
-        for i, j in zip(*np.nonzero(distances <= most), strict=True):
-            a, b = int(rows[i]), int(rows[others[i, j]])
-            if a != b:
-                pairs.add((min(a, b), max(a, b)))
-    return pairs
-
-
-def verify_pairs(
-    catalogue: Catalogue,
-    photos: Sequence[Photo],
-    pairs: Sequence[tuple[int, int]],
-    cache: Path,
-    progress: Callable[[Iterable, int], Iterable] = lambda pairs, total: pairs,
-) -> tuple[dict[tuple[int, int], Verification], list[str]]:
-    """Verify pairs of photos on their pixels; what was verified once is remembered by content.
-
-    Returns:
-        The evidence by pair, and one sentence for each photo that could not be read.
-    """
-    store = _EvidenceStore(cache)
-    found, todo = {}, []
-    for i, j in pairs:
-        known = store.get(photos[i].md5, photos[j].md5)
-        if known is None:
-            todo.append((i, j))
-        else:
-            found[i, j] = known
-    kept: dict[int, Features | None] = {}
-    problems: dict[int, str] = {}
-
-    def features_of(i: int) -> Features | None:
-        if i not in kept:
-            if len(kept) >= 2000:  # 0.6 GB
-                kept.pop(next(iter(kept)))
-            try:
-                kept[i] = features(_picture(catalogue, photos[i]))
-            except imaging.ImageError as error:
-                kept[i], problems[i] = None, str(error)
-        return kept[i]
-
-    for i, j in progress(todo, len(todo)):
-        first, second = features_of(i), features_of(j)
-        if first is not None and second is not None:
-            found[i, j] = verify(first, second)
-            store.put(photos[i].md5, photos[j].md5, found[i, j])
-    store.close()
-    return found, list(problems.values())
-
-
-class _EvidenceStore:
-    """Verified pairs by content. A cache: deleting the file costs time and nothing else."""
-
-    VERSION = 2  # raise when `verify` changes its verdicts
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None)
-        try:
-            self._open()
-        except sqlite3.DatabaseError:  # damaged: made again
-            self._db.close()
-            path.unlink()
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._open()
-
-    def _open(self) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = OFF")
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS evidence (version INT, a TEXT, b TEXT, found TEXT, PRIMARY KEY (version, a, b))"
-        )
-
-    def get(self, first: str, second: str) -> Verification | None:
-        import json
-
-        query = "SELECT found FROM evidence WHERE version = ? AND a = ? AND b = ?"
-        row = self._db.execute(query, (self.VERSION, *sorted((first, second)))).fetchone()
-        return Verification(**json.loads(row[0])) if row else None
-
-    def put(self, first: str, second: str, found: Verification) -> None:
-        import json
-
-        values = (self.VERSION, *sorted((first, second)), json.dumps(asdict(found)))
-        self._db.execute("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?, ?)", values)
-
-    def close(self) -> None:
-        self._db.close()
-
-
-def _vectors(catalogue: Catalogue, model: Model | None, row: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    md5s, found = catalogue.load_embeddings(model.digest) if model else ([], np.zeros((0, 1), np.float32))
-    vectors, has = np.zeros((len(row), found.shape[1]), np.float32), np.zeros(len(row), bool)
-    for md5, vector in zip(md5s, found, strict=True):
-        vectors[row[md5]], has[row[md5]] = vector, True
-    return vectors, has
-
-
-def _embedding_pairs(
-    folder: Path,
-    model: Model | None,
-    md5s: Sequence[str],
-    vectors: np.ndarray,
-    has: np.ndarray,
-    limits: ModelThresholds | None,
-) -> tuple[dict[tuple[int, int], float], str, float]:
-    """Return the pairs worth looking at: each row's nearest neighbours above the candidate threshold."""
-    rows = np.flatnonzero(has)
-    if model is None or limits is None or len(rows) < 2:
-        return {}, "by hash only", 1.0
-    lowest = min(limits.candidate, limits.burst, limits.similar)
-    pairs = stored_pairs(folder, model.digest, [md5s[i] for i in rows], vectors[rows], lowest)
-    near: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
-    for i, j, cosine in zip(
-        pairs.first.tolist(), pairs.second.tolist(), pairs.similarity.tolist(), strict=True
-    ):
-        entry = (cosine, int(rows[i]), int(rows[j]))
-        near[i].append(entry)
-        near[j].append(entry)
-    kept = {}
-    for entries in near.values():
-        entries.sort(reverse=True)
-        for place, (cosine, i, j) in enumerate(entries):
-            if place < N_NEIGHBOURS or cosine >= limits.similar:
-                kept[i, j] = cosine
-    return kept, f"embedding ({pairs.method}) and hash", pairs.recall
-
-
-def _picture(catalogue: Catalogue, photo: Photo) -> Image.Image:
-    """Decode a photo at no less than `SIZE`.
-
-    Only JPEG is scaled by its decoder. HEIC would answer with its embedded thumbnail, which is another
-    picture as far as anybody can prove, and sharpened by the camera.
-    """
-    draft_size = SIZE if photo.format == "JPEG" else None
-    return imaging.decode(catalogue.root / photo.path, draft_size=draft_size)
-
-
-def _sharpness(catalogue: Catalogue, photo: Photo) -> float:
-    try:
-        picture = _picture(catalogue, photo).convert("L")
-    except imaging.ImageError:
-        return 0.0
-    picture.thumbnail((SIZE, SIZE))
-    return sharpness(np.asarray(picture))
+def _apart(feedback: Feedback, row: dict[str, int]) -> np.ndarray:
+    pairs = [[row[md5] for md5 in pair] for pair in feedback.apart() if pair <= row.keys()]
+    return pair_codes(*np.array(pairs, np.int64).reshape(-1, 2).T)
 
 
 def _group(tier, keeper, members, photos, files, rules, evidence) -> TierGroup:
@@ -421,18 +250,8 @@ def _group(tier, keeper, members, photos, files, rules, evidence) -> TierGroup:
     return TierGroup(tier, choice, tuple(photo for photo, _ in rest), tuple(why for _, why in rest))
 
 
-def _as_pairs(edges: dict[tuple[int, int], float]) -> Pairs:
-    first, second = (np.array([pair[k] for pair in edges], np.int64) for k in (0, 1))
-    return Pairs(first, second, np.array(list(edges.values()), np.float32), "given", 1.0, 0)
-
-
-def _time(photo: Photo) -> datetime | None:
-    try:
-        return datetime.fromisoformat(photo.taken_at).replace(tzinfo=None) if photo.taken_at else None
-    except ValueError:
-        return None
-
-
-def _within(first: Photo, second: Photo, seconds: float) -> bool:
-    a, b = _time(first), _time(second)
-    return a is not None and b is not None and abs((a - b).total_seconds()) <= seconds
+def _as_pairs(
+    rows: Sequence[tuple[int, int]] | np.ndarray, similarity: Sequence[float] | np.ndarray
+) -> Pairs:
+    first, second = np.array(rows, np.int64).reshape(-1, 2).T
+    return Pairs(first, second, np.array(similarity, np.float32), "given", 1.0, 0)

@@ -4,10 +4,13 @@ Below `EXACT_BELOW` rows every pair is compared. Above, FAISS's k-means sorts th
 inverted file, IVF) and each row is compared with the rows of its nearest cells only. How many cells is not
 guessed: the number is doubled until the recall, measured against an exact search for a sample of rows,
 reaches the goal. The measured recall comes with the result.
+
+Two bounds keep the number of pairs in proportion to the rows, whatever they show: below the threshold only the
+nearest few of each row are pairs, and above it a crowd of equal pictures (a webcam's year) is not all with all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +22,22 @@ from photodup.photos.grouping import TOLERANCE, Group
 # (order of magnitude; `python -m photodup.bench.grouping_bench` measures it).
 EXACT_BELOW = 30_000
 SAMPLE = 1000
+# Of a crowd above the threshold each row keeps so many.
+MAX_CROWD = 500
 # Nearest cells remembered for each row.
 _STORED = 8
+# Findings that are held before they are cut to what counts: 12 bytes each, and as much again to sort them.
+_MAX_HELD = 30_000_000
+# The search is not widened further than this for the sake of neighbours below the threshold.
+_MAX_NEAREST_PROBES = 32
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of rows at or above a threshold: `first[i] < second[i]`, each pair once, by rising row.
+    """Pairs of rows: `first[i] < second[i]`, each pair once, by rising row.
 
-    `recall` is the share of the true pairs of `n_sampled` rows that were found (1.0 and 0 when exact).
+    `recall` is the share of the true pairs above the threshold of `n_sampled` rows that were found (1.0 and 0
+    when exact), `nearest_recall` that of the nearest neighbours below it.
     """
 
     first: np.ndarray
@@ -36,6 +46,7 @@ class Pairs:
     method: str
     recall: float
     n_sampled: int
+    nearest_recall: float = 1.0
 
     def __len__(self) -> int:
         return len(self.first)
@@ -46,57 +57,106 @@ class NeighbourIndex:
 
     Args:
         dim: length of the vectors.
-        threshold: smallest cosine of a pair.
-        min_recall: goal for the share of true pairs found; the search widens until a sample reaches it.
+        threshold: from this cosine on every pair counts (of a crowd each row's `MAX_CROWD` nearest).
+        nearest_from: below the threshold and down to this cosine, the `nearest` most similar rows of either
+            row of a pair count too; default: the threshold, so none.
+        nearest: how many.
+        min_recall: goal for the share of true pairs above the threshold that are found; the search widens until
+            a sample reaches it.
+        min_nearest_recall: the same below it, where neighbours lie further apart and in more cells.
         exact_below: stay exact while there are fewer rows.
     """
 
     def __init__(
-        self, dim: int, threshold: float, *, min_recall: float = 0.995, exact_below: int = EXACT_BELOW
+        self,
+        dim: int,
+        threshold: float,
+        *,
+        nearest_from: float | None = None,
+        nearest: int = 10,
+        min_recall: float = 0.995,
+        min_nearest_recall: float = 0.95,
+        exact_below: int = EXACT_BELOW,
     ) -> None:
-        if not 0 < threshold <= 1:
-            raise PhotodupError(f"A similarity threshold lies between 0 and 1, not {threshold}.")
-        self.dim, self.threshold, self.min_recall, self.exact_below = dim, threshold, min_recall, exact_below
+        self.lowest = threshold if nearest_from is None else nearest_from
+        if not 0 < self.lowest <= threshold <= 1:
+            raise PhotodupError(
+                f"A similarity threshold lies between 0 and 1, not {threshold}, and nearest_from "
+                f"({self.lowest}) not above it."
+            )
+        self.dim, self.threshold, self.nearest = dim, threshold, nearest
+        self.min_recall, self.min_nearest_recall = min_recall, min_nearest_recall
+        self.exact_below = exact_below
         self.vectors = np.zeros((0, dim), np.float32)
         self._centres: np.ndarray | None = None
         self._cells = np.zeros((0, _STORED), np.int32)
+        self._probes = 2
 
     def add(self, vectors: np.ndarray) -> Pairs:
         """Add float32[n, dim] unit vectors as the next rows; return the pairs that at least one is in."""
         new = np.ascontiguousarray(vectors, np.float32)
         if new.ndim != 2 or new.shape[1] != self.dim:
             raise PhotodupError(f"This index holds vectors of {self.dim} values, not of shape {new.shape}.")
-        start = len(self.vectors)
-        # A library that is added in one go is not copied: a million rows are two gigabytes.
-        self.vectors = new if start == 0 else np.concatenate([self.vectors, new])
-        if len(self.vectors) < self.exact_below:
-            return _pairs(*_exact(self.vectors, start, self.threshold), "exact", 1.0, 0)
+        return self.grow(new if not len(self.vectors) else np.concatenate([self.vectors, new]))
+
+    def grow(self, rows: np.ndarray) -> Pairs:
+        """Take float32[n, dim], whose first rows are those at hand, as all rows; return what `add` returns.
+
+        The array is kept, not copied: a million rows are two gigabytes.
+        """
+        start, self.vectors = len(self.vectors), rows
+        if len(rows) < self.exact_below:
+            found = self._exact(start)
+            return self.counting(_pairs(*found, "exact", 1.0, 0))
         if self._centres is None:
             self._build()
-        missing = self.vectors[len(self._cells) :]
+        missing = rows[len(self._cells) :]
         self._cells = np.concatenate([self._cells, self._nearest_cells(missing, _STORED)])
-        return self._search(start)
+        return self.counting(self._search(start))
+
+    def counting(self, pairs: Pairs) -> Pairs:
+        """Return those of some pairs that count for either of their rows."""
+        rows = np.concatenate([pairs.first, pairs.second])
+        counts = self.counts(rows, np.tile(pairs.similarity, 2)).reshape(2, -1).any(axis=0)
+        chosen = {name: getattr(pairs, name)[counts] for name in ("first", "second", "similarity")}
+        return replace(pairs, **chosen)
+
+    def counts(self, rows: np.ndarray, similarity: np.ndarray) -> np.ndarray:
+        """Return bool for each finding: it is similar enough for its row, or among that row's nearest."""
+        above = np.flatnonzero(similarity >= self.threshold - TOLERANCE)
+        counts = np.zeros(len(rows), bool)
+        counts[above] = among_nearest(rows[above], similarity[above], MAX_CROWD)
+        if self.lowest < self.threshold:
+            counts |= among_nearest(rows, similarity, self.nearest)
+        return counts
 
     def save(self, path: Path) -> None:
         """Write the cells (not the vectors, which the catalogue has) so that the next add is incremental."""
         if self._centres is not None:
             with open(path, "wb") as file:
-                np.savez(file, centres=self._centres, cells=self._cells)
+                np.savez(file, centres=self._centres, cells=self._cells, probes=self._probes)
 
-    def load(self, path: Path, vectors: np.ndarray) -> None:
+    def load(self, path: Path, vectors: np.ndarray, keep: np.ndarray | None = None) -> None:
         """Read cells that were saved with these rows in this order.
+
+        Args:
+            path: what `save` wrote.
+            vectors: float32[n, dim] unit vectors.
+            keep: bool for each row that was saved, where not all of them are still there.
 
         Raises:
             PhotodupError: they are those of another number of rows; build them again.
         """
         with np.load(path) as saved:
-            centres, cells = saved["centres"], saved["cells"]
+            centres, cells, probes = saved["centres"], saved["cells"], int(saved["probes"])
+        if keep is not None and len(keep) == len(cells):
+            cells = cells[keep]
         if (len(cells), centres.shape[1]) != (len(vectors), self.dim):
             raise PhotodupError(
                 f"{path} was made for {len(cells)} rows, the catalogue has {len(vectors)}: build it again."
             )
         self.vectors = np.ascontiguousarray(vectors, np.float32)
-        self._centres, self._cells = centres, cells
+        self._centres, self._cells, self._probes = centres, cells, probes
 
     def _build(self) -> None:
         import faiss
@@ -127,33 +187,35 @@ class NeighbourIndex:
         n_new = len(self.vectors) - start
         sample = start + rng.choice(n_new, min(SAMPLE, n_new), replace=False)
         truth = self._exact_neighbours(sample)
-        probes = 2
         while True:
-            recall = self._recall(sample, truth, probes)
-            if recall >= self.min_recall or probes >= len(self._centres):
+            recall, nearest_recall = self._recall(sample, truth)
+            enough = recall >= self.min_recall and nearest_recall >= self.min_nearest_recall
+            wide = self._probes >= _MAX_NEAREST_PROBES and recall >= self.min_recall
+            if enough or wide or self._probes >= len(self._centres):
                 break
-            probes *= 2
-        found = self._neighbours(np.arange(start, len(self.vectors)), probes)
-        method = f"IVF {len(self._centres)} cells, {min(probes, len(self._centres))} searched"
-        return _pairs(*found, method, recall, len(sample))
+            self._probes *= 2
+        found = self._neighbours(np.arange(start, len(self.vectors)), both_ends=start > 0)
+        method = f"IVF {len(self._centres)} cells, {min(self._probes, len(self._centres))} searched"
+        return replace(_pairs(*found, method, recall, len(sample)), nearest_recall=nearest_recall)
 
-    def _neighbours(self, rows: np.ndarray, probes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _neighbours(self, rows: np.ndarray, *, both_ends: bool = False) -> "_Findings":
         """Return (row, other, similarity): each row against the rows of its nearest cells.
 
         Cell by cell, as one matrix product: many times faster than row by row, since what belongs
-        together is read from memory once.
+        together is read from memory once. With `both_ends` what is among the nearest of the other row is
+        found too: it may be an old one, and not be asked itself.
         """
-        if probes <= self._cells.shape[1]:
-            wanted = self._cells[rows, :probes]
+        if self._probes <= self._cells.shape[1]:
+            wanted = self._cells[rows, : self._probes]
         else:
-            wanted = self._nearest_cells(self.vectors[rows], probes)
+            wanted = self._nearest_cells(self.vectors[rows], self._probes)
         probes = wanted.shape[1]
         home = self._cells[:, 0]
         by_home = np.argsort(home, kind="stable")
         home_at = np.searchsorted(home[by_home], np.arange(len(self._centres) + 1))
         visits = np.argsort(wanted.ravel(), kind="stable")
         visit_at = np.searchsorted(wanted.ravel()[visits], np.arange(len(self._centres) + 1))
-        found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))]
+        found = _Held(self, both_ends=both_ends)
         for cell in range(len(self._centres)):
             inside = by_home[home_at[cell] : home_at[cell + 1]]
             visitors = rows[visits[visit_at[cell] : visit_at[cell + 1]] // probes]
@@ -162,41 +224,100 @@ class NeighbourIndex:
             there = self.vectors[inside]
             for begin in range(0, len(visitors), 4096):
                 here = visitors[begin : begin + 4096]
-                products = self.vectors[here] @ there.T
-                i, j = np.nonzero(products >= self.threshold - TOLERANCE)
-                a, b = here[i], inside[j]
-                keep = a != b
-                found.append((a[keep], b[keep], products[i, j][keep]))
-        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+                found.add(self.vectors[here] @ there.T, here, inside)
+        return found.all()
 
-    def _exact_neighbours(self, rows: np.ndarray, block: int = 65536) -> set[tuple[int, int]]:
-        found = set()
+    def _exact(self, start: int, block: int = 2048) -> "_Findings":
+        """Compare rows from `start` on with all rows before them."""
+        found = _Held(self, both_ends=True)
+        for begin in range(start, len(self.vectors), block):
+            end = min(begin + block, len(self.vectors))
+            products = self.vectors[begin:end] @ self.vectors[:end].T
+            found.add(products, np.arange(begin, end), np.arange(end))
+        return found.all()
+
+    def _exact_neighbours(self, rows: np.ndarray, block: int = 65536) -> "_Findings":
+        found = _Held(self, both_ends=False)
         for begin in range(0, len(self.vectors), block):
-            products = self.vectors[rows] @ self.vectors[begin : begin + block].T
-            for i, j in zip(*np.nonzero(products >= self.threshold - TOLERANCE), strict=True):
-                if rows[i] != begin + j:
-                    found.add((int(rows[i]), int(begin + j)))
-        return found
+            there = np.arange(begin, min(begin + block, len(self.vectors)))
+            found.add(self.vectors[rows] @ self.vectors[begin : begin + block].T, rows, there)
+        return found.cut()
 
-    def _recall(self, sample: np.ndarray, truth: set[tuple[int, int]], probes: int) -> float:
-        rows, others, _ = self._neighbours(sample, probes)
-        found = set(zip(rows.tolist(), others.tolist(), strict=True))
-        return len(truth & found) / len(truth) if truth else 1.0
+    def _recall(self, sample: np.ndarray, truth: "_Findings") -> tuple[float, float]:
+        """Return the shares of the true neighbours that are found, from the threshold on and below it."""
+        keys = truth[0].astype(np.int64) << 32 | truth[1]
+        rows, others, _ = self._neighbours(sample)
+        found = np.isin(keys, rows.astype(np.int64) << 32 | others)
+        above = truth[2] >= self.threshold - TOLERANCE
+        return tuple(float(found[of].mean()) if of.any() else 1.0 for of in (above, ~above))
 
 
-def _exact(vectors: np.ndarray, start: int, threshold: float, block: int = 2048) -> tuple[np.ndarray, ...]:
-    """Compare rows from `start` on with all rows before them."""
-    found = []
-    for begin in range(start, len(vectors), block):
-        end = min(begin + block, len(vectors))
-        products = vectors[begin:end] @ vectors[:end].T
-        rows, others = np.nonzero(products >= threshold - TOLERANCE)
-        keep = others < rows + begin
-        rows, others = rows[keep], others[keep]
-        found.append((rows + begin, others, products[rows, others]))
-    if not found:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
-    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+# Row, other row, similarity of each finding.
+_Findings = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class _Held:
+    """Findings of a search, cut to what can still count whenever there are too many to hold."""
+
+    def __init__(self, index: NeighbourIndex, *, both_ends: bool) -> None:
+        self._index, self._both_ends = index, both_ends
+        self._parts: list[_Findings] = [
+            (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32))
+        ]
+        self._n, self._most = 0, _MAX_HELD
+        # Below this similarity nothing can be among a row's nearest any more.
+        self._floor = np.full(len(index.vectors), index.lowest - TOLERANCE, np.float32)
+
+    def add(self, products: np.ndarray, here: np.ndarray, there: np.ndarray) -> None:
+        """Take what counts of a block of cosines, of rows `here` with rows `there`."""
+        chosen = self._choose(products, here)
+        if self._both_ends and self._index.lowest < self._index.threshold:
+            chosen |= self._choose(products.T, there).T
+        i, j = np.nonzero(chosen)
+        rows, others = here[i], there[j]
+        keep = rows != others
+        self._parts.append((rows[keep].astype(np.int32), others[keep].astype(np.int32), products[i, j][keep]))
+        self._n += np.count_nonzero(keep)
+        if self._n > self._most:
+            self._most = max(_MAX_HELD, 2 * len(self.cut()[0]))
+
+    def _choose(self, products: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        limit = np.minimum(self._floor[rows], np.float32(self._index.threshold - TOLERANCE))
+        chosen = products >= limit[:, None]
+        k = self._index.nearest + 1  # a row finds itself too
+        if self._index.lowest < self._index.threshold and np.count_nonzero(chosen) > 4 * k * len(rows):
+            kth = np.partition(products, -k, axis=1)[:, -k]
+            self._floor[rows] = np.maximum(self._floor[rows], kth)
+            limit = np.minimum(self._floor[rows], limit.dtype.type(self._index.threshold - TOLERANCE))
+            chosen = products >= limit[:, None]
+        return chosen
+
+    def cut(self) -> _Findings:
+        """Return the findings that can count, and hold only those."""
+        rows, others, similarity = found = self.all()
+        counts = self._index.counts(rows, similarity)
+        if self._both_ends:
+            counts |= self._index.counts(others, similarity)
+        self._parts = [tuple(values[counts] for values in found)]
+        self._n = np.count_nonzero(counts)
+        return self._parts[0]
+
+    def all(self) -> _Findings:
+        """Return all findings held."""
+        self._parts = [tuple(np.concatenate(values) for values in zip(*self._parts, strict=True))]
+        return self._parts[0]
+
+
+def among_nearest(rows: np.ndarray, similarity: np.ndarray, k: int) -> np.ndarray:
+    """Return bool for each finding: it is among the `k` most similar (0..1) of its row; of equal ones the first."""
+    nearness = np.maximum(similarity, 0).astype(np.float32).view(np.uint32)  # ordered as the numbers are
+    order = np.argsort(rows.astype(np.uint64) << 32 | (0xFFFFFFFF - nearness), kind="stable")
+    sorted_rows = rows[order]
+    begins = np.flatnonzero(np.diff(sorted_rows, prepend=-1))
+    place = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
+    chosen = np.zeros(len(rows), bool)
+    chosen[order] = place < k
+    return chosen
 
 
 def _pairs(

@@ -19,14 +19,12 @@ from PIL import Image
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.photos.copies import (
-    MAX_HASH_DISTANCE,
-    N_NEIGHBOURS,
     OTHER_MODEL,
     THRESHOLDS,
     ModelThresholds,
-    mirrored_hash,
 )
 from photodup.photos.grouping import group_by_cosine
+from photodup.photos.hash_neighbours import MAX_RADIUS, NEAREST, mirrored_hash
 from photodup.photos.hashing import hamming, perceptual_hash
 from photodup.photos.transforms import REFERENCE, Transform, named
 from photodup.photos.verify import Features, features, verify
@@ -214,10 +212,8 @@ def evaluate(
         bits = np.array([_bits(query.phash[0], other) for other in known.phash])
         flipped = np.array([_bits(query.phash[0], other, mirror=True) for other in known.phash])
         cosine = known.vectors @ query.vectors[0] if embed else np.zeros(len(base))
-        by_hash = _nearest(-np.minimum(bits, flipped), N_NEIGHBOURS) & (
-            np.minimum(bits, flipped) <= MAX_HASH_DISTANCE
-        )
-        by_both = by_hash | (_nearest(cosine, N_NEIGHBOURS) & (cosine >= candidate) if embed else False)
+        by_hash = _nearest(-np.minimum(bits, flipped), NEAREST) & (np.minimum(bits, flipped) <= MAX_RADIUS)
+        by_both = by_hash | (_nearest(cosine, NEAREST) & (cosine >= candidate) if embed else False)
         started = time.perf_counter()
         evidence = {j: verify(known.features[j], query.features[0]) for j in np.flatnonzero(by_both)}
         seconds, n_verified = seconds + time.perf_counter() - started, n_verified + len(evidence)

@@ -1,0 +1,164 @@
+"""Near perceptual hashes: all of them in small libraries, the nearest few in crowds, chance kept in bounds."""
+
+import hashlib
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from photodup.photos import pair_store
+from photodup.photos.hash_neighbours import (
+    FREE_PAIRS,
+    MAX_RADIUS,
+    MIRROR,
+    NEAREST,
+    near_hashes,
+    search_radius,
+)
+from photodup.photos.pair_store import stored_hash_pairs
+
+
+def distance(a: int, b: int) -> int:
+    return min((a ^ b).bit_count(), (a ^ b ^ MIRROR).bit_count())
+
+
+def brute_force(values: list[int], radius: int) -> tuple[dict, dict]:
+    """Pairs within the radius: those surely among the `NEAREST` of either row, and those that tie for it."""
+    found = {
+        (i, j): distance(a, b)
+        for j, b in enumerate(values)
+        for i, a in enumerate(values[:j])
+        if distance(a, b) <= radius
+    }
+    by_row = defaultdict(list)
+    for (i, j), bits in found.items():
+        by_row[i].append(bits)
+        by_row[j].append(bits)
+    surely = {pair: d for pair, d in found.items() if any(rank(by_row[i], d, 1) <= NEAREST for i in pair)}
+    perhaps = {pair: d for pair, d in found.items() if any(rank(by_row[i], d, 0) < NEAREST for i in pair)}
+    return surely, perhaps
+
+
+def rank(distances: list[int], d: int, ties: int) -> int:
+    return sum(other < d + ties for other in distances)
+
+
+def as_dict(pairs):
+    assert (pairs.first < pairs.second).all()
+    rows = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
+    return dict(zip(rows, pairs.distance.tolist(), strict=True))
+
+
+def hashes(n: int, seed: int) -> np.ndarray:
+    """Random hashes, a third of them near another one or near its mirror image."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2**64, n, np.uint64)
+    for i in range(2, n, 3):
+        flips = sum(1 << int(b) for b in rng.choice(64, rng.integers(0, 12), replace=False))
+        bits[i] = bits[rng.integers(i)] ^ np.uint64(flips) ^ np.uint64(MIRROR * int(rng.integers(2)))
+    return bits
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 90), st.integers(0, 1000), st.integers(0, 30), st.integers(1, 50))
+def test_they_are_those_of_comparing_all_with_all(n, seed, radius, block):
+    bits = hashes(n, seed)
+    found = as_dict(near_hashes(bits, radius, block=block))
+    surely, perhaps = brute_force(bits.tolist(), radius)
+    assert surely.items() <= found.items() <= perhaps.items()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 80), st.integers(0, 1000), st.integers(0, 79))
+def test_new_rows_bring_their_own_pairs_only(n, seed, cut):
+    bits, start = hashes(n, seed), min(cut, n)
+    before, added = near_hashes(bits[:start], 12), near_hashes(bits, 12, start=start)
+    assert (added.second >= start).all()
+    assert as_dict(before) | as_dict(added) == as_dict(near_hashes(bits, 12))
+
+
+def test_a_crowd_of_equal_hashes_is_not_all_with_all():
+    bits = np.concatenate([hashes(50, 1), np.full(3000, 7, np.uint64), np.full(5, 9, np.uint64)])
+    pairs = near_hashes(bits, 10)
+    degree = np.bincount(np.concatenate([pairs.first, pairs.second]), minlength=len(bits))
+    assert len(pairs) <= NEAREST * len(bits)
+    assert (degree[50:3050] >= NEAREST).all(), "every one of them is compared with some of the others"
+    last = {tuple(pair) for pair in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)}
+    assert {(i, j) for i in range(3050, 3055) for j in range(i + 1, 3055)} <= last
+
+
+@given(st.integers(2, 10**8), st.integers(2, 10**8), st.sampled_from([1.0, 5.0]))
+def test_the_radius_falls_as_the_library_grows(n, m, per_photo):
+    small, large = sorted((n, m))
+    assert MAX_RADIUS >= search_radius(small, per_photo) >= search_radius(large, per_photo) >= 0
+    assert search_radius(large, 1.0) <= search_radius(large, 5.0)
+
+
+@pytest.mark.parametrize("n", [2000, 20_000])
+def test_by_chance_there_are_no_more_pairs_than_promised(n):
+    bits = np.random.default_rng(5).integers(0, 2**64, n, np.uint64)
+    allowed = max(FREE_PAIRS, n)
+    radius = search_radius(n, 1.0)
+    assert len(near_hashes(bits, radius)) <= 1.1 * allowed
+    # And the bound is not idle: one bit more would be too many.
+    i, j = (np.random.default_rng(k).integers(0, n, 2_000_000) for k in (0, 1))
+    x = bits[i] ^ bits[j]
+    near = (np.bitwise_count(x) <= radius + 1) | (np.bitwise_count(x ^ np.uint64(MIRROR)) <= radius + 1)
+    assert near[i != j].mean() * n * n / 2 > 0.9 * allowed
+
+
+def md5(value: object) -> str:
+    return hashlib.md5(str(value).encode()).hexdigest()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_kept_between_runs_they_are_those_of_a_fresh_comparison(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("store")
+    bits = hashes(60, data.draw(st.integers(0, 50)))
+    for _ in range(4):
+        there = data.draw(st.lists(st.integers(0, 59), min_size=0, max_size=60, unique=True))
+        kept = stored_hash_pairs(folder, [md5(i) for i in there], [f"{bits[i]:016x}" for i in there], 5.0)
+        fresh = near_hashes(bits[there], MAX_RADIUS)
+        near_by = {pair for pair, d in as_dict(fresh).items() if d <= 12}
+        assert near_by == {pair for pair, d in as_dict(kept).items() if d <= 12}
+
+
+@pytest.mark.parametrize("fault", [None, "garbage", "cut", "other hash"])
+def test_only_what_is_new_is_searched(tmp_path, monkeypatch, fault):
+    bits = hashes(400, 3)
+    names, values = [md5(i) for i in range(400)], [f"{b:016x}" for b in bits]
+    stored_hash_pairs(tmp_path, names[:390], values[:390], 5.0)
+    store = tmp_path / "neighbours-hash.npz"
+    if fault == "garbage":
+        store.write_bytes(b"no archive")
+    elif fault == "cut":
+        store.write_bytes(store.read_bytes()[:200])
+    elif fault == "other hash":
+        values[7] = f"{int(values[8], 16) ^ 1:016x}"
+    starts = []
+
+    def counted(bits, radius, *, start=0):
+        starts.append(start)
+        return near_hashes(bits, radius, start=start)
+
+    monkeypatch.setattr(pair_store, "near_hashes", counted)
+    found = stored_hash_pairs(tmp_path, names, values, 5.0)
+    assert starts == [0 if fault else 390]
+    fresh = near_hashes(np.array([int(value, 16) for value in values], np.uint64), found.radius)
+    assert as_dict(found) == as_dict(fresh)
+
+
+def test_a_growing_library_searches_a_smaller_radius_without_searching_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("photodup.photos.hash_neighbours.FREE_PAIRS", 10)
+    bits = hashes(900, 4)
+    names, values = [md5(i) for i in range(900)], [f"{b:016x}" for b in bits]
+    small = stored_hash_pairs(tmp_path, names[:100], values[:100], 1.0)
+    large = stored_hash_pairs(tmp_path, names, values, 1.0)
+    assert large.radius < small.radius
+    assert as_dict(large) == as_dict(near_hashes(bits, large.radius))
+    # Most are gone again: the radius is worth widening, and everything is searched.
+    again = stored_hash_pairs(tmp_path, names[:100], values[:100], 1.0)
+    assert as_dict(again) == as_dict(small)

@@ -110,7 +110,7 @@ def test_anatomy_check_sees_planted_faults():
     assert broken(lambda c: c.pop())
 
 
-@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
 def test_committed_outputs_are_whole_and_current(path):
     notebook = nbformat.read(path, as_version=4)
     code = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
@@ -126,7 +126,7 @@ def test_committed_outputs_are_whole_and_current(path):
         assert len(json.dumps(text)) < 200_000, "an output too large to read"
 
 
-@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
 def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
     notebook = nbformat.read(path, as_version=4)
     cell = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
@@ -137,7 +137,7 @@ def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
     assert computed in " ".join(notebook.cells[0].source.split())
 
 
-@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
 def test_notebooks_check_some_of_their_numbers(path):
     tags = [c.metadata.get("tags", []) for c in nbformat.read(path, as_version=4).cells]
 
@@ -151,7 +151,7 @@ def test_no_ci_branches(path):
     assert not re.search(r"\bif\s+(?:CI|TEST|FAST|QUICK)\b|environ.*\bCI\b", source)
 
 
-@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
 def test_links_between_notebooks_lead_somewhere(path):
     prose = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
     targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", prose) if not t.startswith("http")]

@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 
 from photodup.errors import PhotodupError
+from photodup.paths import project_root
 from photodup.study.execute import notebooks, source_sha256
 from photodup.study.run import REFERENCE
 
@@ -17,7 +18,7 @@ _ANSWER = re.compile(r"(\*\*Answer\*\* \(reference run\)\.).*?(\n\n\*\*Needs\*\*
 
 
 def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> list[Path]:
-    """Re-execute notebooks with their own parameters and save them with outputs; return their paths.
+    """Re-execute notebooks (by default all, and the template) with their own parameters; return their paths.
 
     Nothing is measured: a point without a record stays a gap, so what is committed is what the reference
     run found. The opening cell quotes the answer that the notebook computes, and each notebook is stamped
@@ -27,6 +28,8 @@ def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> 
         PhotodupError: a cell failed; names the notebook and the error.
     """
     paths = sorted(notebooks(only), key=lambda path: path.name.startswith("00"))  # it quotes the others
+    if not only:
+        paths.append(project_root() / "notebooks" / "_template.ipynb")
     for path in paths:
         _render(path, cell_timeout_s)
     return paths

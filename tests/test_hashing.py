@@ -86,6 +86,15 @@ def test_an_impossible_date_is_no_date(text):
     assert read_facts(encoded(SOURCES[0].open(), exif=exif)).taken_at is None
 
 
+@pytest.mark.parametrize("offset", ["+99:99", "+24:00", "²²:³³", "+2:000", "later"])
+def test_an_impossible_offset_does_not_cost_the_date(offset):
+    """What is stored must be a time that everybody can read again."""
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0x9003] = "2021:07:08 09:10:11"
+    exif.get_ifd(0x8769)[0x9011] = offset
+    assert read_facts(encoded(SOURCES[0].open(), exif=exif)).taken_at == "2021-07-08T09:10:11"
+
+
 def test_twelve_megapixels_are_scaled_eightfold(tmp_path):
     (path,) = make_12mp(tmp_path, 1)
     assert decode(path, draft_size=DRAFT_SIZE).size == (500, 375)

@@ -46,7 +46,17 @@ def test_settings_survive_and_have_defaults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"backend": "nobody"}', '{"keep": ["biggest"]}', '{"colour": 1}', '{"keep": []}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"backend": "nobody"}',
+        '{"keep": ["biggest"]}',
+        '{"colour": 1}',
+        '{"keep": []}',
+        '{"folders": [1]}',
+        '{"folders": "Originals"}',
+    ],
 )
 def test_unreadable_settings_are_one_sentence_that_names_the_file(tmp_path, text):
     (tmp_path / "settings.json").write_text(text)
@@ -54,6 +64,26 @@ def test_unreadable_settings_are_one_sentence_that_names_the_file(tmp_path, text
         load_settings(tmp_path)
     assert "\n" not in str(caught.value)
     assert "settings.json" in str(caught.value)
+
+
+def test_settings_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
+    """A power cut after the renaming would otherwise leave an empty file, and the next start an error."""
+    order, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (order.append("fsync"), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda *names: (order.append("replace"), replace(*names)))
+    save_settings(tmp_path, Settings())
+    assert order == ["fsync", "replace"]
+
+
+@pytest.mark.parametrize(
+    "line", ["null", "{}", '{"kind": "same"}', '{"kind": "undo"}', '{"kind": 1, "md5s": []}']
+)
+def test_feedback_that_cannot_be_believed_is_one_sentence(tmp_path, line):
+    Feedback(tmp_path).add("keeper", ["0" * 32])
+    with open(tmp_path / "feedback.jsonl", "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(PhotodupError, match=r"Line 2 of .*feedback.jsonl is damaged"):
+        Feedback(tmp_path)
 
 
 @pytest.mark.parametrize(

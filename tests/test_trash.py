@@ -370,6 +370,33 @@ def test_what_a_staying_photo_needs_stays(tmp_path):
     assert {p.name for p in both[leave] + both[stay]} == {"A.xmp", "A.png.xmp", "A.CR2"}
 
 
+def test_sidecars_named_in_full_move_together(tmp_path):
+    """As RawTherapee, DxO, ON1 and Google's export write them; nothing else leaves by its stem's stem."""
+    names = ["A.jpg", "A.jpg.pp3", "A.jpg.dop", "A.JPG.on1", "A.jpg.json", "A.json", "A.jpg.mov", "A.png.pp3"]
+    make_library(tmp_path, dict.fromkeys(names, 10))
+    found = moving_together([tmp_path / "A.jpg"])[tmp_path / "A.jpg"]
+    assert [p.name for p in found] == ["A.JPG.on1", "A.jpg.dop", "A.jpg.json", "A.jpg.pp3"]
+
+
+def test_a_link_is_no_sidecar(tmp_path):
+    """It would refuse the removal of its photo, and one to the keeper would pin what belongs to a copy."""
+    md5 = make_library(tmp_path, {"keep.jpg": 10, "a/A.jpg": 20, "a/A.xmp": 5})
+    (tmp_path / "a/A.png").symlink_to(tmp_path / "keep.jpg")
+    (tmp_path / "a/A.aae").symlink_to(tmp_path / "keep.jpg")
+    together = moving_together([tmp_path / "a/A.jpg"])[tmp_path / "a/A.jpg"]
+    assert together == [tmp_path / "a/A.xmp"]
+    done, refused = Trash(tmp_path).remove([removal(tmp_path, md5, "a/A.jpg", sidecars=together)])
+    assert (len(done), refused) == (1, [])
+
+
+def test_names_that_differ_in_case_alone_have_their_own_sidecars(tmp_path):
+    make_library(tmp_path, dict.fromkeys(["a.jpg", "A.JPG", "a.jpg.xmp", "A.JPG.xmp", "a.xmp"], 10))
+    if len(list(tmp_path.iterdir())) < 5:
+        pytest.skip("this file system does not tell a from A")
+    for leaves in ("a.jpg", "A.JPG"):
+        assert moving_together([tmp_path / leaves])[tmp_path / leaves] == [tmp_path / f"{leaves}.xmp"]
+
+
 # ---- killed (see trash_kills.py) -------------------------------------------------------------------------
 
 

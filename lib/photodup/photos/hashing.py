@@ -113,7 +113,10 @@ def _taken_at(exif: dict, details: dict) -> str | None:
 
 
 def _is_offset(text: str) -> bool:
-    return len(text) == 6 and text[0] in "+-" and text[3] == ":" and (text[1:3] + text[4:]).isdigit()
+    try:
+        return len(text) == 6 and text[0] in "+-" and datetime.strptime(text, "%z") is not None
+    except ValueError:
+        return False
 
 
 def _camera(exif: dict) -> str | None:

@@ -7,11 +7,12 @@ from functools import cmp_to_key
 from pathlib import Path
 
 from photodup.errors import PhotodupError
-from photodup.photos.catalogue import Photo
+from photodup.photos.catalogue import Photo, printable
 
 # RAW, then what phones write, then the rest. A lossless file is no better than a JPEG: most TIFFs and PNGs
-# were made from one. WebP and AVIF are what the web makes of photographs.
-_FORMAT_RANK = {"DNG": 0, "RAW": 0, "HEIF": 1, "JPEG": 2, "TIFF": 2, "PNG": 2, "AVIF": 3, "WEBP": 3}
+# were made from one. MPO is Pillow's name for the JPEG of a camera that put a second picture behind the first.
+# WebP and AVIF are what the web makes of photographs.
+_FORMAT_RANK = {"DNG": 0, "RAW": 0, "HEIF": 1, "JPEG": 2, "MPO": 2, "TIFF": 2, "PNG": 2, "AVIF": 3, "WEBP": 3}
 
 DEFAULT_RULES = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
 _CHOSEN = "chosen before"
@@ -100,7 +101,8 @@ class KeepRules:
         if rule == "folder":
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
             return min(ranks, default=len(self.folders))
-        return photo.taken_at or "9999"  # oldest; a photo without a date is newest
+        # oldest; a photo without a date is newest. Local time: an offset is there or not, whoever wrote the file.
+        return (photo.taken_at or "9999")[:19]
 
     def measure_sharpness_with(self, measure: Callable[[Photo], float]) -> None:
         """Use this measure unless one was given."""
@@ -128,7 +130,7 @@ class KeepRules:
         if rule == "size":
             return f"largest file: {photo.size_bytes / 1e6:.2f} MB, next {next_best / 1e6:.2f} MB"
         if rule == "folder":
-            return f"preferred folder: {photo.path.parent}"
+            return f"preferred folder: {printable(photo.path.parent)}"
         return f"oldest: {photo.taken_at}"
 
 

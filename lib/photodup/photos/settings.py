@@ -36,6 +36,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_address(self.backend, self.url)
+        if not isinstance(self.folders, tuple) or not all(isinstance(name, str) for name in self.folders):
+            raise PhotodupError("folders must be a list of names")
         KeepRules(self.keep)
 
     def with_rules(self, keep: str | None, folders: Sequence[str] | None) -> "Settings":
@@ -99,7 +101,10 @@ def save_settings(folder: Path, settings: Settings) -> None:
     path = Path(folder) / "settings.json"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(asdict(settings), indent=1) + "\n")
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(settings), indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave the new name on nothing
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

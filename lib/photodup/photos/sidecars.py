@@ -13,16 +13,18 @@ RENDERED_SUFFIXES = frozenset({
     ".avif", ".heic", ".heif", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff", ".webp",
 })
 _ATTACHED_SUFFIXES = frozenset({".aae", ".dop", ".mov", ".mp4", ".on1", ".pp3", ".thm", ".wav", ".xmp"})
+_NAMED_IN_FULL = frozenset({".dop", ".json", ".on1", ".pp3", ".xmp"})  # IMG_1.jpg.xmp
 # fmt: on
 
 
 def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dict[Path, list[Path]]:
     """Return each photo with the files that leave with it, sorted by name.
 
-    Found by name alone, as cameras and editors write them: `IMG_1.xmp` and `IMG_1.jpg.xmp` (metadata),
-    `IMG_1.AAE` and `IMG_O1.AAE` (Apple's edits), `IMG_1.MOV` (Live Photo), and the other half of a
-    RAW+JPEG pair. What a photo that stays still needs is left alone: with `IMG_1.jpg` kept and
-    `IMG_1.png` removed, only `IMG_1.png.xmp` leaves.
+    Found by name alone, as cameras and editors write them: `IMG_1.xmp` and `IMG_1.jpg.xmp` (metadata; also
+    `.dop`, `.pp3`, `.on1`, and the `IMG_1.jpg.json` of Google's export), `IMG_1.AAE` and `IMG_O1.AAE`
+    (Apple's edits), `IMG_1.MOV` (Live Photo), and the other half of a RAW+JPEG pair. What a photo that
+    stays still needs is left alone: with `IMG_1.jpg` kept and `IMG_1.png` removed, only `IMG_1.png.xmp`
+    leaves. Links are left alone.
 
     Args:
         photos: the photos that leave.
@@ -39,7 +41,12 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
         rendered = {p for p in bundle if p.suffix.lower() in RENDERED_SUFFIXES}
         raw_pair = photo.suffix.lower() in RAW_SUFFIXES and len(rendered) == 1
         shared = kept & set(bundle) or (rendered - leaving and not raw_pair)
-        found = [p for p in bundles.get(photo.name.lower(), []) if p.suffix.lower() == ".xmp"]
+        namesakes = [p for p in bundle if p.name.lower() == photo.name.lower()]
+        found = [
+            p
+            for p in bundles.get(photo.name.lower(), [])
+            if p.suffix.lower() in _NAMED_IN_FULL and (len(namesakes) < 2 or p.stem == photo.name)
+        ]
         if not shared:
             found += rendered
             found += [p for p in bundle if p.suffix.lower() in _ATTACHED_SUFFIXES | RAW_SUFFIXES]
@@ -52,7 +59,7 @@ def _bundles(folder: Path, folders: dict[Path, dict[str, list[Path]]]) -> dict[s
     """Read a folder once and return its files by lower-case stem; an unreadable folder has none."""
     by_stem: dict[str, list[Path]] = defaultdict(list)
     try:
-        entries = [entry for entry in folder.iterdir() if entry.is_file()]
+        entries = [entry for entry in folder.iterdir() if entry.is_file() and not entry.is_symlink()]
     except OSError:
         entries = []
     for entry in entries:

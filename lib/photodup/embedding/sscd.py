@@ -5,6 +5,10 @@ picture, squeezed to a square of 320 pixels (the authors' `skew_320`), normalise
 not at the 224-pixel centre that CLIP sees and the servers here carry; so it runs in this process only. No
 weights could be fetched where this was written: the loading was tested on a network of the same interface
 with random weights, and no threshold was measured.
+
+Licence: the authors' repository (facebookresearch/sscd-copy-detection) put its codebase under CC-NC 4.0 at
+first and under MIT since 18 July 2022; for the weights that it links it names no licence of their own. None
+are shipped here.
 """
 
 import hashlib

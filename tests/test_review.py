@@ -3,17 +3,21 @@
 import errno
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from review_library import HOSTILE, make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.feedback import Feedback
 from photodup.photos.library import Catalogue, scan
+from photodup.photos.review import pictures
 from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
-from photodup.photos.review.pictures import exif
+from photodup.photos.review.pictures import SIZES, exif, picture
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash import TRASH_FOLDER, Trash
@@ -49,7 +53,7 @@ def test_groups_are_what_was_planted(session):
         "2020/IMG_1.jpg",
         "2020/IMG_2.jpg",
     }
-    assert session.tiers.model is None and session.tiers.search == "by hash only"
+    assert session.tiers.model is None and "embedding" not in session.tiers.search
 
 
 def test_accept_remove_undo(session, library):
@@ -221,12 +225,87 @@ def test_two_reviewers_at_once(session, library):
     assert len(Trash(library).listing()) == 3, "nothing is removed twice, nothing is lost"
 
 
-def test_restore_takes_the_file_back_into_the_groups(session):
+def test_restore_takes_the_file_back_into_the_groups(session, library):
     session.accept_all()
     session.apply()
     operation = next(o for o in session.trash.listing() if "coffee" in o.files[0].home)
     session.restore([operation.id])
     assert group_of(session, "small coffee.jpg").group.tier == "copies"
+    assert group_of(session, "small coffee.jpg").status == TODO, "what came back can be decided again"
+    Trash(library).restore(session.trash.listing())  # by the command, while no page runs
+    scan(library, progress=False)
+    assert {item.status for item in ReviewSession(library).items.values()} == {TODO}
+
+
+def test_a_removal_sent_twice_is_one_removal_and_one_undo(session, library):
+    before = files(library)
+    session.accept_all()
+    session.apply()
+    with pytest.raises(PhotodupError, match="Nothing is marked"):
+        session.apply()
+    assert session.last.n_removed == 3, "the page still says what happened"
+    session.undo()
+    assert files(library) == before
+    assert session.accept_all() == 0, "all are marked again"
+    session.undo()
+    assert {item.status for item in session.items.values()} == {TODO}
+
+
+def test_a_decision_sent_twice_is_undone_once(session):
+    key = next(iter(session.items))
+    keep = [session.items[key].group.keeper.id]
+    for decide, status in ((lambda: session.skip(key), SKIPPED), (lambda: session.accept(key, keep), MARKED)):
+        decide()
+        decide()
+        assert session.items[key].status == status
+        session.undo()
+        assert session.items[key].status == TODO and not session.can_undo
+
+
+def test_keeping_all_marks_nothing(session):
+    key = next(iter(session.items))
+    session.accept(key, [photo.id for photo in session.items[key].photos])
+    assert session.items[key].status == SKIPPED
+    with pytest.raises(PhotodupError, match="Nothing is marked"):
+        session.apply()
+    session.accept(key, [session.items[key].group.keeper.id])
+    other = session.items[key].members[0][0]
+    session.set_apart(key, other.id, "keep_both")
+    assert session.items[key].status == "apart" and session.select(status=MARKED) == []
+
+
+def test_an_old_page_cannot_decide_a_group_that_was_removed(session):
+    key = next(iter(session.items))
+    item = session.items[key]
+    session.accept(key, [item.group.keeper.id])
+    session.apply()
+    for again in (
+        lambda: session.accept(key, [item.group.keeper.id]),
+        lambda: session.skip(key),
+        lambda: session.set_apart(key, item.members[0][0].id, "keep_both"),
+    ):
+        with pytest.raises(PhotodupError, match="removed already"):
+            again()
+    assert item.status == DONE
+    session.undo()
+    assert item.status == MARKED
+
+
+def test_what_is_set_apart_would_free_nothing(session):
+    key = next(iter(session.items))
+    before = session.bytes_left
+    gone = session.items[key].members[0][0]
+    session.items[key].apart = frozenset([gone.id])
+    assert session.bytes_left == before - gone.size_bytes
+
+
+def test_the_arrows_pass_groups_that_cannot_be_compared(session):
+    first, second, third = session.items
+    session.set_apart(second, session.items[second].members[0][0].id, "keep_both")
+    assert session.neighbours(first) == (None, third) and session.neighbours(third) == (first, None)
+    session.accept(third, [session.items[third].group.keeper.id])
+    session.apply()
+    assert session.neighbours(first) == (None, None)
 
 
 # ---- the pages ------------------------------------------------------------------------------------------
@@ -265,13 +344,98 @@ def test_a_decision_over_http(server, library):
         data = {"action": "accept", "photo": "0", "keep": [str(item.group.keeper.id)]}
         answer = client.post(f"group/{item.key}", data=data)
         assert answer.status_code == 303 and "/group/" in answer.headers["location"]
-        assert client.post("remove").status_code == 303
+        plan = re.search(r'name="plan" value="(\w+)"', client.get("confirm").text)[1]
+        assert client.post("remove", data={"plan": plan}).status_code == 303
         assert not (library / "Shared" / "small coffee.jpg").exists()
         assert "1 moved" in client.get("trash").text
         assert "back in their folders" in client.post("undo").text
         assert (library / "Shared" / "small coffee.jpg").exists()
         assert client.post(f"group/{item.key}", data={"action": "explode"}).status_code == 409
         assert client.post(f"group/{item.key}", data={"action": "accept", "keep": "x"}).status_code == 409
+
+
+def test_only_the_list_that_was_shown_is_removed(server, library):
+    """Another window, or another person at this machine, marks more after the list was shown."""
+    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    before = files(library)
+    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+        first, *_ = server.session.items
+        server.session.accept(first, [server.session.items[first].group.keeper.id])
+        plan = re.search(r'name="plan" value="(\w+)"', client.get("confirm").text)[1]
+        server.session.accept_all()
+        answer = client.post("remove", data={"plan": plan})
+        assert answer.status_code == 409 and "look at the list again" in answer.text
+        assert client.post("remove").status_code == 409, "nor without having seen a list"
+        assert files(library) == before
+        server.session.undo()
+        assert client.post("remove", data={"plan": plan}).status_code == 303
+        assert len(before - files(library)) in (1, 2), "one photo, with its sidecar"
+
+
+def test_whatever_is_asked_the_answer_is_a_page_in_words(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        for path in ("nowhere", "?number=many", "confirm?number=", "group/", "photo/one/small.jpg"):
+            answer = client.get(path)
+            assert answer.status_code in (404, 422), path
+            assert "go back to the groups" in answer.text and "All groups" in answer.text, path
+        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+        answer = client.post("restore", headers=origin, content="a=1&" * 20_000)
+        assert answer.status_code == 409 and "too many fields" in answer.text
+        assert "Choose what to restore" in client.post("restore", headers=origin).text
+
+
+def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
+    odd = Path(os.fsdecode(os.fsencode(library) + b"/caf\xe9.jpg"))
+    (library / "Backup" / "IMG_3.jpg").rename(odd)
+    scan(library, progress=False)
+    with ReviewServer(library) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        item = next(
+            i for i in server.session.items.values() if any(p.path.name == odd.name for p in i.photos)
+        )
+        photo = next(p for p in item.photos if p.path.name == odd.name)
+        server.session.accept(item.key, [p.id for p in item.photos if p is not photo])
+        odd.write_bytes(b"edited meanwhile")
+        answer = client.get(f"photo/{photo.id}/small.jpg")
+        assert answer.status_code == 404 and "caf\N{REPLACEMENT CHARACTER}.jpg has changed" in answer.text
+        assert client.get(f"group/{item.key}").status_code == 200
+        assert server.session.apply().n_removed == 0
+        answer = client.get("trash")
+        assert answer.status_code == 200 and "changed since the scan" in answer.text
+
+
+def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, monkeypatch):
+    from photodup.photos.review import app
+
+    monkeypatch.setattr(app, "TRASH_PAGE_SIZE", 2)
+    server.session.accept_all()
+    server.session.apply()
+    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+        text = client.get("trash?number=1").text
+        assert "3 photos in the trash" in text and "Page 1 of 2" in text and "all on this page" in text
+        shown = re.findall(r'name="shown" value="([^"]+)"', text)
+        assert len(shown) == 2
+        client.post("restore", data={"shown": shown, "which": "shown"})
+        assert len(server.session.trash.listing()) == 1
+        (last,) = server.session.trash.listing()
+        client.post("restore", data={"shown": [last.id], "operation": []})
+        assert len(server.session.trash.listing()) == 1, "shown alone is not chosen"
+
+
+def test_pages_of_a_library_without_duplicates_say_so(tmp_path):
+    from review_library import photo, save
+
+    save(photo("coffee"), tmp_path / "one" / "coffee.jpg")
+    scan(tmp_path / "one", progress=False)
+    (tmp_path / "none").mkdir()
+    scan(tmp_path / "none", progress=False)
+    for folder, said in (("one", "All 1 photos are different"), ("none", "no photographs in the catalogue")):
+        with ReviewServer(tmp_path / folder) as server:
+            text = httpx.get(server.url).text
+            assert "No duplicates found" in text and said in text, folder
+            assert "decided" not in text.split("<main")[1]
+            assert "run <code>photodup embed" in httpx.get(server.url + "?tier=similar").text
+            assert "Nothing is marked" in httpx.get(server.url + "confirm").text
 
 
 def test_a_removed_group_asks_for_no_picture_that_is_gone(server):
@@ -313,6 +477,88 @@ def test_pictures_are_scaled_and_cached(server, library):
         assert max(Image.open(BytesIO(answer.content)).size) == min(longest, max(photo.width, photo.height))
 
 
+@pytest.fixture
+def large(tmp_path):
+    """A library of one JPEG of 2600 × 1800 pixels in Display P3's stead: its profile is what is looked for."""
+    from PIL import Image, ImageCms
+
+    folder = tmp_path / "large"
+    folder.mkdir()
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    noise = np.random.default_rng(0).integers(0, 255, (1800, 2600, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "large.jpg", quality=90, icc_profile=profile)
+    scan(folder, progress=False)
+    with Catalogue(folder) as catalogue:
+        return folder, catalogue.photos()[0], profile
+
+
+def test_zoomed_in_a_jpeg_is_shown_as_it_is_and_smaller_ones_keep_its_colours(large, tmp_path):
+    from io import BytesIO
+
+    from PIL import Image
+
+    folder, photo, profile = large
+    assert picture(folder, tmp_path / "cache", photo, "large") == (folder / "large.jpg").read_bytes()
+    for size in ("small", "screen"):
+        made = Image.open(BytesIO(picture(folder, tmp_path / "cache", photo, size)))
+        assert made.info["icc_profile"] == profile and max(made.size) == SIZES[size]
+
+
+def test_a_cached_picture_costs_no_reading(large, tmp_path, monkeypatch):
+    folder, photo, _ = large
+    first = picture(folder, tmp_path / "cache", photo, "small")
+    checked = []
+
+    @contextmanager
+    def unreadable(root, photo):
+        yield checked.append(photo)
+
+    monkeypatch.setattr(pictures, "open_photo", unreadable)
+    assert picture(folder, tmp_path / "cache", photo, "small") == first and checked == [photo]
+
+
+def test_pictures_are_shown_where_nothing_can_be_written(large, tmp_path):
+    folder, photo, _ = large
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert picture(folder, tmp_path / "cache", photo, "small").startswith(b"\xff\xd8")
+
+
+def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, tmp_path, monkeypatch):
+    folder, photo, _ = large
+    running, most = [], []
+    decode = pictures.imaging.decode
+
+    def watched(*arguments, **options):
+        running.append(1)
+        most.append(len(running))
+        try:
+            return decode(*arguments, **options)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(pictures.imaging, "decode", watched)
+    with ThreadPoolExecutor(12) as pool:
+        for round in range(5):
+            cache = tmp_path / f"cache {round}"
+            made = set(pool.map(lambda _, cache=cache: picture(folder, cache, photo, "screen"), range(24)))
+            assert len(made) == 1, "all the same bytes"
+            assert [p.name for p in cache.rglob("*") if p.is_file()] == [f"{photo.md5}-screen.jpg"]
+    assert max(most) == 2
+
+
+def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
+    session = ReviewSession(library)
+    for photo in session.photos.values():
+        picture(library, session.thumbnails, photo, "small")
+    assert len(list(session.thumbnails.rglob("*.jpg"))) == 5, "six files, two of the same bytes"
+    session.accept_all()
+    session.apply()
+    Trash(library).purge(session.trash.listing())
+    scan(library, progress=False)
+    ReviewSession(library)
+    assert list(session.thumbnails.rglob("*.jpg")) == [], "no copy of what was deleted for good"
+
+
 def test_exif_is_read_and_broken_exif_is_nothing(library):
     with Catalogue(library) as catalogue:
         photos = {str(p.path): p for p in catalogue.photos()}
@@ -343,6 +589,16 @@ def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(librar
 def test_a_port_in_use_is_one_sentence(server, library):
     with pytest.raises(PhotodupError, match=f"Port {server.port} for the review page is in use"):
         ReviewServer(library, port=server.port)
+
+
+def test_a_page_that_cannot_start_gives_its_port_back(server, library, tmp_path):
+    (tmp_path / "never scanned").mkdir()
+    server.stop()
+    with pytest.raises(PhotodupError, match="photodup scan") as caught:
+        ReviewServer(tmp_path / "never scanned", port=server.port)
+    with ReviewServer(library, port=server.port) as again:
+        assert httpx.get(again.url).status_code == 200
+    del caught
 
 
 def test_the_trash_commands(library, capsys):

@@ -1,14 +1,15 @@
 """The whole way in a real Chromium: scan, embed, group, review by keyboard, remove, undo."""
 
 import importlib.util
+import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import CHROMIUM
-from review_library import make_library
+from review_library import make_library, photo, save
 
-from photodup.photos.library import Catalogue, embed_library
+from photodup.photos.library import Catalogue, embed_library, scan
 from photodup.photos.review.serve import ReviewServer
 
 pytestmark = [
@@ -177,6 +178,78 @@ def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
         next(i for i, n in enumerate(seen) if n == start or n.startswith(f"{start}:")) for start in order
     ]
     assert places == sorted(places), "header, photos, comparison, decision"
+
+
+def test_enter_does_what_the_focus_is_on_and_a_held_key_decides_once(server, page):
+    keys = list(server.session.items)
+    states = lambda: [item.status for item in server.session.items.values()]  # noqa: E731
+    page.goto(f"{server.url}group/{keys[0]}")
+    page.locator("button[value=skip]").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".where strong:text-is('2')")
+    assert states() == ["skipped", "todo", "todo"], "not accepted"
+    page.get_by_role("button", name="Undo").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".where strong:text-is('1')")
+    assert states() == ["todo"] * 3
+    page.keyboard.down("Enter")
+    page.wait_for_selector(".where strong:text-is('2')")
+    for _ in range(5):
+        page.keyboard.down("Enter")  # what a keyboard sends while it is held
+        page.wait_for_timeout(100)
+    page.keyboard.up("Enter")
+    assert states() == ["marked", "todo", "todo"]
+    page.keyboard.press("S")  # caps lock
+    page.wait_for_selector(".where strong:text-is('3')")
+    assert states() == ["marked", "skipped", "todo"]
+
+
+def test_zoom_and_its_direction_by_keyboard(server, page):
+    page.goto(f"{server.url}group/{next(iter(server.session.items))}")
+    transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    both = page.evaluate(transforms)
+    assert both == ["translate(0%, 0%) scale(2.25)"] * 2
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowDown")
+    assert page.evaluate(transforms) == ["translate(-10%, -10%) scale(2.25)"] * 2
+    for _ in range(9):
+        page.keyboard.press("Shift+ArrowRight")
+    assert page.evaluate(transforms)[0].startswith("translate(-62.5%"), "no further than the picture's edge"
+    page.keyboard.press("-")
+    page.keyboard.press("-")
+    assert page.evaluate(transforms) == ["translate(0%, 0%) scale(1)"] * 2
+
+
+def test_thirty_members_and_a_file_that_went(tmp_path, page):
+    folder = tmp_path / "library"
+    save(photo("coffee"), folder / "IMG_0001.jpg")
+    for i in range(1, 30):
+        shutil.copy2(folder / "IMG_0001.jpg", folder / f"IMG_0001 ({i}).jpg")
+    scan(folder, progress=False)
+    with ReviewServer(folder) as server:
+        (item,) = server.session.items.values()
+        assert len(item.photos) == 30
+        page.goto(f"{server.url}group/{item.key}?photo={item.members[-3][0].id}")
+        for place in (-2, -1):
+            page.keyboard.press("ArrowRight")
+            until(
+                page,
+                f"location.search === '?photo={item.members[place][0].id}' && document.readyState === 'complete'",
+            )
+            box, strip = (
+                page.locator(selector).bounding_box()
+                for selector in (".strip li:has([aria-current])", ".strip")
+            )
+            assert strip["x"] <= box["x"] and box["x"] + box["width"] <= strip["x"] + strip["width"] + 1
+        lost = item.members[-1][0]
+        (folder / lost.path).unlink()
+        page.reload()
+        assert "cannot be read (No such file or directory)" in page.locator(".right .lost").inner_text()
+        assert page.locator(".left img").evaluate("(image) => image.naturalWidth") > 0
+        page.keyboard.press("z")
+        assert "scale(3)" in page.locator(".left img").get_attribute("style"), "the page still works"
 
 
 def test_settings_by_keyboard(server, page):

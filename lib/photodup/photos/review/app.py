@@ -2,6 +2,7 @@
 
 import hmac
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,9 +11,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from photodup.errors import PhotodupError
 from photodup.photos.backends import known_backends, probe
@@ -20,10 +23,11 @@ from photodup.photos.catalogue import Photo, printable
 from photodup.photos.keep import DEFAULT_RULES
 from photodup.photos.review import facts, pictures
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import ReviewSession, back_in_folders
 from photodup.photos.settings import AUTO, Settings, inside
 
 PAGE_SIZE = 24
+TRASH_PAGE_SIZE = 200
 MAX_BODY_BYTES = 1_000_000
 _LOCAL = (("local-pytorch", ""), ("local-onnx", ""))
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -79,7 +83,7 @@ def create_app(
         """
         if request.headers.get("host", "").lower() not in hosts:
             return 421, f"This page answers only as 127.0.0.1:{port} or localhost:{port}."
-        given = request.url.path.split("/")[1]
+        given = request.scope["path"].removeprefix("/").split("/")[0]
         if not hmac.compare_digest(given.encode(), token.encode()):
             return 403, "The address lacks this session's token: use the one that `photodup review` printed."
         if request.method not in ("GET", "HEAD"):
@@ -111,6 +115,16 @@ def create_app(
         status = 404 if isinstance(error, pictures.Refused) else 409
         return page("message.html", title="Not done", message=str(error), status=status)
 
+    @app.exception_handler(HTTPException)
+    async def no_page(request: Request, error: HTTPException) -> Response:
+        message = "There is no such page: go back to the groups."
+        return page("message.html", title="Not found", message=message, status=error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    async def no_number(request: Request, error: RequestValidationError) -> Response:
+        message = "The address names no page or photo: go back to the groups."
+        return page("message.html", title="Not found", message=message, status=422)
+
     def page(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         items = session.items.values()
         decided = sum(item.status != TODO for item in items)
@@ -122,11 +136,14 @@ def create_app(
             "n_decided": decided,
             "n_marked": sum(len(item.remove) for item in items if item.status == MARKED),
             "marked_bytes": sum(item.marked_bytes for item in items),
+            "bytes_removed": session.bytes_removed,
             "can_undo": session.can_undo,
             "in_album": not session.trash.moves_files,
             "tiers": session.tiers,
         }
-        return HTMLResponse(environment.get_template(template).render(**common | values), status)
+        text = environment.get_template(template).render(**common | values)
+        # Names that are not UTF-8 reach sentences as lone surrogates, which no answer can carry.
+        return HTMLResponse(re.sub("[\ud800-\udfff]", "\ufffd", text), status)
 
     def go(path: str) -> RedirectResponse:
         return RedirectResponse(f"{base}{path}", 303)
@@ -135,7 +152,10 @@ def create_app(
         body = await request.body()
         if len(body) > MAX_BODY_BYTES:
             raise PhotodupError("The request is too large.")
-        return parse_qs(body.decode("utf-8", "replace"), max_num_fields=10_000)
+        try:
+            return parse_qs(body.decode("utf-8", "replace"), max_num_fields=10_000)
+        except ValueError:
+            raise PhotodupError("The form has too many fields.") from None
 
     def photo_of(photo_id: int) -> Photo:
         try:
@@ -159,7 +179,6 @@ def create_app(
             n_pages=n_pages,
             next_key=session.next_todo(),
             bytes_left=session.bytes_left,
-            bytes_removed=session.bytes_removed,
             n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
             outcome=session.last,
         )
@@ -171,14 +190,21 @@ def create_app(
         if not members:
             return go(f"/#{key}")
         if item.status == DONE:
+            n = len(item.remove)
+            were = "photo of this group was" if n == 1 else "photos of this group were"
+            where = "album" if not session.trash.moves_files else "trash"
             said = (
-                f"{len(item.remove)} photos of this group were removed. Undo, or the trash, brings them back."
+                f"{n} {were} removed. Undo brings {'it' if n == 1 else 'them'} back, and so does the {where}."
             )
             return page("message.html", title="This group is done", message=said)
         chosen, why = next(((p, e) for p, e in members if p.id == photo), members[0])
         before, after = session.neighbours(key)
         rows = facts.compare(session.root, item.group.keeper, chosen)
         following = session.next_todo(key)
+        others = [photo for photo, _ in members]
+        ahead = others[others.index(chosen) + 1 :][:1]
+        if following and following != key:
+            ahead += session.item(following).photos[:2]
         return page(
             "group.html",
             item=item,
@@ -188,7 +214,8 @@ def create_app(
             rows=rows,
             before=before,
             after=after,
-            ahead=session.item(following).photos[:2] if following and following != key else [],
+            ahead=ahead,
+            problems={p.id: pictures.problem(session.root, p) for p in item.photos},
             place=list(session.items).index(key) + 1,
         )
 
@@ -228,33 +255,44 @@ def create_app(
         marked = session.select(status=MARKED)
         n_pages = max(1, -(-len(marked) // PAGE_SIZE))
         number = min(max(number, 1), n_pages)
-        removals = session.removals()
         return page(
             "confirm.html",
             items=marked[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
-            n_sidecars=sum(len(removal.sidecars) for removal in removals),
+            plan=session.plan,
+            n_sidecars=session.n_sidecars,
             n_todo=len(session.select(status=TODO)),
             number=number,
             n_pages=n_pages,
         )
 
     @app.post(base + "/remove")
-    async def remove() -> Response:
-        await run_in_threadpool(session.apply)
+    async def remove(request: Request) -> Response:
+        await run_in_threadpool(session.apply, (await form(request)).get("plan", [""])[0])
         return go("/trash")
 
     @app.get(base + "/trash")
-    def trash() -> Response:
+    def trash(number: int = 1) -> Response:
         listing = session.trash.listing()
-        return page("trash.html", operations=listing[:500], n=len(listing), outcome=session.last)
+        n_pages = max(1, -(-len(listing) // TRASH_PAGE_SIZE))
+        number = min(max(number, 1), n_pages)
+        return page(
+            "trash.html",
+            operations=listing[(number - 1) * TRASH_PAGE_SIZE : number * TRASH_PAGE_SIZE],
+            n=len(listing),
+            bytes=sum(operation.bytes for operation in listing),
+            number=number,
+            n_pages=n_pages,
+            outcome=session.last,
+        )
 
     @app.post(base + "/restore")
     async def restore(request: Request) -> Response:
-        ids = (await form(request)).get("operation", [])
+        fields = await form(request)
+        ids = fields.get("shown" if fields.get("which") == ["shown"] else "operation", [])
+        if not ids:
+            raise PhotodupError("Choose what to restore first.")
         restored = await run_in_threadpool(session.restore, ids)
-        return page(
-            "message.html", title="Restored", message=f"{len(restored)} files are back in their folders."
-        )
+        return page("message.html", title="Restored", message=back_in_folders(len(restored)))
 
     def settings_page(settings: Settings, message: str = "", status: int = 200) -> Response:
         chosen = (settings.backend, settings.url or "")
@@ -302,7 +340,7 @@ def create_app(
     def image(photo_id: int, size: str) -> Response:
         if size not in pictures.SIZES:
             raise pictures.Refused("There is no such size.")
-        data = pictures.picture(session.root, session.data / "thumbnails", photo_of(photo_id), size)
+        data = pictures.picture(session.root, session.thumbnails, photo_of(photo_id), size)
         return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     @app.get(base + "/static/{name}")

@@ -27,7 +27,7 @@ class Row:
 def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
     """Return size, date, camera, path and EXIF of two photos; details only where they differ."""
     rows = [
-        Row("Folder", printable(left.path.parent), printable(right.path.parent)),
+        Row("Folder", _folder(left), _folder(right)),
         Row("Name", left.path.name, right.path.name),
         Row("Pixels", _pixels(left), _pixels(right)),
         Row("File", f"{left.format} · {size(left.size_bytes)}", f"{right.format} · {size(right.size_bytes)}"),
@@ -83,8 +83,12 @@ def _words(name: str) -> str:
     return " ".join(part if part.isupper() or not i else part.lower() for i, part in enumerate(parts))
 
 
+def _folder(photo: Photo) -> str:
+    return printable(photo.path.parent) if photo.path.parent.parts else "the library's own"
+
+
 def _pixels(photo: Photo) -> str:
-    return f"{photo.width} × {photo.height} · {photo.width * photo.height / 1e6:.1f} MP"
+    return f"{photo.width} × {photo.height} · {photo.width * photo.height / 1e6:.1f}\N{NO-BREAK SPACE}MP"
 
 
 def _when(photo: Photo) -> str:

@@ -44,6 +44,11 @@ class Item:
         return photo.id in (self.suggested if self.status == TODO else self.remove)
 
     @property
+    def bytes_to_free(self) -> int:
+        """Size of the members that still belong, were only the keeper kept."""
+        return sum(photo.size_bytes for photo, _ in self.members)
+
+    @property
     def marked_bytes(self) -> int:
         """Size of what is marked."""
         return sum(p.size_bytes for p in self.photos if p.id in self.remove) if self.status == MARKED else 0

@@ -1,74 +1,130 @@
 """Pictures for the page: served by catalogue id, re-encoded, cached; never a path from outside."""
 
+import io
 import os
 import stat
+import tempfile
+import threading
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from PIL import ExifTags, Image
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.catalogue import Photo
+from photodup.photos.catalogue import Photo, printable
 from photodup.photos.metadata import is_metadata
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = {"small": 360, "screen": 1600, "large": 6000}
 _QUALITY = {"small": 80, "screen": 88, "large": 92}
+# Zoomed in, a JPEG up to this many pixels is sent as it is: no wait, and the pixels that are to be judged.
+_AS_IT_IS_PIXELS = 64_000_000
+# EXIF is in the first segments of a JPEG; the rest of a 20 MB file need not be read for it.
+_JPEG_HEADER_BYTES = 1_000_000
+# How many are decoded at a time: one of 200 megapixels takes 1 GB.
+_making = threading.BoundedSemaphore(2)
 
 
 class Refused(PhotodupError):
     """A file that is not shown: outside the library, a link, gone, or changed since the scan."""
 
 
-def read_photo(root: Path, photo: Photo) -> bytes:
-    """Read a catalogued file, if it still is the file that was scanned.
+def open_photo(root: Path, photo: Photo) -> BinaryIO:
+    """Open a catalogued file, if it still is the file that was scanned.
 
-    No part of the path below the library may be a link: it could point anywhere.
+    No part of the path below the library may be a link: it could point anywhere. Each folder is opened
+    inside the one before, so none can be exchanged between a check and its use.
 
     Raises:
         Refused: see there.
     """
-    here = root
-    for part in photo.path.parts:
-        here = here / part
-        if part == ".." or here.is_symlink():
-            raise Refused(f"{photo.path} leads outside the library: scan again.")
+    name, flags = printable(photo.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if photo.path.is_absolute() or ".." in photo.path.parts:
+        raise Refused(f"{name} leads outside the library: scan again.")
     try:
-        descriptor = os.open(here, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise Refused(f"{photo.path} is no regular file any more: scan again.")
-            if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
-                raise Refused(f"{photo.path} has changed since the scan: scan again.")
-            return file.read()
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in photo.path.parts:
+            try:
+                inner = os.open(part, flags, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = inner
     except OSError as error:
-        raise Refused(f"{photo.path} cannot be read ({error.strerror}): scan again.") from None
+        raise Refused(f"{name} cannot be read ({error.strerror}): scan again.") from None
+    status = os.fstat(descriptor)
+    problem = None
+    if not stat.S_ISREG(status.st_mode):
+        problem = "is no regular file any more"
+    elif (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
+        problem = "has changed since the scan"
+    if problem:
+        os.close(descriptor)
+        raise Refused(f"{name} {problem}: scan again.")
+    return open(descriptor, "rb")
+
+
+def problem(root: Path, photo: Photo) -> str | None:
+    """Return why a photo cannot be shown; None if it can."""
+    try:
+        open_photo(root, photo).close()
+    except Refused as error:
+        return str(error)
+    return None
 
 
 def picture(root: Path, cache: Path, photo: Photo, size: str) -> bytes:
     """Return a JPEG of one of `SIZES`; made once per content, decoded at reduced scale where that helps."""
-    data = read_photo(root, photo)  # also when cached: a changed file is refused, not shown as it was
     cached = cache / photo.md5[:2] / f"{photo.md5}-{size}.jpg"
-    if cached.is_file():
-        return cached.read_bytes()
-    image = imaging.decode(data, draft_size=SIZES[size])
-    image.thumbnail((SIZES[size], SIZES[size]), Image.Resampling.LANCZOS)
-    encoded = imaging.to_jpeg(image, _QUALITY[size])
-    try:
+    # Opened also when cached: a changed file is refused, not shown as it was.
+    with open_photo(root, photo) as file:
+        if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
+            return file.read()
+        with suppress(OSError):
+            return cached.read_bytes()
+        with _making:
+            encoded = _make(file.read(), photo, size)
+    with suppress(OSError):  # a full disk or a read-only library costs time, not the page
         cached.parent.mkdir(parents=True, exist_ok=True)
-        temporary = cached.with_name(f".{cached.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(encoded)
-        os.replace(temporary, cached)
-    except OSError:  # a full disk costs time, not the page
-        temporary.unlink(missing_ok=True)
+        with tempfile.NamedTemporaryFile(dir=cached.parent, prefix=".", suffix=".tmp", delete=False) as made:
+            try:
+                made.write(encoded)
+                made.close()
+                os.replace(made.name, cached)
+            except OSError:
+                os.unlink(made.name)
+                raise
     return encoded
+
+
+def _make(data: bytes, photo: Photo, size: str) -> bytes:
+    longest = SIZES[size]
+    shorter = longest * min(photo.width, photo.height) // max(photo.width, photo.height)
+    image = imaging.decode(data, draft_size=max(shorter, 1))
+    image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    # Telephones photograph in Display P3: without its profile a copy in sRGB would look different.
+    profile = image.info.get("icc_profile") or b""
+    buffer = io.BytesIO()
+    options = {"icc_profile": profile} if profile[16:20] == b"RGB " else {}
+    image.save(buffer, "JPEG", quality=_QUALITY[size], **options)
+    return buffer.getvalue()
+
+
+def tidy(cache: Path, contents: Collection[str]) -> None:
+    """Delete cached pictures of contents that no group has any more, such as photographs purged since."""
+    for path in cache.glob("*/*.jpg"):
+        if path.name.partition("-")[0] not in contents:
+            path.unlink(missing_ok=True)
 
 
 def exif(root: Path, photo: Photo, most: int = 40) -> dict[str, str]:
     """Return readable EXIF fields, by name; an unreadable file has none. Values are for display, escaped later."""
     try:
-        with imaging._open(read_photo(root, photo)) as header:
+        with open_photo(root, photo) as file:
+            data = file.read(_JPEG_HEADER_BYTES if photo.format == "JPEG" else -1)
+        with imaging._open(data) as header:
             tags = header.getexif()
             fields = dict(tags) | dict(tags.get_ifd(ExifTags.IFD.Exif))
     except Exception:  # Broken EXIF must not cost the page.

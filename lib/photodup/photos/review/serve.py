@@ -56,7 +56,11 @@ class ReviewServer:
                 f"Port {port} for the review page is in use ({error.strerror}): choose another with --port."
             ) from None
         self.port = self._socket.getsockname()[1]
-        self.session = ReviewSession(root, catalogue, find)
+        try:
+            self.session = ReviewSession(root, catalogue, find)
+        except BaseException:
+            self._socket.close()
+            raise
         ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
         app = create_app(
             self.session,

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from photodup.photos.feedback import Feedback
 from photodup.photos.group_commands import tiers_by_settings
 from photodup.photos.journal import Journal
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
+from photodup.photos.review.pictures import tidy
 from photodup.photos.settings import Settings, load_settings, save_settings
 from photodup.photos.sidecars import moving_together
 from photodup.photos.trash import Operation, Removal, Trash
@@ -52,9 +53,16 @@ class ReviewSession:
         self.feedback = Feedback(self.data)
         self._decisions = Journal(self.data / "review" / "decisions.jsonl")
         self._history: list[_Step] = []
+        self._sidecars = "", 0  # digest of the list, and how many go along with it
         self.last: Outcome | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh()
+        tidy(self.thumbnails, {photo.md5 for photo in self.photos.values()})
+
+    @property
+    def thumbnails(self) -> Path:
+        """Where the pictures made for the page are kept."""
+        return self.data / "thumbnails"
 
     def open(self) -> Catalogue:
         """Open the catalogue; each thread needs its own connection."""
@@ -74,6 +82,10 @@ class ReviewSession:
                         for name in ("remove", "apart")
                     )
                     item.status = line["status"]
+            for item in self.items.values():
+                # Files that had gone are found again, so they came back from the trash; in an album they stay.
+                if item.status == DONE and self.trash.moves_files:
+                    item.status, item.remove = TODO, frozenset()
 
     @property
     def settings(self) -> Settings:
@@ -99,7 +111,7 @@ class ReviewSession:
     @property
     def bytes_left(self) -> int:
         """What the suggestions that are not decided yet would free."""
-        return sum(item.group.bytes_to_free for item in self.select("copies", TODO))
+        return sum(item.bytes_to_free for item in self.select("copies", TODO))
 
     @property
     def bytes_removed(self) -> int:
@@ -119,10 +131,14 @@ class ReviewSession:
             raise PhotodupError("This group is no longer there: go back to the overview.") from None
 
     def neighbours(self, key: str) -> tuple[str | None, str | None]:
-        """Return the keys before and after."""
+        """Return the keys of the groups before and after that can still be compared."""
         keys = list(self.items)
         place = keys.index(key)
-        return (keys[place - 1] if place else None), (keys[place + 1] if place + 1 < len(keys) else None)
+
+        def first(keys: Iterable[str]) -> str | None:
+            return next((k for k in keys if self.items[k].status != DONE and self.items[k].members), None)
+
+        return first(reversed(keys[:place])), first(keys[place + 1 :])
 
     def next_todo(self, after: str | None = None) -> str | None:
         """Return the next undecided group after this one, going round."""
@@ -132,25 +148,33 @@ class ReviewSession:
 
     # ---- deciding ----------------------------------------------------------------------------------
 
+    def _open_item(self, key: str) -> Item:
+        """Return an item that can be decided; a page of another window may show one that no longer can."""
+        item = self.item(key)
+        if item.status == DONE:
+            raise PhotodupError("Photos of this group were removed already: undo that first, or scan again.")
+        return item
+
     def accept(self, key: str, keep: Sequence[int]) -> None:
-        """Mark everything in the group that is not kept. Nothing moves yet.
+        """Mark everything in the group that is not kept. Nothing moves yet; keeping all is skipping.
 
         Raises:
             PhotodupError: nothing would be kept.
         """
         with self._lock:
-            item = self.item(key)
+            item = self._open_item(key)
             kept = {photo.id for photo in item.photos} & set(keep)
             if not kept:
                 raise PhotodupError("Keep at least one photo of the group.")
-            self._remember([item])
-            item.remove = frozenset(photo.id for photo in item.photos) - kept
-            self._set(MARKED, item)
+            remove = frozenset(photo.id for photo in item.photos) - kept
+            self._decide(item, MARKED if remove else SKIPPED, remove)
 
     def accept_all(self, tier: str = "copies") -> int:
         """Mark the suggestions of every undecided group of a tier; return how many groups."""
         with self._lock:
             chosen = [item for item in self.select(tier, TODO) if item.suggested]
+            if not chosen:
+                return 0
             self._remember(chosen)
             for item in chosen:
                 item.remove = item.suggested
@@ -160,15 +184,19 @@ class ReviewSession:
     def skip(self, key: str) -> None:
         """Leave the group as it is."""
         with self._lock:
-            item = self.item(key)
-            self._remember([item])
-            item.remove = frozenset()
-            self._set(SKIPPED, item)
+            self._decide(self._open_item(key), SKIPPED, frozenset())
+
+    def _decide(self, item: Item, status: str, remove: frozenset[int]) -> None:
+        if (item.status, item.remove) == (status, remove):
+            return  # sent twice: one undo must take it back
+        self._remember([item])
+        item.remove = remove
+        self._set(status, item)
 
     def set_apart(self, key: str, photo_id: int, kind: str) -> None:
         """Take one member out for good: `not_duplicate`, or `keep_both`. Remembered by content."""
         with self._lock:
-            item = self.item(key)
+            item = self._open_item(key)
             found = [photo for photo, _ in item.members if photo.id == photo_id]
             if not found:
                 raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
@@ -176,7 +204,8 @@ class ReviewSession:
             self._remember([item], labels=(label,))
             item.apart |= {photo_id}
             item.remove -= {photo_id}
-            self._set(item.status if item.members else APART, item)
+            status = SKIPPED if item.status == MARKED and not item.remove else item.status
+            self._set(status if item.members else APART, item)
 
     def undo(self) -> str:
         """Take back the last decision or removal; return what happened in words."""
@@ -197,7 +226,7 @@ class ReviewSession:
                 raise
             self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
-                return f"{len(restored)} files are back in their folders."
+                return back_in_folders(len(restored))
             return "The last decision is undone."
 
     @property
@@ -231,10 +260,38 @@ class ReviewSession:
                 removals.append(Removal(path, photo.md5, keepers, together[path], reason))
         return removals
 
-    def apply(self) -> Outcome:
-        """Move everything that is marked into the trash."""
+    @property
+    def n_sidecars(self) -> int:
+        """How many files besides the marked photos `apply` would move; looked up once for each list."""
+        with self._lock:
+            if (plan := self.plan) != self._sidecars[0]:
+                self._sidecars = plan, sum(len(removal.sidecars) for removal in self.removals())
+            return self._sidecars[1]
+
+    @property
+    def plan(self) -> str:
+        """Return a digest of what is marked: whoever agreed to a list agreed to no other."""
+        marked = [(item.key, sorted(item.remove)) for item in self.select(status=MARKED)]
+        return hashlib.sha256(repr(marked).encode()).hexdigest()[:16]
+
+    def apply(self, plan: str | None = None) -> Outcome:
+        """Move everything that is marked into the trash.
+
+        Args:
+            plan: the digest of the list that was agreed to; another one moves nothing.
+
+        Raises:
+            PhotodupError: nothing is marked, or something else than was agreed to.
+        """
         with self._lock:
             marked = self.select(status=MARKED)
+            if not marked:
+                raise PhotodupError("Nothing is marked: it was removed already, or undone.")
+            if plan not in (None, self.plan):
+                raise PhotodupError(
+                    "What is marked has changed since this list was shown, in another window perhaps: "
+                    "nothing was moved, look at the list again."
+                )
             operations, refused = self.trash.remove(self.removals())
             left = {removal.path for removal, _ in refused}
             learnt, done = [], []
@@ -263,6 +320,11 @@ class ReviewSession:
         with self._lock:
             wanted = [operation for operation in self.trash.listing() if operation.id in set(ids)]
             restored = self._restore(wanted)
+            back = {path.relative_to(self.root) for path in restored}
+            again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
+            for item in again:
+                item.status, item.remove = TODO, frozenset()
+            self._write(again)
             self.refresh()
             return restored
 
@@ -338,6 +400,11 @@ class ReviewSession:
             raise PhotodupError(
                 f"The decision could not be written ({error.strerror}): free some space."
             ) from None
+
+
+def back_in_folders(n: int) -> str:
+    """Say how many files were restored."""
+    return "1 file is back in its folder." if n == 1 else f"{n} files are back in their folders."
 
 
 def _key(group: TierGroup) -> str:

@@ -13,9 +13,14 @@ document.addEventListener("keydown", (event) => {
   const help = find("#help");
   if (event.key === "?") return help.open ? help.close() : help.showModal();
   if (help.open) return;
-  if (event.key === "Enter" && event.target.matches("a, button, summary") && !event.target.dataset.key) return;
-  if (compare && compare(event)) return event.preventDefault();
-  const control = all("[data-key]").find((element) => element.dataset.key === event.key && !element.disabled);
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key; // caps lock
+  // Enter on what has the focus does what that says; the arrows scroll what scrolls.
+  if (key === "Enter" && event.target.matches("a, button, summary")) return;
+  if (key.startsWith("Arrow") && event.target.matches(".scroll")) return;
+  // A key that is held down looks at many groups, but decides one.
+  if (event.repeat && !key.startsWith("Arrow") && !"+-".includes(key)) return event.preventDefault();
+  if (compare && compare(key, event.shiftKey)) return event.preventDefault();
+  const control = all("[data-key]").find((element) => element.dataset.key === key && !element.disabled);
   if (control) {
     event.preventDefault();
     control.click();
@@ -36,12 +41,14 @@ for (const form of all("form[data-busy]")) form.addEventListener("submit", () =>
 // ---- a picture that did not come (the network changed, the machine slept) is asked for again --------------
 
 const again = (picture) => {
+  picture.classList.add("broken");
   const tries = Number(picture.dataset.tries || 0);
   if (tries >= 3) return;
   picture.dataset.tries = String(tries + 1);
   setTimeout(() => { picture.src = picture.src; }, 300 * 4 ** tries);
 };
 document.addEventListener("error", (event) => { if (event.target instanceof HTMLImageElement) again(event.target); }, true);
+document.addEventListener("load", (event) => { if (event.target instanceof HTMLImageElement) event.target.classList.remove("broken"); }, true);
 for (const picture of document.images) if (picture.complete && !picture.naturalWidth && picture.src) again(picture);
 
 // ---- comparing -----------------------------------------------------------------------------------------
@@ -51,7 +58,7 @@ const stage = find("#stage");
 
 if (stage) {
   const views = all(".view");
-  const pictures = views.map((view) => view.querySelector("img"));
+  const pictures = all(".view img");
   let scale = 1, x = 0, y = 0; // x and y: shift as a share of the pane, the same for both
 
   const show = () => {
@@ -81,6 +88,11 @@ if (stage) {
     scale = next;
     show();
   };
+  const zoomBy = (factor) => {
+    const box = views[0].getBoundingClientRect();
+    zoomAt(views[0], box.left + box.width / 2, box.top + box.height / 2, factor);
+  };
+  const pan = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   const toggleZoom = () => {
     if (scale > 1) { scale = 1; x = 0; y = 0; } else scale = 3;
     show();
@@ -165,6 +177,8 @@ if (stage) {
     if (next) sessionStorage.setItem("keep", JSON.stringify(all("input[name=keep]").map((i) => [i.value, i.checked])));
     if (next) next.click();
   };
+  const current = find(".strip li:has([aria-current])"), strip = find(".strip");
+  if (current) strip.scrollLeft = current.offsetLeft - strip.offsetLeft - (strip.clientWidth - current.clientWidth) / 2;
   // Marks made before looking at the next photo of the same group are not lost on the way.
   const stored = JSON.parse(sessionStorage.getItem("keep") || "[]");
   sessionStorage.removeItem("keep");
@@ -178,10 +192,17 @@ if (stage) {
   const keys = {
     ArrowLeft: () => step(-1), ArrowRight: () => step(1), k: () => mark(right, true), x: () => mark(right, false),
     o: () => mark(left, !box(left).checked), f: flicker, z: toggleZoom,
+    "+": () => zoomBy(1.5), "=": () => zoomBy(1.5), "-": () => zoomBy(1 / 1.5),
   };
-  compare = (event) => {
-    if (!keys[event.key]) return false;
-    keys[event.key]();
+  compare = (key, shift) => {
+    if (shift && pan[key]) {
+      x += pan[key][0] / 10;
+      y += pan[key][1] / 10;
+      show();
+      return true;
+    }
+    if (!keys[key]) return false;
+    keys[key]();
     return true;
   };
   update();

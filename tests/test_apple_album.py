@@ -3,6 +3,7 @@
 The stand-in has the signatures and errors of photoscript 0.6.1. Not run on macOS.
 """
 
+import re
 import sys
 import types
 
@@ -142,7 +143,8 @@ def test_the_page_says_album(library, photos):
         text = httpx.get(server.url + "confirm", timeout=30).text
         assert "into the album" in text and "photodup: to delete" in text and "purge" not in text
         origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-        assert httpx.post(server.url + "remove", headers=origin, timeout=30).status_code == 303
+        data = {"plan": re.search(r'name="plan" value="(\w+)"', text)[1]}
+        assert httpx.post(server.url + "remove", headers=origin, data=data, timeout=30).status_code == 303
         assert "3 photos in the album" in httpx.get(server.url + "trash", timeout=30).text
 
 

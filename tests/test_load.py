@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from photodup.bench import adapters_http, load, null_server, plan
 from photodup.bench.adapters import Dummy, adapter, known_embedding, split_backend
 from photodup.bench.http import HttpConnection, HttpError
-from photodup.bench.load import Load, Stopping, measure, run_interleaved
+from photodup.bench.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
 PHOTOS = [bytes([number]) * 15_000 for number in range(12)]
@@ -250,20 +250,6 @@ def test_workers_never_share_a_connection():
 def test_a_load_that_makes_no_sense_is_refused(options, said):
     with pytest.raises(PhotodupError, match=said):
         Load(**options)
-
-
-def test_points_are_interleaved_in_a_seeded_order_that_differs_between_blocks():
-    calls = []
-    points = {name: (lambda name=name: calls.append(name)) for name in "abcdef"}
-    results = run_interleaved(points, blocks=4, seed=1)
-
-    blocks = [calls[i : i + 6] for i in range(0, 24, 6)]
-    assert all(sorted(block) == list("abcdef") for block in blocks)
-    assert len({tuple(block) for block in blocks}) > 1
-    assert all(len(found) == 4 for found in results.values())
-    first, calls[:] = list(calls), []
-    run_interleaved(points, blocks=4, seed=1)
-    assert calls == first
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 4, 8, 32]), st.integers(0, 5))

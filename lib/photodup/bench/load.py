@@ -7,7 +7,6 @@ request was due, so a stall is felt by every request that should have been sent 
 
 import asyncio
 import gc
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,24 +85,6 @@ def measure(
             connection.close()
         adapter.close()
     return points.summarize(point, window, load, stopping, ended)
-
-
-def run_interleaved(
-    points: Mapping[str, Callable[[], Any]], *, blocks: int = 1, seed: int = 0
-) -> dict[str, list[Any]]:
-    """Run the points of a comparison in random order within each block, so that drift hits all alike.
-
-    Args:
-        points: name → a function that measures it; it is called once per block.
-
-    Returns:
-        name → its results, one per block, in block order.
-    """
-    order, results = random.Random(seed), {name: [] for name in points}
-    for _ in range(blocks):
-        for name in order.sample(list(points), len(points)):
-            results[name].append(points[name]())
-    return results
 
 
 def _window(adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping) -> Window:

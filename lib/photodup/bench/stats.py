@@ -267,3 +267,37 @@ def difference(
         verdict, because = ("higher" if ratio > 0 else "lower"), "beyond the noise floor and the interval"
     bounds = {"ratio_ci_low": math.exp(low), "ratio_ci_high": math.exp(high)}
     return {"ratio": math.exp(ratio), **bounds, "verdict": verdict, "because": because}
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float], *, confidence: float = 0.95) -> dict[str, Any]:
+    """Say whether `b` differs from `a`, from repeats: `a[i]` and `b[i]` were measured side by side.
+
+    What slows both members of a pair cancels in their ratio. The interval is Student's t over the logarithms of
+    the ratios, so it holds all that differs from one repeat to the next, and needs no noise floor beside it.
+
+    Returns:
+        `ratio` b ÷ a (geometric mean) with `ratio_ci_low`/`_high`, `n_repeats`, `verdict` and `because` as
+        `difference` has them. One repeat has no spread: its verdict is `unknown`.
+    """
+    from scipy import stats as distributions
+
+    ratios = np.log(np.asarray(b, float) / np.asarray(a, float))
+    n = len(ratios)
+    if n < 2:
+        ratio = math.exp(ratios[0]) if n else None
+        because = f"{n} repeats of both, 2 are needed to see a spread"
+        return {"ratio": ratio, "n_repeats": n, "verdict": "unknown", "because": because}
+    middle = float(ratios.mean())
+    reach = float(distributions.t.ppf(0.5 + confidence / 2, n - 1) * ratios.std(ddof=1) / math.sqrt(n))
+    bounds = {"ratio_ci_low": math.exp(middle - reach), "ratio_ci_high": math.exp(middle + reach)}
+    if abs(middle) <= reach:
+        verdict, because = "no difference", f"the interval over {n} repeats holds 1"
+    else:
+        verdict, because = ("higher" if middle > 0 else "lower"), f"beyond the spread of {n} repeats"
+    return {
+        "ratio": math.exp(middle),
+        **bounds,
+        "n_repeats": n,
+        "verdict": verdict,
+        "because": because,
+    }

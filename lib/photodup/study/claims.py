@@ -199,14 +199,14 @@ def noise_floor_of(
 ) -> tuple[float, str]:
     """Return a run's noise floor as |ln ratio| and where it comes from.
 
-    An A/A comparison is a point labelled "again" (or "aa") beside the one it repeats: the same backend under the
-    same conditions. Without one it is `default`, and called assumed.
+    An A/A comparison is a point labelled "again" ("again 2", "aa") beside the one it repeats: the same backend under
+    the same conditions. Without one it is `default`, and called assumed.
     """
     from photodup.bench.stats import noise_floor
 
     if {"label", "backend", "valid", metric} <= set(points.columns):
         usable = points[points["valid"].eq(True) & points[metric].notna()]
-        again = usable[usable["label"].astype(str).str.fullmatch(r"again|aa")]
+        again = usable[usable["label"].astype(str).str.fullmatch(r"again( \d+)?|aa")]
         first = usable[usable["label"].map(is_main)]
         keys = ["backend", *(k for k in (*PAIR_KEYS, "channel") if k in usable)]
         pairs = [(float(a[metric]), float(b[metric])) for a, b in matching_pairs(first, again, keys, metric)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.plan import Load, Stopping
+from photodup.bench.plan import Load, Stopping, in_blocks
 from photodup.embedding.backends import parse_backend
 
 if TYPE_CHECKING:
@@ -194,26 +194,31 @@ def measure_all(
 
     Neighbouring points of a sweep never follow each other, so warming up, throttling or a neighbour's load
     hits all backends alike. Each backend's embeddings are compared with the reference once, before its first
-    timed request.
+    timed request. A repeat that a run has not measured is left out: it widens an interval, and is no gap.
 
     Args:
         specs: arguments of `measure_point`: `backend` and `load`, and whatever else a point needs. A spec may
-            bring its own `stopping`.
+            bring its own `stopping`, and `repeats`: how often it is measured, labelled "", "again", "again 2"
+            and so on, spread over the whole pass (see `in_blocks`).
     """
-    import random
-
     import pandas as pd
     from tqdm import tqdm
 
-    order = random.Random(seed).sample(range(len(specs)), len(specs))
+    asked = [(spec, n) for spec in specs for n in range(spec.get("repeats", 1))]
+    order = in_blocks([n if spec.get("repeats", 1) > 1 else None for spec, n in asked], seed)
     rows: dict[int, dict[str, Any]] = {}
     checked: set[str] = set()
     for index in tqdm(order, desc="points", unit="point", leave=False):
-        spec = {"stopping": stopping, **specs[index]}
+        spec, n = {"stopping": stopping, **asked[index][0]}, asked[index][1]
+        spec.pop("repeats", None)
+        repeat = "" if n == 0 else "again" if n == 1 else f"again {n}"
+        label = " ".join(filter(None, [spec.pop("label", ""), repeat]))
         check = spec.pop("check", True) and spec["backend"] not in checked
-        rows[index] = measure_point(run, check=check, **spec) | {"label": spec.get("label", "")}
+        row = measure_point(run, check=check, label=label, **spec) | {"label": label}
         checked.add(spec["backend"])
-    frame = pd.DataFrame([rows[i] for i in range(len(specs))])
+        if not (n and row.get("status") == "missing"):
+            rows[index] = row
+    frame = pd.DataFrame([rows[i] for i in sorted(rows)])
     return frame.drop(columns=[c for c in ("windows", "raw") if c in frame])
 
 

@@ -1,0 +1,110 @@
+"""Repeats of a comparison are spread over a pass, and what a slow minute does to them shows in the interval."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photodup.bench import stats
+from photodup.bench.plan import Load, Stopping, in_blocks
+from photodup.bench.record import RunStore
+from photodup.serving.endpoints import from_ports
+from photodup.study import points
+from photodup.study.claims import noise_floor_of
+from photodup.study.run import Run
+
+
+@given(st.lists(st.none() | st.integers(0, 4), max_size=40), st.integers(0, 9))
+def test_everything_once_and_blocks_in_order_side_by_side(block_of, seed):
+    order = in_blocks(block_of, seed)
+
+    assert sorted(order) == list(range(len(block_of)))
+    assert order == in_blocks(block_of, seed)
+    seen = [block_of[i] for i in order]
+    assert [b for b in seen if b is not None] == sorted(b for b in seen if b is not None)
+    for block in set(seen) - {None}:
+        first, n = seen.index(block), seen.count(block)
+        assert seen[first : first + n] == [block] * n, "a block is broken up"
+
+
+def test_blocks_are_spread_over_the_pass_and_shuffled_within():
+    block_of = [n for _ in "abc" for n in range(5)] + [None] * 30
+    order = in_blocks(block_of)
+    begins = [min(order.index(i) for i in range(15) if block_of[i] == n) for n in range(5)]
+
+    assert begins == [0, 9, 18, 27, 36]
+    assert len({tuple(i // 5 for i in order[at : at + 3]) for at in begins}) > 1, "always in the same order"
+
+
+@pytest.fixture
+def drifting(monkeypatch, tmp_path):
+    """A machine that is 15 % slower in the middle of a pass, and what is asked of it, in order."""
+    asked = []
+
+    def measure_point(run, backend, load, stopping=None, *, label="", check=True):
+        asked.append((backend, label, check))
+        slow = 1.15 if 5 <= len(asked) <= 8 else 1.0
+        return {
+            "backend": backend,
+            "valid": True,
+            "latency_ms_p50": {"a": 50.0, "b": 55.0}[backend] * slow + len(asked) % 2 * 0.1,
+        }
+
+    monkeypatch.setattr(points, "measure_point", measure_point)
+    return Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path)), asked
+
+
+def test_a_slow_minute_cancels_within_a_round_and_shows_between_rounds(drifting):
+    run, asked = drifting
+    specs = [{"backend": b, "load": Load("single_stream"), "repeats": 3} for b in "ab"]
+    specs += [{"backend": b, "load": Load("offline", batch=n)} for b in "ab" for n in (1, 4, 8)]
+    table = points.measure_all(run, specs, Stopping())
+
+    assert len(asked) == len(table) == 12
+    assert sorted(label for b, label, _ in asked if b == "a") == ["", "", "", "", "again", "again 2"]
+    assert [check for _, _, check in asked].count(True) == 2, "each backend is checked once"
+    rounds = table.iloc[:6].pivot(index="label", columns="backend", values="latency_ms_p50")
+    assert rounds.max().div(rounds.min()).gt(1.14).all(), "the drift hit one round"
+    found = stats.paired_difference(rounds["a"], rounds["b"])
+    assert found["verdict"] == "higher" and found["ratio"] == pytest.approx(1.1, rel=0.01)
+    assert found["ratio_ci_low"] > 1.08
+    noise, _ = noise_floor_of(table.iloc[:6])
+    assert math.expm1(noise) == pytest.approx(0.15, abs=0.01), "the A/A comparisons see it"
+
+
+def test_an_unmeasured_repeat_is_no_gap_but_an_unmeasured_point_is(tmp_path):
+    run = Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path, measure=False))
+    table = points.measure_all(
+        run, [{"backend": "pytorch-http-jpeg", "load": Load("single_stream"), "repeats": 5}], Stopping()
+    )
+    assert list(table.label) == [""] and not table.valid.any()
+
+
+def test_a_difference_needs_more_than_the_spread_of_its_repeats():
+    steady = stats.paired_difference([50, 50.2, 49.9], [55, 55.1, 55])
+    assert steady["verdict"] == "higher" and steady["n_repeats"] == 3
+    noisy = stats.paired_difference([50, 58, 50], [55, 55, 48])
+    assert noisy["verdict"] == "no difference" and noisy["ratio_ci_low"] < 1 < noisy["ratio_ci_high"]
+    for few in ([], [50.0]):
+        assert stats.paired_difference(few, few)["verdict"] == "unknown"
+
+
+def test_the_interval_of_repeats_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(1000):
+        logs = rng.normal(math.log(1.2), 0.05, 5)
+        found = stats.paired_difference(np.ones(5), np.exp(logs))
+        held += found["ratio_ci_low"] <= 1.2 <= found["ratio_ci_high"]
+    assert 930 <= held <= 970
+
+
+def test_only_repeats_are_a_a_comparisons():
+    rows = [
+        {"backend": "a", "label": label, "valid": True, "latency_ms_p50": ms}
+        for label, ms in (("", 50.0), ("again", 50.5), ("again 2", 55.0), ("against", 99.0))
+    ]
+    assert noise_floor_of(pd.DataFrame(rows))[0] == pytest.approx(math.log(1.1))

@@ -290,6 +290,20 @@ def test_a_version_saved_during_the_move_is_not_deleted(library, how):
     assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
 
 
+def test_a_keeper_that_goes_with_the_photo_was_none(library):
+    """As on exFAT, where two spellings of a name are one file and have two numbers all the same."""
+    folder, md5 = library
+
+    def go(step):
+        if step == "times" and (folder / "keep.jpg").exists():
+            (folder / "keep.jpg").unlink()
+
+    done, refused = Trash(folder, go).remove([removal(folder, md5)])
+    assert done == [] and "one must remain" in refused[0][1]
+    assert present(folder) == {name: md5[name] for name in ("a/copy.jpg", "a/copy.jpg.xmp", "other.jpg")}
+    assert [operation.state for operation in Trash(folder).operations()] == ["taken back"]
+
+
 def test_the_trash_folder_is_durable_and_private(library, monkeypatch):
     """A power cut must not forget the folder that everything was moved into; nobody else may look in."""
     folder, md5 = library

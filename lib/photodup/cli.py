@@ -216,12 +216,14 @@ def scan(
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
     from photodup.photos.apple import scan_apple_photos
+    from photodup.photos.interrupt import goes_on
     from photodup.photos.library import scan
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
     options = {"workers": workers} | ({"catalogue": catalogue} if catalogue else {})
-    report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
+    with goes_on():
+        report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
     for problem in report.problems:
         print(f"not read: {problem}")
     print(f"{report}\nCatalogue: {report.catalogue}")

@@ -58,7 +58,13 @@ def embed_library(
     report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
     with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
         for start in range(0, len(todo), batch):
-            found = embed_files(embedder, catalogue.root, todo[start : start + batch])
+            try:
+                found = embed_files(embedder, catalogue.root, todo[start : start + batch])
+            except PhotodupError as error:
+                if report.n_embedded:
+                    kept = f"{report.n_embedded} photographs were embedded before and are kept"
+                    error.args = (f"{error} {kept}: the same command goes on from there.",)
+                raise
             store(catalogue, embedder.model_digest, embedder.model_name or embedder.backend, found, report)
             bar.update(len(todo[start : start + batch]))
     report.seconds = time.perf_counter() - started

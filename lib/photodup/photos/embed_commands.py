@@ -7,6 +7,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.backends import choose
 from photodup.photos.catalogue import Catalogue
 from photodup.photos.embed import embed_library
+from photodup.photos.interrupt import goes_on
 from photodup.photos.settings import load_settings
 
 
@@ -41,7 +42,7 @@ def embed_and_print(
         digests = [model.digest for model in opened.models()]
         asked = {"backend": backend, "url": url, "weights": weights}
         choice = choose(settings, **asked, digests=digests, endpoints=endpoints)
-        with choice.connect() as embedder:
+        with goes_on(), choice.connect() as embedder:
             where = f" at {choice.url}" if choice.url else ""
             digest = (embedder.model_digest or "no digest")[:12]
             print(f"{embedder.backend}{where}: {embedder.model_name} {digest} ({choice.why})", flush=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _MAX_NAME_BYTES = 255  # of nearly every file system
-_SAME = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+_SAME = ("st_size", "st_mtime_ns")  # a number that stays with a file is not to be had on every volume
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 )

@@ -24,6 +24,7 @@ from photodup.photos.walking import application_library
 
 TRASH_FOLDER = ".photodup-trash"
 
+_NO_KEEPER = "no copy to keep is there unchanged, and one must remain."
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -161,8 +162,8 @@ class Trash:
                 try:
                     files = (removal.path, *removal.sidecars)
                     before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
-                    self._check(removal, leaving, keeper_stays)
-                    done.append(self._remove_one(removal, batch, before))
+                    keeper = self._check(removal, leaving, keeper_stays)
+                    done.append(self._remove_one(removal, batch, before, keeper))
                 except (TrashError, OSError) as error:
                     refused.append((removal, _sentence(error, removal.path)))
         return done, refused
@@ -209,7 +210,8 @@ class Trash:
                 freed += operation.bytes
         return freed
 
-    def _check(self, removal: Removal, leaving: set, known: dict[tuple[Path, str], bool]) -> None:
+    def _check(self, removal: Removal, leaving: set, known: dict[tuple[Path, str], bool]) -> Path:
+        """Return the copy that stays."""
         for path in (removal.path, *removal.sidecars):
             if path.is_symlink():
                 raise TrashError(f"{printable(path)} is a symbolic link: remove the photo it points to.")
@@ -232,10 +234,12 @@ class Trash:
                 stays = path.is_file() and not path.is_symlink() and leaving.isdisjoint(_identities(path))
                 known[path, md5] = stays and md5_of(path) == md5
             if known[path, md5]:
-                return
-        raise TrashError(f"{name} stays: no copy to keep is there unchanged, and one must remain.")
+                return path
+        raise TrashError(f"{name} stays: {_NO_KEEPER}")
 
-    def _remove_one(self, removal: Removal, batch: str, before: dict[Path, os.stat_result]) -> Operation:
+    def _remove_one(
+        self, removal: Removal, batch: str, before: dict[Path, os.stat_result], keeper: Path
+    ) -> Operation:
         operation = Operation(_new_id(), batch, time.time(), removal.reason, "")
         for path in before:
             home, status = path.absolute().relative_to(self.library), before[path]
@@ -247,8 +251,12 @@ class Trash:
         try:
             for moved in operation.files:
                 self._move(self.library / moved.home, self.root / moved.trash, moved)
+            # Gone with it: deleted this moment, or another spelling of the same name. exFAT knows no `IMG.JPG`
+            # beside `img.jpg`, and there nothing else tells that they are one file.
+            if not keeper.is_file():
+                raise TrashError(f"{printable(removal.path)} stays: {_NO_KEEPER}")
             self._write(operation, "removed")
-        except OSError:
+        except (OSError, TrashError):
             self._finish_home(operation, "taken back")
             raise
         return operation
@@ -395,5 +403,7 @@ def _sentence(error: Exception, path: Path) -> str:
     if number in _DISK_FULL:
         return f"The disk is full at {name}: it was left alone, free some space first."
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{name} cannot be moved (read-only or locked): it was left alone, allow writing there first."
+        return (
+            f"{name} cannot be changed (read-only or locked): it was left alone, allow writing there first."
+        )
     return f"{name} was left alone: {getattr(error, 'strerror', None) or error}."

@@ -138,7 +138,14 @@ def embedded_servers(
         if fastapi:
             url = f"http://{client_host}:{ports['FastAPI']}/readyz"
             fastapi.wait_ready(lambda: _answers(url), timeout_s, progress)
-        yield _endpoints(client_host, ports, models)
+        yield from_ports(
+            client_host,
+            *(ports.get(name, 0) for name in ("FastAPI", "Triton HTTP", "Triton gRPC", "Triton metrics")),
+            name="embedded",
+            gpu="none",
+            models=models,
+            location="this machine",
+        )
 
 
 def _start_service(host: str, port: int, env: Mapping[str, str] | None) -> ServerProcess:
@@ -148,26 +155,6 @@ def _start_service(host: str, port: int, env: Mapping[str, str] | None) -> Serve
         build_dir() / "logs" / f"fastapi-{port}.log",
         dict(os.environ) | {"HOST": host, "PORT": str(port), "PYTHONUNBUFFERED": "1"} | dict(env or {}),
     )
-
-
-def _endpoints(host: str, ports: Mapping[str, int], models: Sequence[str]) -> Endpoints:
-    """Everything that could be there, less the backends whose model was not loaded."""
-    from photodup.embedding.backends import parse_backend
-
-    emulated = {"-".join(name.split("_")[:2]) for name in models if name.startswith("emulated_")}
-    everything = from_ports(
-        host,
-        ports.get("FastAPI", 0),
-        ports.get("Triton HTTP", 0),
-        ports.get("Triton gRPC", 0),
-        ports.get("Triton metrics", 0),
-        name="embedded",
-        gpu="none",
-        engines=("onnx", "openvino", *sorted(emulated)),
-        location="this machine",
-    )
-    present = {n: u for n, u in everything.backends.items() if parse_backend(n).triton_model in ("", *models)}
-    return everything.model_copy(update={"backends": present})
 
 
 def _answers(url: str) -> bool:

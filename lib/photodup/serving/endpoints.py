@@ -102,6 +102,7 @@ def from_ports(
     gpu: str = "none",
     engines: Sequence[str] = ("onnx", "trt"),
     wires: Sequence[str] = WIRES,
+    models: Sequence[str] | None = None,
     price_per_hour_usd: float | None = None,
     location: str = "",
 ) -> Endpoints:
@@ -112,8 +113,13 @@ def from_ports(
         pytorch_port: FastAPI service; 0 if there is none. Likewise the three of Triton.
         engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`. The compiled ones (`trt`,
             `openvino`) have the fp32 wire only, the others every wire of `wires`.
+        models: the models that this Triton has loaded, if known: exactly their backends are listed, whatever
+            `engines` says.
         name, gpu, price_per_hour_usd, location: As in `Endpoints`; the name defaults to the host.
     """
+    if models is not None:
+        emulated = {"-".join(name.split("_")[:2]) for name in models if name.startswith("emulated_")}
+        engines = ("onnx", "trt", "openvino", *sorted(emulated))
     backends, metrics = {}, {}
     if pytorch_port:
         for wire in ("jpeg", "base64"):
@@ -127,6 +133,8 @@ def from_ports(
                 backends[f"triton-{engine}-grpc-{wire}"] = f"{host}:{triton_grpc_port}"
     if triton_metrics_port:
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
+    if models is not None:
+        backends = {n: url for n, url in backends.items() if parse_backend(n).triton_model in ("", *models)}
     return Endpoints(
         name=name or host,
         gpu=gpu,

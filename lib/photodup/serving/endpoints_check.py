@@ -42,6 +42,12 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     return rows
 
 
+def ready_models(url: str, timeout_s: float = TIMEOUT_S) -> list[str] | None:
+    """Return the models that the Triton at `url` (HTTP) has loaded; None where no Triton answers."""
+    index = _index(url, timeout_s)
+    return None if index is None else sorted({m["name"] for m in index if m.get("state") == "READY"})
+
+
 def render_check(rows: Iterable[dict[str, Any]]) -> str:
     """Lay the rows out for a terminal."""
     rows = list(rows)
@@ -72,7 +78,7 @@ class _Probe:
             return problem
         if self._get(f"{url}/v2/models/{model}/ready")[0] == 200:
             return "ready"
-        return _missing(model, self._once(("index", url), lambda: self._index_http(url)))
+        return _missing(model, self._once(("index", url), lambda: _index(url, self.timeout_s) or []))
 
     def triton_grpc(self, address: str, model: str) -> str:
         from tritonclient.utils import InferenceServerException
@@ -141,14 +147,6 @@ class _Probe:
             return "what listens there does not speak HTTP"
         return f"{type(error).__name__}: {error}"
 
-    def _index_http(self, url: str) -> list[dict[str, str]]:
-        import httpx
-
-        try:
-            return httpx.post(f"{url}/v2/repository/index", timeout=self.timeout_s).json()
-        except (httpx.HTTPError, ValueError):
-            return []
-
     def _grpc(self, address: str) -> Any:
         from tritonclient.grpc import InferenceServerClient
 
@@ -174,6 +172,16 @@ class _Probe:
         if key not in self._answers:
             self._answers[key] = ask()
         return self._answers[key]
+
+
+def _index(url: str, timeout_s: float) -> list[dict[str, str]] | None:
+    """Ask a Triton for its repository index."""
+    import httpx
+
+    try:
+        return httpx.post(f"{url}/v2/repository/index", timeout=timeout_s).raise_for_status().json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return None
 
 
 def _missing(model: str, index: list[dict[str, str]]) -> str:

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from photodup.bench import environment
 from photodup.bench.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints
+from photodup.serving.endpoints_check import ready_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +83,12 @@ class Run:
         return describe_weights(self.environment)
 
     @property
+    def is_here(self) -> bool:
+        """Say whether its servers are on this machine: only here can one be started, or a link put before it."""
+        urls = [url if "://" in url else f"//{url}" for url in self.endpoints.backends.values()]
+        return {urlsplit(url).hostname for url in urls} <= {"127.0.0.1", "localhost", "::1"}
+
+    @property
     def n_records(self) -> int:
         """Return how many points have been recorded, failed ones included."""
         return len(list((self.directory / "records").glob("*.json")))
@@ -138,15 +146,19 @@ def open_run(
         run: directory name under results/: small letters, digits, dot, dash, underscore.
         endpoints: YAML file, absolute or relative to the project root; the embedded servers by default.
         host: a machine named by hand. It wins over `endpoints`, and unless you also name a run, the run is
-            named after it: a new machine must never be answered from the reference run's records.
+            named after it: a new machine must never be answered from the reference run's records. Its Triton is
+            asked which models it has loaded, and the backends are theirs.
 
     `PHOTODUP_MEASURE=0` opens any run for reading only: a point without a record stays a gap.
 
     Raises:
         PhotodupError: a bad name, or an endpoints file that cannot be read.
     """
+    measure = os.environ.get("PHOTODUP_MEASURE", "1") != "0"
     if host:
-        where = from_ports(host, pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
+        ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
+        loaded = ready_models(f"http://{host}:{triton_http_port}") if measure and triton_http_port else None
+        where = from_ports(host, *ports, models=loaded)
         if run == REFERENCE:
             run = re.sub(r"[^a-z0-9.-]+", "-", f"{host}-{triton_http_port}".lower())
     else:
@@ -155,5 +167,4 @@ def open_run(
     if not _NAME.fullmatch(run):
         raise PhotodupError(f"{run!r} is no run name: use small letters, digits, '.', '_' and '-'.")
     directory = project_root() / "results" / run
-    measure = os.environ.get("PHOTODUP_MEASURE", "1") != "0"
     return Run(run, directory, where, RunStore(directory, measure=measure))

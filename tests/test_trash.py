@@ -290,8 +290,22 @@ def test_a_version_saved_during_the_move_is_not_deleted(library, how):
     assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
 
 
+@pytest.mark.parametrize("other", ["A/copy.jpg", "a/COPY.jpg"])
+def test_a_keeper_that_is_another_spelling_of_the_photo_is_none(library, monkeypatch, other):
+    """As on exFAT, where both spellings open one file and its number may differ: here they are two links to it."""
+    folder, md5 = library
+    (folder / other).parent.mkdir(exist_ok=True)
+    os.link(folder / "a/copy.jpg", folder / other)
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: sorted(set(listdir(path)) - {"A", "COPY.jpg"}))
+    before = present(folder)
+    wanted = Removal(folder / "a/copy.jpg", md5["a/copy.jpg"], [(folder / other, md5["a/copy.jpg"])])
+    _, refused = Trash(folder).remove([wanted])
+    assert "one must remain" in refused[0][1] and present(folder) == before
+
+
 def test_a_keeper_that_goes_with_the_photo_was_none(library):
-    """As on exFAT, where two spellings of a name are one file and have two numbers all the same."""
+    """Another program deletes it at this moment."""
     folder, md5 = library
 
     def go(step):

@@ -157,6 +157,7 @@ class Trash:
         files_leaving = [path for removal in removals for path in (removal.path, *removal.sidecars)]
         leaving = {identity for path in files_leaving for identity in _identities(path)}
         keeper_stays: dict[tuple[Path, str], bool] = {}
+        self._listed: dict[Path, frozenset[str]] = {}
         with self._locked():
             for removal in removals:
                 try:
@@ -232,10 +233,26 @@ class Trash:
         for path, md5 in removal.keepers:
             if (path, md5) not in known:
                 stays = path.is_file() and not path.is_symlink() and leaving.isdisjoint(_identities(path))
-                known[path, md5] = stays and md5_of(path) == md5
+                known[path, md5] = stays and self._is_spelled_so(path) and md5_of(path) == md5
             if known[path, md5]:
                 return path
         raise TrashError(f"{name} stays: {_NO_KEEPER}")
+
+    def _is_spelled_so(self, path: Path) -> bool:
+        """Whether the folders list every part of a path as it is written here.
+
+        Where `IMG.JPG` and `img.jpg` are one file, only one of them is listed, and it is not kept by
+        removing the other. Nothing else tells: on exFAT even their inode numbers may differ.
+        """
+        path = path.absolute()
+        for part in (path, *path.parents):
+            if part in (self.library, part.parent):
+                break
+            if part.parent not in self._listed:
+                self._listed[part.parent] = frozenset(os.listdir(part.parent))
+            if part.name not in self._listed[part.parent]:
+                return False
+        return True
 
     def _remove_one(
         self, removal: Removal, batch: str, before: dict[Path, os.stat_result], keeper: Path
@@ -251,8 +268,6 @@ class Trash:
         try:
             for moved in operation.files:
                 self._move(self.library / moved.home, self.root / moved.trash, moved)
-            # Gone with it: deleted this moment, or another spelling of the same name. exFAT knows no `IMG.JPG`
-            # beside `img.jpg`, and there nothing else tells that they are one file.
             if not keeper.is_file():
                 raise TrashError(f"{printable(removal.path)} stays: {_NO_KEEPER}")
             self._write(operation, "removed")

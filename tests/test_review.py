@@ -5,6 +5,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -191,8 +192,6 @@ def test_a_decision_that_cannot_be_written_is_not_taken(session, monkeypatch, ac
 
 def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     """Marking all writes once, and a page shows a page: no step grows with the square of the groups."""
-    from dataclasses import replace
-
     group = next(iter(session.items.values())).group
     many = tuple(
         replace(
@@ -272,6 +271,20 @@ def test_keeping_all_marks_nothing(session):
     other = session.items[key].members[0][0]
     session.set_apart(key, other.id, "keep_both")
     assert session.items[key].status == "apart" and session.select(status=MARKED) == []
+
+
+def test_of_three_copies_two_that_were_kept_are_not_suggested_again(library):
+    (library / "Third").mkdir()
+    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
+    scan(library, progress=False)
+    session = ReviewSession(library)
+    item = group_of(session, "IMG_3.jpg")
+    session.accept(item.key, [photo.id for photo in item.photos[1:]])  # not the one that was suggested
+    session.apply()
+    again = ReviewSession(library)
+    assert group_of(again, "IMG_3.jpg").status == SKIPPED
+    again.accept_all()
+    assert not any(removal.path.name == "IMG_3.jpg" for removal in again.removals())
 
 
 def test_an_old_page_cannot_decide_a_group_that_was_removed(session):
@@ -401,6 +414,10 @@ def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
         assert server.session.apply().n_removed == 0
         answer = client.get("trash")
         assert answer.status_code == 200 and "changed since the scan" in answer.text
+        tiers = replace(server.session.tiers, problems=(f"{odd}: cannot be decoded",))
+    with ReviewServer(library, find=lambda catalogue: tiers) as server:
+        answer = httpx.get(server.url)
+        assert answer.status_code == 200 and ".jpg: cannot be decoded" in answer.text
 
 
 def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, monkeypatch):

@@ -100,6 +100,19 @@ def test_the_whole_way_by_keyboard(server, page):
     assert jpegs(folder) == before
 
 
+def test_the_next_page_is_fetched_while_this_one_is_looked_at(server, page, monkeypatch):
+    from photodup.photos.review import app
+
+    monkeypatch.setattr(app, "PAGE_SIZE", 2)
+    last = list(server.session.items.values())[2]
+    page.goto(server.url)
+    names = "performance.getEntriesByType('resource').map((e) => e.name)"
+    for photo_ in last.photos:
+        until(page, f"{names}.some((name) => name.endsWith('/photo/{photo_.id}/small.jpg'))")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("text=Page 2 of 2")
+
+
 def test_keys_of_the_comparison(server, page):
     page.goto(f"{server.url}group/{next(iter(server.session.items))}")
     stage = page.locator("#stage")

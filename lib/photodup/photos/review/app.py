@@ -171,6 +171,7 @@ def create_app(
         return page(
             "overview.html",
             items=shown[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
+            following=shown[number * PAGE_SIZE : (number + 1) * PAGE_SIZE],
             n_shown=len(shown),
             tier=tier,
             status_filter=status,

@@ -254,9 +254,10 @@ class ReviewSession:
         for item, photo in marked:
             if photo.id not in seen:
                 seen.add(photo.id)
-                keepers = [(self.root / p.path, p.md5) for p in item.photos if p.id not in item.remove]
+                kept = [p for p in item.photos if p.id not in item.remove]
+                keepers = [(self.root / p.path, p.md5) for p in kept]
                 path = self.root / photo.path
-                reason = f"{item.group.tier}: kept {printable(keepers[0][0].relative_to(self.root))}"
+                reason = f"{item.group.tier}: kept {printable(kept[0].path)}"
                 removals.append(Removal(path, photo.md5, keepers, together[path], reason))
         return removals
 
@@ -305,7 +306,7 @@ class ReviewSession:
             for item in done:
                 item.status = DONE
             try:
-                self._write(done)
+                self._write(done, [line for item in done for line in _several_kept(item)])
             except PhotodupError as error:  # the files did move, and the trash's journal says so
                 unsaid = [str(error)]
             moved = {file.home for operation in operations for file in operation.files}
@@ -379,9 +380,9 @@ class ReviewSession:
             self._take(self._history.pop().before)
             raise
 
-    def _write(self, items: Sequence[Item]) -> None:
-        """Append the items as they are to the decisions, with one write."""
-        lines = []
+    def _write(self, items: Sequence[Item], more: Sequence[dict] = ()) -> None:
+        """Append the items as they are to the decisions, and `more` lines, with one write."""
+        lines = list(more)
         for item in items:
             by_id = {p.id: (p.md5, printable(p.path)) for p in (item.group.keeper, *item.group.members)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
@@ -408,5 +409,18 @@ def back_in_folders(n: int) -> str:
 
 
 def _key(group: TierGroup) -> str:
-    files = sorted(f"{photo.md5} {printable(photo.path)}" for photo in (group.keeper, *group.members))
-    return hashlib.sha256("\n".join([group.tier, group.keeper.md5, *files]).encode()).hexdigest()[:12]
+    return _key_of(group.tier, group.keeper, (group.keeper, *group.members))
+
+
+def _key_of(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
+    files = sorted(f"{photo.md5} {printable(photo.path)}" for photo in photos)
+    return hashlib.sha256("\n".join([tier, keeper.md5, *files]).encode()).hexdigest()[:12]
+
+
+def _several_kept(item: Item) -> list[dict]:
+    """Return the decision about the group that is found of the photos kept, whichever of them leads it."""
+    kept = [photo for photo in item.photos if photo.id not in item.remove]
+    if len(kept) < 2:
+        return []
+    keys = {_key_of(item.group.tier, photo, kept) for photo in kept}
+    return [{"group": key, "status": SKIPPED, "remove": [], "apart": []} for key in sorted(keys)]

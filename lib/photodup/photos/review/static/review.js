@@ -51,6 +51,14 @@ document.addEventListener("error", (event) => { if (event.target instanceof HTML
 document.addEventListener("load", (event) => { if (event.target instanceof HTMLImageElement) event.target.classList.remove("broken"); }, true);
 for (const picture of document.images) if (picture.complete && !picture.naturalWidth && picture.src) again(picture);
 
+// ---- the next page's pictures are made and fetched while this one is looked at: 40 megapixels take a while ---
+
+addEventListener("load", () => {
+  for (const element of all("[data-ahead]")) {
+    for (const source of element.dataset.ahead.split(" ").filter(Boolean)) new Image().src = source;
+  }
+});
+
 // ---- comparing -----------------------------------------------------------------------------------------
 
 let compare = null;
@@ -131,11 +139,6 @@ if (stage) {
       view.addEventListener(name, (event) => pointers.delete(event.pointerId));
     }
   }
-
-  // The next group's pictures are made and fetched while this one is looked at: 40 megapixels take a second.
-  addEventListener("load", () => {
-    for (const source of stage.dataset.ahead.split(" ").filter(Boolean)) new Image().src = source;
-  });
 
   // Flicker: both in one place, one after the other, so the eye sees what changes.
   let timer = null;

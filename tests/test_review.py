@@ -362,6 +362,8 @@ def test_a_decision_over_http(server, library):
         assert not (library / "Shared" / "small coffee.jpg").exists()
         assert "1 moved" in client.get("trash").text
         assert "back in their folders" in client.post("undo").text
+        text = client.get("trash").text
+        assert "The trash is empty" in text and "moved" not in text, "there is nothing to bring back any more"
         assert (library / "Shared" / "small coffee.jpg").exists()
         assert client.post(f"group/{item.key}", data={"action": "explode"}).status_code == 409
         assert client.post(f"group/{item.key}", data={"action": "accept", "keep": "x"}).status_code == 409

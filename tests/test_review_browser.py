@@ -259,7 +259,7 @@ def test_thirty_members_and_a_file_that_went(tmp_path, page):
         lost = item.members[-1][0]
         (folder / lost.path).unlink()
         page.reload()
-        assert "cannot be read (No such file or directory)" in page.locator(".right .lost").inner_text()
+        assert "is no longer there: scan again" in page.locator(".right .lost").inner_text()
         assert page.locator(".left img").evaluate("(image) => image.naturalWidth") > 0
         page.keyboard.press("z")
         assert "scale(3)" in page.locator(".left img").get_attribute("style"), "the page still works"

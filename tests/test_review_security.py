@@ -186,6 +186,8 @@ def test_a_file_that_is_no_longer_the_scanned_one_is_refused(tmp_path, fault):
             os.mkfifo(path)
         answer = httpx.get(address, timeout=10)
         assert answer.status_code == 404 and "scan again" in answer.text, fault
+        said = {"symlink": "a link", "folder symlink": "a link", "gone": "no longer there"}
+        assert said.get(fault, "") in answer.text, fault
         assert answer.headers["content-type"].startswith("text/html")
 
 

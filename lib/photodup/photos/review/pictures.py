@@ -1,5 +1,6 @@
 """Pictures for the page: served by catalogue id, re-encoded, cached; never a path from outside."""
 
+import errno
 import io
 import os
 import stat
@@ -52,8 +53,12 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
             finally:
                 os.close(descriptor)
             descriptor = inner
+    except FileNotFoundError:
+        raise Refused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
-        raise Refused(f"{name} cannot be read ({error.strerror}): scan again.") from None
+        link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+        why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
+        raise Refused(f"{name} {why}: scan again.") from None
     status = os.fstat(descriptor)
     problem = None
     if not stat.S_ISREG(status.st_mode):

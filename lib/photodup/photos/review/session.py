@@ -214,6 +214,8 @@ class ReviewSession:
                 raise PhotodupError("There is nothing to undo.")
             step = self._history.pop()
             restored = self._restore(step.operations) if step.operations else []
+            if restored:
+                self.last = None
             self.feedback.undo(*step.labels)
             now = self._states([self.items[key] for key, *_ in step.before if key in self.items])
             back = self._take(step.before)
@@ -321,6 +323,7 @@ class ReviewSession:
         with self._lock:
             wanted = [operation for operation in self.trash.listing() if operation.id in set(ids)]
             restored = self._restore(wanted)
+            self.last = None  # what it did is no longer so
             back = {path.relative_to(self.root) for path in restored}
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
             for item in again:

@@ -76,6 +76,22 @@ def test_every_kind_of_unreadable_file_is_listed_and_the_scan_goes_on(tmp_path):
     assert "text.jpg" not in reasons(repaired)
 
 
+def test_damaged_exif_costs_neither_the_photograph_nor_lines_of_source(tmp_path):
+    exif = Image.Exif()
+    exif[0x010F] = "Canon"
+    data = bytearray(photo(tmp_path / "a.jpg", exif=exif).read_bytes())
+    count = data.index(b"Exif\0\0") + 14  # of fields in the first directory: there are fewer than it says
+    data[count : count + 2] = b"\xff\xff"
+    (tmp_path / "a.jpg").write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-m", "photodup.cli", "scan", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert "1 photographs found, 1 read" in done.stdout
+    assert "Warning" not in done.stderr
+
+
 def test_a_decompression_bomb_costs_no_memory(tmp_path):
     (tmp_path / "bomb.png").write_bytes(png_header(40_000, 40_000))
     photo(tmp_path / "a.jpg")

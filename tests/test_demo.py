@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 from test_library import photo
 
+from photodup.errors import PhotodupError
+from photodup.photos import demo as demo_module
 from photodup.photos.demo import SOURCES, VARIANTS, build_demo, load_ground_truth
 from photodup.photos.hashing import hamming
 from photodup.photos.library import Catalogue, scan
@@ -36,6 +38,36 @@ def test_it_is_the_same_every_time_and_leaves_other_files_alone(demo, tmp_path):
     (tmp_path / "2019/mine.jpg").unlink()
     assert digests(tmp_path) == digests(root)
     assert (tmp_path / "ground_truth.json").read_bytes() == (root / "ground_truth.json").read_bytes()
+
+
+def test_nobody_elses_photograph_is_overwritten(tmp_path):
+    """The names are those a camera gives: in the folder of a real library one of them may be taken."""
+    mine = photo(tmp_path / "2020/Home/IMG_1005.jpg").read_bytes()
+    for _ in range(2):  # a first refusal must not make the folder look like one of ours
+        with pytest.raises(PhotodupError, match=r"IMG_1005.jpg is there .* name a folder of its own"):
+            build_demo(tmp_path)
+        assert (tmp_path / "2020/Home/IMG_1005.jpg").read_bytes() == mine
+    assert not (tmp_path / "ground_truth.json").exists()
+
+
+def test_what_another_version_wrote_is_replaced_even_after_an_interruption(demo, tmp_path, monkeypatch):
+    root, _ = demo
+    build_demo(tmp_path)
+    photo(tmp_path / "2020/Home/IMG_1005.jpg")  # other bytes, as another version of Pillow would write
+    encode, calls = demo_module._encode, []
+
+    def stop(*arguments):
+        calls.append(arguments)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        return encode(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(demo_module, "_encode", stop)
+        build_demo(tmp_path)
+    assert not (tmp_path / "ground_truth.json").exists()
+    build_demo(tmp_path)
+    assert digests(tmp_path) == digests(root)
 
 
 def test_the_ground_truth_lists_every_file_and_the_scan_reads_them_all(demo):

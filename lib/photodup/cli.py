@@ -1,6 +1,7 @@
 """The `photodup` command. Each command imports what it needs when it runs, so `--help` stays instant."""
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -388,6 +389,8 @@ def kube_check(
 
 def main() -> None:
     """Run the command line; a `PhotodupError` becomes one sentence on stderr and exit status 2."""
+    # What Pillow says about damaged EXIF, with a line of its source; a photo that cannot be read is reported.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     try:
         app()
     except PhotodupError as error:

@@ -262,8 +262,8 @@ class Catalogue:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Write all or nothing. SQLite's errors become one sentence."""
         with self._kind():
-            self.connection.execute("BEGIN IMMEDIATE")
             try:
+                self.connection.execute("BEGIN IMMEDIATE")
                 yield self.connection
                 self.connection.execute("COMMIT")
             except BaseException:

@@ -8,8 +8,8 @@ the hard negatives: a real stereo pair (one scene, two viewpoints) and disjoint 
 import io
 import json
 import os
-import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import util
@@ -20,6 +20,7 @@ from PIL import Image, ImageEnhance
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
+from photodup.photos.catalogue import printable
 
 GROUND_TRUTH = "ground_truth.json"
 
@@ -148,17 +149,22 @@ def build_demo(directory: Path | str) -> Path:
     others in the folder are left alone.
 
     Raises:
-        PhotodupError: a package that ships photographs is missing, or the folder cannot be written.
+        PhotodupError: a package that ships photographs is missing, the folder cannot be written, or somebody
+            else's file has one of the names.
     """
     root = Path(directory).expanduser()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        (root / GROUND_TRUTH).unlink(missing_ok=True)  # Written last: its presence says that all is there.
-        truths = list(_build(root))
-        path = root / GROUND_TRUTH
+        path, begun = root / GROUND_TRUTH, root / f".{GROUND_TRUTH}.old"
+        with suppress(FileNotFoundError):  # Written last: its presence says that all is there.
+            os.replace(path, begun)
+        truths = list(_build(root, may_replace=begun.exists()))
         photos = [asdict(truth) for truth in sorted(truths, key=lambda truth: truth.path)]
         about = (__doc__ or "").strip()
-        path.write_text(json.dumps({"about": about, "photos": photos}, indent=1, ensure_ascii=False) + "\n")
+        path.write_text(
+            json.dumps({"about": about, "photos": photos}, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )
+        begun.unlink(missing_ok=True)
     except OSError as error:
         raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None
     return path
@@ -169,7 +175,22 @@ def load_ground_truth(path: Path | str) -> list[Truth]:
     return [Truth(**photo) for photo in json.loads(Path(path).read_text())["photos"]]
 
 
-def _build(root: Path) -> Iterator[Truth]:
+def _put(target: Path, data: bytes, seconds: float, *, may_replace: bool) -> None:
+    if not may_replace and target.exists() and target.read_bytes() != data:
+        raise PhotodupError(
+            f"{printable(target)} is there and is no demonstration photograph: name a folder of its own."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        part.write_bytes(data)
+        os.utime(part, (seconds, seconds))
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
     for i, source in enumerate(SOURCES):
         original = source.open()
         taken = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
@@ -179,11 +200,8 @@ def _build(root: Path) -> Iterator[Truth]:
         def write(
             path: str, variant: Variant, source=source, image=original, taken=taken
         ) -> Truth:  # bound now: closures see the last value of a loop
-            target = root / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(_encode(image, variant, source, taken))
             seconds = taken.replace(tzinfo=UTC).timestamp()  # the same on every machine
-            os.utime(target, (seconds, seconds))
+            _put(root / path, _encode(image, variant, source, taken), seconds, may_replace=may_replace)
             return Truth(
                 path, source.name, variant.name, source.name, source.scene, taken.isoformat(), source.credit
             )
@@ -195,8 +213,9 @@ def _build(root: Path) -> Iterator[Truth]:
             yield write(f"{variant.folder}/{source.name}-{variant.name}{variant.suffix}", variant)
         if i % 4 == 0:
             backup = f"Backup/IMG_{1001 + i}.jpg"
-            (root / backup).parent.mkdir(exist_ok=True)
-            shutil.copy2(root / first.path, root / backup)
+            original_file = root / first.path
+            seconds = original_file.stat().st_mtime
+            _put(root / backup, original_file.read_bytes(), seconds, may_replace=may_replace)
             yield Truth(
                 backup, source.name, "exact_copy", first.group, first.scene, first.taken_at, first.credit
             )

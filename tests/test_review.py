@@ -496,6 +496,19 @@ def test_pictures_are_scaled_and_cached(server, library):
         assert max(Image.open(BytesIO(answer.content)).size) == min(longest, max(photo.width, photo.height))
 
 
+def test_a_browser_asks_again_and_is_sent_a_picture_once(server, library):
+    photo = group_of(server.session, "small coffee.jpg").members[0][0]
+    address = f"{server.url}photo/{photo.id}/small.jpg"
+    first = httpx.get(address)
+    known = {"If-None-Match": first.headers["etag"]}
+    assert "no-cache" in first.headers["cache-control"] and len(first.content) > 1000
+    again = httpx.get(address, headers=known)
+    assert again.status_code == 304 and again.content == b""
+    assert httpx.get(address.replace("small.jpg", "screen.jpg"), headers=known).status_code == 200
+    (library / photo.path).unlink()
+    assert httpx.get(address, headers=known).status_code == 404, "what the browser still has is not shown"
+
+
 @pytest.fixture
 def large(tmp_path):
     """A library of one JPEG of 2600 × 1800 pixels in Display P3's stead: its profile is what is looked for."""

@@ -338,11 +338,17 @@ def create_app(
         return go("/settings")
 
     @app.get(base + "/photo/{photo_id}/{size}.jpg")
-    def image(photo_id: int, size: str) -> Response:
+    def image(photo_id: int, size: str, request: Request) -> Response:
         if size not in pictures.SIZES:
             raise pictures.Refused("There is no such size.")
-        data = pictures.picture(session.root, session.thumbnails, photo_of(photo_id), size)
-        return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+        photo = photo_of(photo_id)
+        # The browser asks each time, so it shows no picture whose file has changed or gone since.
+        kept = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.md5}-{size}"'}
+        if request.headers.get("if-none-match") == kept["ETag"]:
+            pictures.open_photo(session.root, photo).close()
+            return Response(status_code=304, headers=kept)
+        data = pictures.picture(session.root, session.thumbnails, photo, size)
+        return Response(data, media_type="image/jpeg", headers=kept)
 
     @app.get(base + "/static/{name}")
     def static(name: str) -> Response:

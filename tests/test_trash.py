@@ -240,6 +240,18 @@ def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
     assert present(folder) == md5
 
 
+def test_a_trash_that_cannot_be_written_can_be_read(library):
+    """A disk that is read-only now, with an operation that was interrupted: listing needs no lock."""
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    Trash(folder)._journal.append({"op": done[0].id, "state": "restoring", "time": 0})
+    (folder / TRASH_FOLDER / "lock").unlink()
+    (folder / TRASH_FOLDER / "lock").mkdir()
+    assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]
+    with pytest.raises(TrashError, match="was left alone"):
+        Trash(folder).restore(done)
+
+
 def test_what_was_deleted_in_the_trash_by_hand_stops_nothing_else(library):
     folder, md5 = library
     done = two_in_the_trash(folder, md5)

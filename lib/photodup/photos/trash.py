@@ -118,8 +118,8 @@ class Trash:
             raise TrashError(f"{printable(self.root)} is a symbolic link: replace it by a real folder.")
         self._journal = Journal(self.root / "journal.jsonl", on_step)
         if any(operation.unfinished for operation in self.operations()):
-            with suppress(_Busy), self._locked():
-                pass  # taking the lock recovers
+            with suppress(TrashError), self._locked():
+                pass  # taking the lock recovers; where nothing can be written, there is still much to read
 
     def operations(self) -> list[Operation]:
         """Return every operation in the journal, oldest first, with its present state."""

@@ -4,19 +4,14 @@ Triton counts as compute the way to the Python process and back, with a copy of 
 that, so it is measured here and taken off the wait.
 """
 
-import contextlib
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from photodup.paths import build_dir
 from photodup.serving.emulated import parse_emulated
 from photodup.serving.triton_config import read_config, set_parameter, write_config
-from photodup.serving.triton_repository import render_repository
-from photodup.serving.triton_server import EmbeddedTriton, models_in
+from photodup.serving.triton_server import EmbeddedTriton
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 TOLERANCE = 0.02
@@ -109,48 +104,6 @@ def calibrate(
     set_parameter(config, overhead_ms=" ".join(overhead))
     _reload(server, model, config, path)
     return check_emulated(server, model, batches, requests)
-
-
-@contextlib.contextmanager
-def emulated_triton(
-    gpu: str,
-    *,
-    gpus: int = 1,
-    wires: Sequence[str] = ("fp32",),
-    variant: str = "default",
-    batches: Sequence[int] = BATCHES,
-    requests: int = 30,
-    progress: Callable[[str], None] | None = None,
-    **server: Any,
-) -> Iterator[tuple[EmbeddedTriton, list[dict[str, Any]]]]:
-    """Run a Triton with `gpus` emulated devices, calibrated, on free ports; yield it and its check.
-
-    Args:
-        gpu: A preset: `4080`, `4080trt`, `4090`, `4090trt`, `a100`, `a100trt`, or `zero` for the ceiling.
-        gpus: Devices, that is instances of each model. Each wire is a model of its own: use one at a time.
-        wires: `fp32`, `fp16`, `uint8`, `jpeg`.
-        variant: Batching, as in `render_repository`.
-        batches, requests: For the calibration; no batches skips it (then the rows are empty).
-        progress: Receives a line of text now and then.
-        **server: Passed to `EmbeddedTriton`, such as `host`; ports default to free ones.
-    """
-    models = [f"emulated_{gpu}" + ("" if wire == "fp32" else f"_{wire}") for wire in wires]
-    folder = build_dir() / "triton" / f"emulated-{gpu}-{os.getpid()}"
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0} | server
-    try:
-        render_repository("cpu-embedded", folder, {}, models=models, variant=variant, instances=gpus)
-        encoders = [
-            name for name in models_in(folder) if name.startswith("emulated_") and "_jpeg" not in name
-        ]
-        with EmbeddedTriton(folder, progress=progress, **ports) as triton:
-            rows = []
-            for name in encoders if batches else ():
-                if progress:
-                    progress(f"Calibrating {name}")
-                rows += calibrate(triton, name, batches, requests)
-            yield triton, rows
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reload(server: EmbeddedTriton, model: str, config: Any, path: Any) -> None:

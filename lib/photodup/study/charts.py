@@ -25,7 +25,6 @@ ENGINE_COLORS = {
     "emulated": "#8e6c8a",
     "published": "#6b7280",
 }
-WIRE_ORDER = ("json", "fp32", "fp16", "uint8", "jpeg")
 GOOD, BAD, MUTED = "#3d9970", "#c8553d", "#9aa0aa"
 
 

@@ -23,7 +23,6 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.study.kube_manifests import quantity
 
-MAX_INT = 2**31 - 1
 _DEFAULT_UP = {
     "stabilizationWindowSeconds": 0,
     "selectPolicy": "Max",

@@ -1,5 +1,6 @@
 """Keep-best rules, the two tiers, and what makes two pictures two shots."""
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image, ImageFilter, ImageOps
 from review_library import make_library, photo, save
 
 from photodup.errors import PhotodupError
+from photodup.photos import pixels, verified
 from photodup.photos.candidates import Shots
 from photodup.photos.catalogue import Photo
 from photodup.photos.copies import find_tiers
@@ -21,6 +23,7 @@ from photodup.photos.hashing import hamming, perceptual_hash
 from photodup.photos.keep import DEFAULT_RULES, KeepRules, sharpness
 from photodup.photos.library import Catalogue, scan
 from photodup.photos.verified import pair_codes
+from photodup.photos.verify import Thresholds, Verification
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
 
@@ -164,8 +167,6 @@ def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, m
     library = make_library(tmp_path / "library")
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
-        from photodup.photos import pixels
-
         monkeypatch.setattr(pixels, "verify", lambda a, b: pytest.fail("was verified before"))
         again = find_tiers(catalogue)
         assert [g.evidence for g in again.copies] == [g.evidence for g in first.copies]
@@ -182,3 +183,68 @@ def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):
         tiers = find_tiers(catalogue)
     assert len(tiers.problems) == 1 and "small coffee.jpg" in tiers.problems[0]
     assert len(tiers.copies) == 2
+
+
+def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(tmp_path, monkeypatch):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        (library / ".photodup" / "evidence.sqlite").mkdir()  # root may write anywhere, but not a folder
+        again = find_tiers(catalogue)
+    assert [g.keeper for g in again.copies] == [g.keeper for g in first.copies]
+    assert len(again.problems) == 1 and "evidence.sqlite cannot be written" in again.problems[0]
+
+
+def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        opened = verified.EvidenceStore._opened
+
+        def small(self, path):
+            db = opened(self, path)
+            if path.name == "evidence.sqlite":
+                db.execute("PRAGMA max_page_count = 4")
+                with pytest.raises(sqlite3.OperationalError, match="full"):
+                    while True:
+                        db.execute("INSERT INTO pair VALUES (randomblob(16), randomblob(16), x'00')")
+            return db
+
+        monkeypatch.setattr(verified.EvidenceStore, "_opened", small)
+        monkeypatch.setattr(pixels, "_BLOCK", 1)
+        again = find_tiers(catalogue)
+    assert [g.keeper for g in again.copies] == [g.keeper for g in first.copies]
+    assert any("disk is full" in problem for problem in again.problems)
+
+
+def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch):
+    """In a library that grew, a copy's hash may lie beyond the radius: it was verified, and is still a copy."""
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        (library / ".photodup" / "neighbours-hash.npz").unlink()
+        monkeypatch.setattr("photodup.photos.pair_store.search_radius", lambda n, per_photo: 0)
+        again = find_tiers(catalogue)
+        assert "within 0 bits" in again.search
+        assert [g.members for g in again.copies] == [g.members for g in first.copies]
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        forgotten = find_tiers(catalogue)
+    assert len(forgotten.copies) < len(first.copies), "or the test proves nothing"
+
+
+def test_evidence_comes_back_as_it_went_in(tmp_path):
+    found = Verification(12, 0.75, 0.5, -0.25, 0.125, 0.95, True, False, 3, 0.1, 1.5)
+    names = ["a" * 32, "b" * 32, "c" * 32]
+    with verified.EvidenceStore(tmp_path / "evidence.sqlite") as store:
+        store.add([(names[1], names[0], found), (names[1], names[2], Verification())])
+    with verified.EvidenceStore(tmp_path / "evidence.sqlite") as store:
+        known = store.read({names[0]: 7, names[1]: 3})
+        assert len(known) == 1 and known.get(3, 7) == known.get(7, 3) == found
+        assert known.get(3, 4) is None
+        assert known.copies(Thresholds(min_correlation=-1)) == {(3, 7): found}
+        assert known.copies(Thresholds()) == {}

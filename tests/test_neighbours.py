@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from photodup.bench.grouping_bench import main, synthetic_library
 from photodup.errors import PhotodupError
+from photodup.photos import neighbours
 from photodup.photos.grouping import group_by_cosine
-from photodup.photos.neighbours import NeighbourIndex, stars
+from photodup.photos.neighbours import NeighbourIndex, among_nearest, stars
 
 DIM = 64
 
@@ -124,3 +125,72 @@ def test_a_stricter_threshold_finds_a_subset(n, seed, threshold):
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     loose, strict = (as_set(NeighbourIndex(4, t).add(vectors)) for t in (threshold, threshold + 0.09))
     assert strict <= loose
+
+
+def unit(n: int, dim: int, seed: int) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(n, dim)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def brute_force(vectors, threshold, nearest_from, k):
+    """Pairs from the threshold on, and below it those among the `k` nearest of either row."""
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -1)
+    near = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+    among = np.zeros_like(cosines, bool)
+    np.put_along_axis(among, near, True, axis=1)
+    wanted = (cosines >= threshold) | ((among | among.T) & (cosines >= nearest_from))
+    return {(int(i), int(j)) for i, j in zip(*np.nonzero(np.triu(wanted, 1)), strict=True)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 90), st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 89))
+def test_below_the_threshold_only_the_nearest_of_each_row_count(n, seed, k, cut):
+    vectors, cut = unit(n, 4, seed), min(cut, n)
+    index = NeighbourIndex(4, 0.9, nearest_from=0.2, nearest=k)
+    before, added = index.add(vectors[:cut]), index.add(vectors[cut:])
+    parts = [
+        np.concatenate([getattr(p, name) for p in (before, added)])
+        for name in ("first", "second", "similarity")
+    ]
+    whole = index.counting(neighbours.Pairs(*parts, "", 1.0, 0))
+    assert as_set(whole) == brute_force(vectors, 0.9, 0.2, k), "in two steps as in one"
+
+
+@pytest.mark.parametrize("held", [30_000_000, 2000])
+def test_the_index_finds_the_nearest_in_cells_too(library, monkeypatch, held):
+    monkeypatch.setattr(neighbours, "_MAX_HELD", held)
+    bounds = {"nearest_from": 0.5, "nearest": 5}
+    expected = brute_force(library, 0.95, 0.5, 5)
+    index = NeighbourIndex(DIM, 0.95, exact_below=1000, min_nearest_recall=0.98, **bounds)
+    found = index.add(library)
+    assert found.method.startswith("IVF") and found.nearest_recall >= 0.95
+    assert as_set(found) <= expected | as_set(NeighbourIndex(DIM, 0.5).add(library))
+    assert len(as_set(found) & expected) >= 0.95 * len(expected)
+    assert len(found) < 6 * len(library)
+
+
+def test_a_search_too_narrow_for_the_nearest_says_so():
+    """The planted fault: noise has its neighbours in all cells, and few are searched."""
+    noise = unit(4000, DIM, 0)
+    index = NeighbourIndex(DIM, 0.9, nearest_from=0.2, exact_below=1000, min_recall=0, min_nearest_recall=0)
+    assert index.add(noise).nearest_recall < 0.6
+
+
+def test_a_crowd_above_the_threshold_is_not_all_with_all(monkeypatch):
+    monkeypatch.setattr(neighbours, "MAX_CROWD", 20)
+    crowd = np.tile(unit(1, DIM, 0), (3000, 1)) + 0.001 * unit(3000, DIM, 1)
+    crowd /= np.linalg.norm(crowd, axis=1, keepdims=True)
+    for exact_below in (100, 10_000):
+        pairs = NeighbourIndex(DIM, 0.9, exact_below=exact_below).add(crowd)
+        degree = np.bincount(np.concatenate([pairs.first, pairs.second]), minlength=3000)
+        assert degree.min() >= 20 and len(pairs) <= 20 * 3000
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1, width=32)), max_size=60), st.integers(1, 5))
+def test_among_nearest_is_what_sorting_says(findings, k):
+    rows, similarity = (np.array([f[c] for f in findings], t) for c, t in ((0, np.int64), (1, np.float32)))
+    chosen = among_nearest(rows, similarity, k)
+    for row in set(rows.tolist()):
+        mine = np.sort(similarity[rows == row])[::-1]
+        assert sorted(similarity[(rows == row) & chosen], reverse=True) == mine[:k].tolist()

@@ -115,6 +115,17 @@ def test_verification_finds_copies_without_weights(measured):
     assert plain.recall_by_transform["mirror"] == 0 and verified.recall_by_transform["mirror"] == 1
 
 
+def test_what_is_found_falls_as_the_library_grows(measured):
+    by_name = {entry.name: entry for entry in measured.curves}
+    shipped = ("hash, then verified", "embedding or hash, then verified")
+    here = [by_name[name].at_default[0] / by_name[name].n_positive for name in shipped]
+    assert list(measured.recall_among(len("four"))) == pytest.approx(here), "a small library is this one"
+    alone, beside = zip(*(measured.recall_among(10**power) for power in range(1, 8)), strict=True)
+    assert list(alone) == sorted(alone, reverse=True) and list(beside) == sorted(beside, reverse=True)
+    assert alone[-1] < alone[0], "the hash of a crop is as far as a stranger's among millions"
+    assert beside[-1] >= alone[-1]
+
+
 def test_the_report_names_everything(measured):
     text = report(measured)
     assert "cosines to use: verify from" in text and f"{measured.n_verified:,} pairs verified" in text

@@ -11,6 +11,9 @@ from tqdm import tqdm
 from photodup.photos.quality import Quality, demo_originals, evaluate, folder_originals, report
 from photodup.photos.transforms import REFERENCE, named
 
+# Photos in a library: for what finding copies in it would be like.
+LIBRARY_SIZES = tuple(round(10 ** (step / 4)) for step in range(8, 29))
+
 
 def measure(
     directory: Path | None = None,
@@ -88,6 +91,10 @@ def as_record(quality: Quality, most_points: int = 120) -> dict:
         "cosines": asdict(quality.cosines) if quality.cosines else None,
         "n_verified": quality.n_verified,
         "verify_ms": quality.verify_ms,
+        "recall_by_library_size": [
+            dict(zip(("photos", "hash_alone", "with_embedding"), (n, *quality.recall_among(n)), strict=True))
+            for n in LIBRARY_SIZES
+        ],
     }
 
 

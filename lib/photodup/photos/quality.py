@@ -18,13 +18,10 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.copies import (
-    OTHER_MODEL,
-    THRESHOLDS,
-    ModelThresholds,
-)
+from photodup.photos.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE
+from photodup.photos.copies import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.grouping import group_by_cosine
-from photodup.photos.hash_neighbours import MAX_RADIUS, NEAREST, mirrored_hash
+from photodup.photos.hash_neighbours import MAX_RADIUS, NEAREST, mirrored_hash, search_radius
 from photodup.photos.hashing import hamming, perceptual_hash
 from photodup.photos.transforms import REFERENCE, Transform, named
 from photodup.photos.verify import Features, features, verify
@@ -81,6 +78,18 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """One edit against its own original: `bits` between their hashes (the mirror's, if nearer), their `cosine`
+    (None without an embedding), and whether they were asked and verified as copies."""
+
+    name: str
+    bits: int
+    cosine: float | None
+    found_by_hash: bool
+    found: bool
+
+
+@dataclass(frozen=True)
 class Chaining:
     """Stars against connected components at one cosine, over all originals and edits."""
 
@@ -112,6 +121,23 @@ class Quality:
     n_labelled: int = 0
     n_verified: int = 0
     verify_ms: float = 0.0
+    edits: tuple[Edit, ...] = field(default=())
+
+    def recall_among(self, n: int) -> tuple[float, float | None]:
+        """Return the recall as shipped, by hash alone and with the embedding, were these among `n` photos.
+
+        Computed: the radius of the hash falls as a library grows (`search_radius`). That strangers also crowd
+        the nearest by embedding is not in it: it takes a large library to measure.
+        """
+        alone, beside = (search_radius(n, per_photo) for per_photo in (PER_PHOTO_ALONE, PER_PHOTO_BESIDE))
+        by_hash = np.mean([edit.found_by_hash and edit.bits <= alone for edit in self.edits])
+        if self.model is None:
+            return float(by_hash), None
+        candidate = THRESHOLDS.get(self.model, OTHER_MODEL).candidate
+        asked = [edit.bits <= beside or edit.cosine >= candidate for edit in self.edits]
+        return float(by_hash), float(
+            np.mean([edit.found and near for edit, near in zip(self.edits, asked, strict=True)])
+        )
 
     def rows(self) -> list[dict]:
         """Return one record for each detector, for a table."""
@@ -204,15 +230,17 @@ def evaluate(
     known = _Described.of(base, embed)
     queries = [(i, edit) for edit in transforms for i in range(len(base))]
     columns: dict[str, list] = {name: [] for name in ("md5", "phash", "cosine", "by_hash", "by_both")}
-    labels, positive, vectors = [], [], []
+    labels, positive, vectors, edits = [], [], [], []
+    accept = _ships_at()
     seconds, n_verified = 0.0, 0
     for i, edit in progress(queries, len(queries)):
         changed = edit(base[i])
         query = _Described.of([changed], embed)
         bits = np.array([_bits(query.phash[0], other) for other in known.phash])
         flipped = np.array([_bits(query.phash[0], other, mirror=True) for other in known.phash])
+        nearer = np.minimum(bits, flipped)
         cosine = known.vectors @ query.vectors[0] if embed else np.zeros(len(base))
-        by_hash = _nearest(-np.minimum(bits, flipped), NEAREST) & (np.minimum(bits, flipped) <= MAX_RADIUS)
+        by_hash = _nearest(-nearer, NEAREST) & (nearer <= MAX_RADIUS)
         by_both = by_hash | (_nearest(cosine, NEAREST) & (cosine >= candidate) if embed else False)
         started = time.perf_counter()
         evidence = {j: verify(known.features[j], query.features[0]) for j in np.flatnonzero(by_both)}
@@ -223,12 +251,13 @@ def evaluate(
         columns["cosine"].append(cosine)
         columns["by_hash"].append(np.where(by_hash, verified, 0))
         columns["by_both"].append(verified)
+        found, own_cosine = bool(verified[i] >= accept), float(cosine[i]) if embed else None
+        edits.append(Edit(edit.name, int(nearer[i]), own_cosine, found and bool(by_hash[i]), found))
         labels += [edit.name] * len(base)
         positive += [j == i for j in range(len(base))]
         vectors.append(query.vectors[0])
     scores = {name: np.concatenate(values) for name, values in columns.items()}
     truth = np.array(positive)
-    accept = _ships_at()
     curves = [
         curve("MD5", scores["md5"], truth, labels, scores["md5"] == 1),
         curve("perceptual hash", scores["phash"], truth, labels),
@@ -257,7 +286,7 @@ def evaluate(
     names = tuple(edit.name for edit in transforms)
     return Quality(
         len(base), same, names, model, tuple(curves), chaining, chosen, len(labelled),
-        n_verified, 1000 * seconds / max(n_verified, 1),
+        n_verified, 1000 * seconds / max(n_verified, 1), tuple(edits),
     )  # fmt: skip
 
 
@@ -417,6 +446,10 @@ def report(quality: Quality) -> str:
             f"cosines to use: verify from {chosen.candidate:.2f}, similar from {chosen.similar:.2f}, "
             f"in a burst from {chosen.burst:.2f} ({chosen.measured}{labelled})"
         )
+    for n in (10_000, 1_000_000):
+        alone, beside = quality.recall_among(n)
+        words = "" if beside is None else f", with the embedding {beside:.3f}"
+        lines.append(f"as shipped among {n:,} photos (computed): by hash alone {alone:.3f}{words}")
     for chain in quality.chaining:
         lines.append(
             f"cosine {chain.threshold:.2f}: largest star {chain.largest_star}, component {chain.largest_component}; "

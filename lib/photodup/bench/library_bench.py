@@ -1,0 +1,135 @@
+"""What it takes to find what is worth comparing in a whole library, and again when photos have been added.
+
+    python -m photodup.bench.library_bench --n 100000 --n 1000000
+
+From the catalogue on disk to the pairs to look at: reading it, the neighbours by embedding and by hash, what
+is kept for the next run. The catalogue is synthetic (no library of a million photographs is at hand): the
+vectors of `photodup.bench.grouping_bench`, random hashes, and of each fifth photo a copy's. Its files do not
+exist, so the pixels are not part of this; their price is the pairs a photo times what one comparison takes
+(`photodup evaluate` prints it).
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from photodup.bench.grouping_bench import INCREMENT, synthetic_library
+
+DIGEST = "5" * 64
+THRESHOLD, NEAREST_FROM = 0.9, 0.75
+
+
+def synthetic_catalogue(root: Path, n: int, dim: int = 512) -> Callable[[int, int], None]:
+    """Make a catalogue without photos; return what adds rows `start` to `end` of `n` to it."""
+    from photodup.photos.catalogue import Catalogue
+
+    vectors = synthetic_library(n, dim)
+    rng = np.random.default_rng(1)
+    hashes = rng.integers(0, 2**64, n, np.uint64)
+    copies = np.arange(5, n, 5)
+    # A copy's hash differs in a few bits of its original's, which is the row before.
+    flips = np.bitwise_or.reduce(np.uint64(1) << rng.integers(0, 64, (6, len(copies)), np.uint64), axis=0)
+    hashes[copies] = hashes[copies - 1] ^ flips
+    with Catalogue(root, create=True) as catalogue:
+        catalogue.register_model(DIGEST, name="synthetic", dim=dim, is_random=False)
+
+    def add(start: int, end: int) -> None:
+        md5s = [hashlib.md5(str(i).encode(), usedforsecurity=False).hexdigest() for i in range(start, end)]
+        with Catalogue(root) as catalogue:
+            with catalogue.transaction() as connection:
+                connection.executemany(
+                    "INSERT INTO content (md5, size_bytes, format, width, height, phash, exif_fields) "
+                    "VALUES (?, 3000000, 'JPEG', 4000, 3000, ?, 10)",
+                    [(md5, f"{bits:016x}") for md5, bits in zip(md5s, hashes[start:end].tolist(), strict=True)],
+                )
+                connection.executemany(
+                    "INSERT INTO file (path, size_bytes, mtime_ns, status, md5) VALUES (?, 3000000, 0, 'ok', ?)",
+                    [(f"{i // 1000}/{i}.jpg".encode(), md5) for i, md5 in enumerate(md5s, start)],
+                )
+            for begin in range(0, end - start, 10_000):
+                stop = min(begin + 10_000, end - start)
+                catalogue.store_embeddings(DIGEST, md5s[begin:stop], vectors[start + begin : start + stop])
+
+    return add
+
+
+def measure(n: int, dim: int = 512) -> dict:
+    """Find the candidates of `n` photos, then of `INCREMENT` more; each in a fresh process."""
+    with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
+        add = synthetic_catalogue(Path(folder), n + INCREMENT, dim)
+        add(0, n)
+        first = _fresh(_find, folder)
+        add(n, n + INCREMENT)
+        again = _fresh(_find, folder)
+    return {
+        "photos": n,
+        "dim": dim,
+        **first,
+        "seconds_after_adding_1000": again["seconds"],
+        "new_pairs_a_new_photo": (again["pairs"] - first["pairs"]) / INCREMENT,
+    }
+
+
+def _find(folder: str) -> dict:
+    from photodup.photos.candidates import find_neighbours
+    from photodup.photos.catalogue import Catalogue
+    from photodup.photos.grouping import choose_model
+
+    started = time.perf_counter()
+    with Catalogue(folder) as catalogue:
+        photos = catalogue.photos()
+        near = find_neighbours(catalogue, photos, choose_model(catalogue), THRESHOLD, NEAREST_FROM)
+    pairs = len(np.union1d(near.alike, near.by_hash))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
+    return {
+        "seconds": time.perf_counter() - started,
+        "peak_memory_gb": peak,
+        "search": near.search,
+        "recall": near.recall,
+        "pairs": pairs,
+        "pairs_a_photo": pairs / len(photos),
+    }
+
+
+def _fresh(function: Callable, *arguments: object) -> dict:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print one line per size; `--json` prints the records."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, action="append", help="photos; repeat for a curve")
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    results = [measure(size, chosen.dim) for size in chosen.n or (10_000, 100_000, 1_000_000)]
+    if chosen.json:
+        print(json.dumps(results, indent=1))
+        return
+    columns = (
+        "photos",
+        "seconds",
+        "seconds_after_adding_1000",
+        "peak_memory_gb",
+        "recall",
+        "pairs_a_photo",
+    )
+    print(*(f"{name:>27}" for name in columns), " search", sep="")
+    for record in results:
+        print(*(f"{record[name]:>27.4g}" for name in columns), f"  {record['search']}", sep="")
+
+
+if __name__ == "__main__":
+    main()

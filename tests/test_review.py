@@ -287,6 +287,19 @@ def test_of_three_copies_two_that_were_kept_are_not_suggested_again(library):
     assert not any(removal.path.name == "IMG_3.jpg" for removal in again.removals())
 
 
+def test_a_photo_that_was_told_apart_stays_apart_after_the_next_decision(library):
+    """Of equal bytes only this is remembered: a pair of one content is no pair."""
+    (library / "Third").mkdir()
+    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
+    scan(library, progress=False)
+    session = ReviewSession(library)
+    item = group_of(session, "IMG_3.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "keep_both")
+    session.skip(item.key)
+    again = group_of(ReviewSession(library), "IMG_3.jpg")
+    assert again.apart == item.apart and len(again.photos) == 2
+
+
 def test_an_old_page_cannot_decide_a_group_that_was_removed(session):
     key = next(iter(session.items))
     item = session.items[key]

@@ -9,10 +9,10 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 from photodup.photos.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.catalogue import Catalogue, Photo, printable
-from photodup.photos.copies import TierGroup, Tiers
+from photodup.photos.copies import Tiers
 from photodup.photos.feedback import Feedback
 from photodup.photos.group_commands import tiers_by_settings
-from photodup.photos.journal import Journal
+from photodup.photos.review.decisions import Decisions, key_of
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
 from photodup.photos.review.pictures import tidy
 from photodup.photos.settings import Settings, load_settings, save_settings
@@ -51,7 +51,7 @@ class ReviewSession:
             apple = photos_by_file(opened)
         self.trash: Trash | AppleAlbum = AppleAlbum(self.root, apple) if apple else Trash(self.root)
         self.feedback = Feedback(self.data)
-        self._decisions = Journal(self.data / "review" / "decisions.jsonl")
+        self._decisions = Decisions(self.data)
         self._history: list[_Step] = []
         self._sidecars = "", 0  # digest of the list, and how many go along with it
         self.last: Outcome | None = None
@@ -72,16 +72,9 @@ class ReviewSession:
         """Group again; decisions about groups that are still the same are kept."""
         with self._lock, self.open() as catalogue:
             self.tiers = self._find(catalogue)
-            self.items = {item.key: item for item in (Item(_key(g), g) for g in self.tiers.groups)}
+            self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
-            for line in self._decisions.read():
-                if item := self.items.get(line["group"]):
-                    by_content = {(p.md5, printable(p.path)): p.id for p in item.photos}
-                    item.remove, item.apart = (
-                        frozenset(by_content[tuple(p)] for p in line[name] if tuple(p) in by_content)
-                        for name in ("remove", "apart")
-                    )
-                    item.status = line["status"]
+            self._decisions.give_to(self.items)
             for item in self.items.values():
                 # Files that had gone are found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
@@ -220,7 +213,7 @@ class ReviewSession:
             now = self._states([self.items[key] for key, *_ in step.before if key in self.items])
             back = self._take(step.before)
             try:
-                self._write(back)
+                self._decisions.write(back)
             except PhotodupError:
                 if not step.operations:  # files that are back stay back
                     self._take(now)
@@ -308,7 +301,7 @@ class ReviewSession:
             for item in done:
                 item.status = DONE
             try:
-                self._write(done, [line for item in done for line in _several_kept(item)])
+                self._decisions.write(done, done)
             except PhotodupError as error:  # the files did move, and the trash's journal says so
                 unsaid = [str(error)]
             moved = {file.home for operation in operations for file in operation.files}
@@ -328,7 +321,7 @@ class ReviewSession:
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
             for item in again:
                 item.status, item.remove = TODO, frozenset()
-            self._write(again)
+            self._decisions.write(again)
             self.refresh()
             return restored
 
@@ -378,52 +371,12 @@ class ReviewSession:
         for item in items:
             item.status = status
         try:
-            self._write(items)
+            self._decisions.write(items)
         except PhotodupError:
             self._take(self._history.pop().before)
             raise
-
-    def _write(self, items: Sequence[Item], more: Sequence[dict] = ()) -> None:
-        """Append the items as they are to the decisions, and `more` lines, with one write."""
-        lines = list(more)
-        for item in items:
-            by_id = {p.id: (p.md5, printable(p.path)) for p in (item.group.keeper, *item.group.members)}
-            marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
-            lines.append({"group": item.key, "status": item.status} | marks)
-        if not lines:
-            return
-        try:
-            self._decisions.path.parent.mkdir(exist_ok=True)
-            with self._decisions.exclusive():
-                self._decisions.append(*lines)
-        except BlockingIOError:
-            raise PhotodupError(
-                "Another review page is writing at this moment: press the key again."
-            ) from None
-        except OSError as error:
-            raise PhotodupError(
-                f"The decision could not be written ({error.strerror}): free some space."
-            ) from None
 
 
 def back_in_folders(n: int) -> str:
     """Say how many files were restored."""
     return "1 file is back in its folder." if n == 1 else f"{n} files are back in their folders."
-
-
-def _key(group: TierGroup) -> str:
-    return _key_of(group.tier, group.keeper, (group.keeper, *group.members))
-
-
-def _key_of(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
-    files = sorted(f"{photo.md5} {printable(photo.path)}" for photo in photos)
-    return hashlib.sha256("\n".join([tier, keeper.md5, *files]).encode()).hexdigest()[:12]
-
-
-def _several_kept(item: Item) -> list[dict]:
-    """Return the decision about the group that is found of the photos kept, whichever of them leads it."""
-    kept = [photo for photo in item.photos if photo.id not in item.remove]
-    if len(kept) < 2:
-        return []
-    keys = {_key_of(item.group.tier, photo, kept) for photo in kept}
-    return [{"group": key, "status": SKIPPED, "remove": [], "apart": []} for key in sorted(keys)]

@@ -1,0 +1,79 @@
+"""What was decided about each group, on disk: one line for each decision, the last one of a group counts."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.photos.catalogue import Photo, printable
+from photodup.photos.copies import TierGroup
+from photodup.photos.journal import Journal
+from photodup.photos.review.items import SKIPPED, Item
+
+
+class Decisions:
+    """The journal of one library's decisions, `review/decisions.jsonl` beside its catalogue."""
+
+    def __init__(self, folder: Path) -> None:
+        self._journal = Journal(Path(folder) / "review" / "decisions.jsonl")
+
+    def give_to(self, items: Mapping[str, Item]) -> None:
+        """Bring items, by key, into the state that was written last."""
+        for line in self._journal.read():
+            if item := items.get(line["group"]):
+                by_content = {(p.md5, printable(p.path)): p.id for p in _everyone(item)}
+                item.remove, item.apart = (
+                    frozenset(by_content[tuple(p)] for p in line[name] if tuple(p) in by_content)
+                    for name in ("remove", "apart")
+                )
+                item.status = line["status"]
+
+    def write(self, items: Sequence[Item], kept: Sequence[Item] = ()) -> None:
+        """Append the items as they are, with one write; of those in `kept`, what stays is not asked again.
+
+        Raises:
+            PhotodupError: the disk is full, or another page is writing; nothing was written.
+        """
+        lines = [line for item in kept for line in _several_kept(item)]
+        for item in items:
+            by_id = {p.id: (p.md5, printable(p.path)) for p in _everyone(item)}
+            marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
+            lines.append({"group": item.key, "status": item.status} | marks)
+        if not lines:
+            return
+        try:
+            self._journal.path.parent.mkdir(exist_ok=True)
+            with self._journal.exclusive():
+                self._journal.append(*lines)
+        except BlockingIOError:
+            raise PhotodupError(
+                "Another review page is writing at this moment: press the key again."
+            ) from None
+        except OSError as error:
+            raise PhotodupError(
+                f"The decision could not be written ({error.strerror}): free some space."
+            ) from None
+
+
+def key_of(group: TierGroup) -> str:
+    """Return a name for a group that stays the same as long as its files and its keeper do."""
+    return _key(group.tier, group.keeper, (group.keeper, *group.members))
+
+
+def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
+    files = sorted(f"{photo.md5} {printable(photo.path)}" for photo in photos)
+    return hashlib.sha256("\n".join([tier, keeper.md5, *files]).encode()).hexdigest()[:12]
+
+
+def _everyone(item: Item) -> tuple[Photo, ...]:
+    """Return all photos of a group, also those that were told apart."""
+    return (item.group.keeper, *item.group.members)
+
+
+def _several_kept(item: Item) -> list[dict]:
+    """Return the decision about the group that is found of the photos kept, whichever of them leads it."""
+    kept = [photo for photo in item.photos if photo.id not in item.remove]
+    if len(kept) < 2:
+        return []
+    keys = {_key(item.group.tier, photo, kept) for photo in kept}
+    return [{"group": key, "status": SKIPPED, "remove": [], "apart": []} for key in sorted(keys)]

@@ -20,6 +20,8 @@ study = typer.Typer(no_args_is_help=True, help="Run the notebooks against server
 app.add_typer(study, name="study")
 
 
+BENCHMARKS = ("service", "scan", "engine", "grouping", "library")
+
 Only = Annotated[list[str] | None, typer.Option(help="notebook prefix such as 03; repeat for more")]
 
 
@@ -92,19 +94,19 @@ app.add_typer(benchmarks, name="bench")
 @benchmarks.callback()
 def bench(
     context: typer.Context,
-    only: Annotated[list[str] | None, typer.Option(help="service, scan, engine or grouping; repeat")] = None,
+    only: Annotated[list[str] | None, typer.Option(help=f"{', '.join(BENCHMARKS)}; repeat")] = None,
 ) -> None:
     """Print the project's own speed figures as ratios, each pair measured in one run; or time a `device`."""
     import importlib
 
     if context.invoked_subcommand:
         return
-    names = only or ["service", "scan", "engine", "grouping"]
-    for name in names:
-        if name not in ("service", "scan", "engine", "grouping"):
-            raise PhotodupError(f"There is no benchmark {name!r}: choose service, scan, engine or grouping.")
-        print(f"{name}")
-        importlib.import_module(f"photodup.bench.{name}_bench").run()
+    unknown = set(only or ()) - set(BENCHMARKS)
+    if unknown:
+        raise PhotodupError(f"There is no benchmark {unknown.pop()!r}: choose of {', '.join(BENCHMARKS)}.")
+    for name in only or BENCHMARKS:
+        print(name)
+        importlib.import_module(f"photodup.bench.{name}_bench").main()
 
 
 @app.command("bench-device", hidden=True)

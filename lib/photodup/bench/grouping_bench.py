@@ -13,11 +13,13 @@ import multiprocessing
 import resource
 import sys
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
 MIN_RECALL = 0.99
+SIZES = (10_000, 100_000, 1_000_000)
 INCREMENT = 1000
 
 
@@ -76,7 +78,7 @@ def measure(n: int, dim: int, threshold: float, exact_below: int) -> dict:
 
 
 def run(
-    n: tuple[int, ...] = (10_000, 100_000, 1_000_000),
+    n: tuple[int, ...] = SIZES,
     *,
     dim: int = 512,
     threshold: float = 0.9,
@@ -94,7 +96,7 @@ def run(
     return results
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print one line per size and whether it meets its goal; `--json` prints the records."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -105,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--exact-below", type=int)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
-    sizes = tuple(chosen.n or (10_000, 100_000, 1_000_000))
+    sizes = tuple(chosen.n or SIZES)
     results = run(sizes, dim=chosen.dim, threshold=chosen.threshold, exact_below=chosen.exact_below)
     if chosen.json:
         print(json.dumps(results, indent=1))
@@ -135,4 +137,4 @@ def _verdict(record: dict) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -17,12 +17,12 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from photodup.bench.grouping_bench import INCREMENT, synthetic_library
+from photodup.bench.grouping_bench import INCREMENT, SIZES, synthetic_library
 
 DIGEST = "5" * 64
 THRESHOLD, NEAREST_FROM = 0.9, 0.75
@@ -49,7 +49,10 @@ def synthetic_catalogue(root: Path, n: int, dim: int = 512) -> Callable[[int, in
                 connection.executemany(
                     "INSERT INTO content (md5, size_bytes, format, width, height, phash, exif_fields) "
                     "VALUES (?, 3000000, 'JPEG', 4000, 3000, ?, 10)",
-                    [(md5, f"{bits:016x}") for md5, bits in zip(md5s, hashes[start:end].tolist(), strict=True)],
+                    [
+                        (md5, f"{bits:016x}")
+                        for md5, bits in zip(md5s, hashes[start:end].tolist(), strict=True)
+                    ],
                 )
                 connection.executemany(
                     "INSERT INTO file (path, size_bytes, mtime_ns, status, md5) VALUES (?, 3000000, 0, 'ok', ?)",
@@ -105,7 +108,7 @@ def _fresh(function: Callable, *arguments: object) -> dict:
         return pool.apply(function, arguments)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print one line per size; `--json` prints the records."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -114,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
-    results = [measure(size, chosen.dim) for size in chosen.n or (10_000, 100_000, 1_000_000)]
+    results = [measure(size, chosen.dim) for size in chosen.n or SIZES]
     if chosen.json:
         print(json.dumps(results, indent=1))
         return
@@ -132,4 +135,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

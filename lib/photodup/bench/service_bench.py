@@ -230,5 +230,10 @@ def _model_rate(model, photos: list[bytes], batches: int) -> float:
     return len(photos) * batches / (time.perf_counter() - started)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Measure and print the ratios."""
     print("\n".join(lines(run())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""`photodup bench` prints every figure it promises."""
+
+import importlib
+
+import pytest
+from typer.testing import CliRunner
+
+from photodup.cli import BENCHMARKS, app
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "words"),
+    [
+        (
+            "grouping",
+            "grouping_bench",
+            ("seconds", "peak_memory_gb", "recall", "2000", "seconds_to_add_1000"),
+        ),
+        ("library", "library_bench", ("pairs_a_photo", "seconds_after_adding_1000", "2000", "hash (within")),
+    ],
+)
+def test_the_figures_of_scale_are_printed(monkeypatch, name, module, words):
+    monkeypatch.setattr(f"photodup.bench.{module}.SIZES", (2000,))
+    result = CliRunner().invoke(app, ["bench", "--only", name], catch_exceptions=False)
+    assert result.exit_code == 0
+    for word in (name, *words):
+        assert word in result.output
+
+
+def test_every_benchmark_can_be_asked_for():
+    for name in BENCHMARKS:
+        assert callable(importlib.import_module(f"photodup.bench.{name}_bench").main)
+
+
+def test_the_generator_prints_its_ratios(monkeypatch):
+    from photodup.bench import engine_bench
+
+    monkeypatch.setattr(engine_bench, "ROUNDS", 1)
+    monkeypatch.setattr(engine_bench.run, "__kwdefaults__", {"seconds": 0.1})
+    result = CliRunner().invoke(app, ["bench", "--only", "engine"], catch_exceptions=False)
+    assert "bare socket" in result.output and "requests/s" in result.output
+
+
+def test_another_name_is_one_sentence(capsys):
+    result = CliRunner().invoke(app, ["bench", "--only", "speed"])
+    assert result.exit_code and "no benchmark 'speed'" in str(result.exception)

@@ -201,7 +201,9 @@ class Catalogue:
 
     def _prepare(self) -> None:
         self._refuse_foreign()
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+        # A new file's pages hold several embeddings each: of 2 kB, only one fits on SQLite's own 4 kB.
+        pragmas = ("page_size = 16384", "journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
+        for pragma in pragmas:
             self.connection.execute(f"PRAGMA {pragma}")
         with self.transaction():
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()

@@ -174,6 +174,10 @@ def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, m
         for file in (library / ".photodup").glob("evidence.sqlite*"):
             file.write_bytes(b"not a database" * 500)
         assert [g.keeper for g in find_tiers(catalogue).copies] == [g.keeper for g in first.copies]
+        with sqlite3.connect(library / ".photodup" / "evidence.sqlite") as db:  # sound, but cut short within
+            db.execute("UPDATE pair SET found = substr(found, 2)")
+        db.close()
+        assert [g.keeper for g in find_tiers(catalogue).copies] == [g.keeper for g in first.copies]
 
 
 def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):

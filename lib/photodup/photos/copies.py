@@ -161,8 +161,11 @@ def find_tiers(
     folder = catalogue.path.parent
     feedback = feedback or Feedback(folder)
     model = choose_model(catalogue, digest, allow_random=allow_random)
-    files = {copies[0].md5: copies for copies in exact_copies(catalogue.photos())}
-    photos = [rules.choose(copies).keeper for copies in files.values()]
+    everything = catalogue.photos()
+    files = {copies[0].md5: copies for copies in exact_copies(everything)}
+    chosen = {rules.choose(copies).keeper.id for copies in files.values()}
+    # By path: what was taken together lies together, and is at hand when it is compared.
+    photos = [photo for photo in everything if photo.id in chosen]
     row = {photo.md5: i for i, photo in enumerate(photos)}
     limits = (thresholds or THRESHOLDS.get(model.name, OTHER_MODEL)) if model else None
     bounds = (limits.similar, limits.lowest) if limits else (1.0, 1.0)
@@ -212,7 +215,7 @@ def find_tiers(
     similar = [_group("similar", s.keeper, s.members, photos, alone, rules, evidence) for s in similar_stars]
     for groups in (copies, similar):
         groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))
-    n = sum(len(found) for found in files.values())
+    n = len(everything)
     return Tiers(
         tuple(copies),
         tuple(similar),

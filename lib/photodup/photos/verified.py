@@ -85,13 +85,8 @@ class EvidenceStore:
             self._db = self._opened(path)
         except sqlite3.OperationalError as error:  # read-only, or locked
             self._forget(error)
-        except sqlite3.DatabaseError:  # damaged: made again
-            try:
-                for suffix in ("", "-wal", "-shm"):
-                    path.with_name(path.name + suffix).unlink(missing_ok=True)
-                self._db = self._opened(path)
-            except (OSError, sqlite3.DatabaseError) as error:
-                self._forget(error)
+        except sqlite3.DatabaseError:
+            self._begin_anew()
 
     def __enter__(self) -> "EvidenceStore":
         return self
@@ -101,12 +96,22 @@ class EvidenceStore:
 
     def read(self, row: dict[str, int]) -> Verified:
         """Return what is known about pairs of these contents, by the rows that they are."""
+        try:
+            return self._read(row)
+        except (sqlite3.DatabaseError, ValueError):  # damaged further in
+            self._db.close()
+            self._begin_anew()
+            return self._read(row)
+
+    def _read(self, row: dict[str, int]) -> Verified:
         codes, records = [np.zeros(0, np.int64)], [np.zeros(0, RECORD)]
         cursor = self._db.execute("SELECT lower(hex(a)), lower(hex(b)), found FROM pair")
         while rows := cursor.fetchmany(100_000):
             there = [(row[a], row[b], found) for a, b, found in rows if a in row and b in row]
             if there:
                 first, second, found = zip(*there, strict=True)
+                if any(len(record) != RECORD.itemsize for record in found):
+                    raise ValueError("a record of another length")
                 codes.append(pair_codes(np.array(first), np.array(second)))
                 records.append(np.frombuffer(b"".join(found), RECORD))
         return Verified.of(np.concatenate(codes), np.concatenate(records))
@@ -128,6 +133,15 @@ class EvidenceStore:
             self._db.close()
             self._forget(error)
         return records
+
+    def _begin_anew(self) -> None:
+        """Delete a damaged file and make it again."""
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            self._db = self._opened(self._path)
+        except (OSError, sqlite3.DatabaseError) as error:
+            self._forget(error)
 
     def _forget(self, error: Exception) -> None:
         self.problem = (

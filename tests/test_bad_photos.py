@@ -231,6 +231,27 @@ def test_names_that_are_not_utf8(tmp_path):
     assert "not read: \ufffd/broken\ufffd.jpg" in printed.stdout.decode("utf-8")
 
 
+def test_a_library_whose_name_is_not_utf8(tmp_path):
+    """The terminal is the strictest there is: one that refuses what is no character."""
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        photo(root / "a.jpg")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    shutil.copy(root / "a.jpg", root / "b.jpg")
+    strict = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+
+    def photodup(*arguments):
+        command = [sys.executable, "-m", "photodup.cli", *arguments, root]
+        done = subprocess.run(command, capture_output=True, text=True, env=strict)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "caf\ufffd/.photodup/catalogue.sqlite" in photodup("scan")
+    assert "same bytes" in photodup("group")
+    assert "0 removals" in photodup("trash", "list")
+
+
 UNREADABLE = """
 import json, os, sys
 from pathlib import Path

@@ -220,7 +220,7 @@ def scan(
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
     from photodup.photos.apple import scan_apple_photos
     from photodup.photos.interrupt import goes_on
-    from photodup.photos.library import scan
+    from photodup.photos.library import printable, scan
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
@@ -229,7 +229,7 @@ def scan(
         report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
     for problem in report.problems:
         print(f"not read: {problem}")
-    print(f"{report}\nCatalogue: {report.catalogue}")
+    print(f"{report}\nCatalogue: {printable(report.catalogue)}")
 
 
 @app.command()

@@ -400,6 +400,26 @@ def test_only_the_list_that_was_shown_is_removed(server, library):
         assert len(before - files(library)) in (1, 2), "one photo, with its sidecar"
 
 
+def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(library):
+    tiers = ReviewSession(library).tiers
+    copies = next(group for group in tiers.copies if group.keeper.path.name == "IMG_1.jpg")
+    with Catalogue(library) as catalogue:
+        lone = next(photo for photo in catalogue.photos() if photo.path.name == "lone.jpg")
+    scene = replace(
+        copies, tier="similar", choice=replace(copies.choice, keeper=lone), members=(copies.keeper,)
+    )
+    with ReviewServer(library, find=lambda catalogue: replace(tiers, similar=(scene,))) as server:
+        session = server.session
+        session.accept_all()
+        session.accept(next(item.key for item in session.select("similar")), [lone.id])
+        text = httpx.get(server.url + "confirm", timeout=30).text
+        assert text.count("marked in another group") == 1
+        assert not re.search(r'keep</span> <span class="name"><bdi>2020/IMG_1.jpg', text)
+        outcome = session.apply()
+    assert outcome.n_removed == 3 and len(outcome.refused) == 1
+    assert "Shared/small coffee.jpg" in files(library), "its only copy to keep has gone"
+
+
 def test_whatever_is_asked_the_answer_is_a_page_in_words(server):
     with httpx.Client(base_url=server.url, timeout=60) as client:
         for path in ("nowhere", "?number=many", "confirm?number=", "group/", "photo/one/small.jpg"):

@@ -260,6 +260,7 @@ def create_app(
             "confirm.html",
             items=marked[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
             plan=session.plan,
+            leaving={photo_id for item in marked for photo_id in item.remove},
             n_sidecars=session.n_sidecars,
             n_todo=len(session.select(status=TODO)),
             number=number,

@@ -372,7 +372,7 @@ def test_a_full_disk_is_one_sentence_and_the_catalogue_stays_whole(tmp_path, mon
     first = photo(tmp_path / "library/0000.jpg", size=(16, 16)).read_bytes()
     for i in range(1, n):  # a comment after the end of the picture makes another content of the same picture
         (tmp_path / f"library/{i:04}.jpg").write_bytes(first + b"%04d" % i)
-    with small_disk(tmp_path / "disk", "300k") as disk:
+    with small_disk(tmp_path / "disk", "1m") as disk:
         with pytest.raises(CatalogueError, match="free some space") as caught:
             scan(tmp_path / "library", disk / "c.sqlite", progress=False)
         assert "\n" not in str(caught.value)

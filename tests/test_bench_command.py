@@ -1,7 +1,10 @@
 """`photodup bench` prints every figure it promises."""
 
 import importlib
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -44,3 +47,15 @@ def test_the_generator_prints_its_ratios(monkeypatch):
 def test_another_name_is_one_sentence(capsys):
     result = CliRunner().invoke(app, ["bench", "--only", "speed"])
     assert result.exit_code and "no benchmark 'speed'" in str(result.exception)
+
+
+def test_the_peak_of_memory_is_the_process_own():
+    """A child of a large process reports its own peak, and what it then takes."""
+    ballast = np.ones(60_000_000)  # 480 MB here, in the parent
+    code = (
+        "import numpy as np; from photodup.bench.grouping_bench import peak_memory_gb as peak; "
+        "before = peak(); taken = np.ones(25_000_000); print(before, peak())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    before, after = map(float, said.split())
+    assert before < 0.4 and after - before > 0.15 and len(ballast)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from photodup.photos import pair_store
 from photodup.photos.hash_neighbours import (
-    FREE_PAIRS,
     MAX_RADIUS,
     MIRROR,
     NEAREST,
+    SMALL_LIBRARY,
     near_hashes,
     search_radius,
 )
@@ -99,7 +99,7 @@ def test_the_radius_falls_as_the_library_grows(n, m, per_photo):
 @pytest.mark.parametrize("n", [2000, 20_000])
 def test_by_chance_there_are_no_more_pairs_than_promised(n):
     bits = np.random.default_rng(5).integers(0, 2**64, n, np.uint64)
-    allowed = max(FREE_PAIRS, n)
+    allowed = max(n, SMALL_LIBRARY)
     radius = search_radius(n, 1.0)
     assert len(near_hashes(bits, radius)) <= 1.1 * allowed
     # And the bound is not idle: one bit more would be too many.
@@ -152,7 +152,7 @@ def test_only_what_is_new_is_searched(tmp_path, monkeypatch, fault):
 
 
 def test_a_growing_library_searches_a_smaller_radius_without_searching_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("photodup.photos.hash_neighbours.FREE_PAIRS", 10)
+    monkeypatch.setattr("photodup.photos.hash_neighbours.SMALL_LIBRARY", 10)
     bits = hashes(900, 4)
     names, values = [md5(i) for i in range(900)], [f"{b:016x}" for b in bits]
     small = stored_hash_pairs(tmp_path, names[:100], values[:100], 1.0)

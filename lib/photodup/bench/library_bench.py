@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import multiprocessing
-import resource
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from photodup.bench.grouping_bench import INCREMENT, SIZES, synthetic_library
+from photodup.bench.grouping_bench import INCREMENT, SIZES, peak_memory_gb, synthetic_library
 
 DIGEST = "5" * 64
 THRESHOLD, NEAREST_FROM = 0.9, 0.75
@@ -92,10 +91,9 @@ def _find(folder: str) -> dict:
         photos = catalogue.photos()
         near = find_neighbours(catalogue, photos, choose_model(catalogue), THRESHOLD, NEAREST_FROM)
     pairs = len(np.union1d(near.alike, near.by_hash))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
     return {
         "seconds": time.perf_counter() - started,
-        "peak_memory_gb": peak,
+        "peak_memory_gb": peak_memory_gb(),
         "search": near.search,
         "recall": near.recall,
         "pairs": pairs,

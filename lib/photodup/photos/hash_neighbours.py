@@ -16,8 +16,8 @@ from photodup.photos.neighbours import among_nearest
 MAX_RADIUS = 24
 # Neighbours of each photo.
 NEAREST = 10
-# Chance pairs that cost nobody anything: a minute of looking at pixels.
-FREE_PAIRS = 5000
+# In a smaller library as many chance pairs are allowed as in one of this size: minutes of looking at pixels.
+SMALL_LIBRARY = 10_000
 # Odd columns of the hash's 8 × 8 cosine terms change sign in a mirror.
 MIRROR = 0x5555555555555555
 
@@ -60,10 +60,10 @@ def search_radius(n: int, per_photo: float) -> int:
     """Return the bits within which hashes of `n` photos are worth comparing on the pixels.
 
     The largest radius at which independent random hashes would give no more than `per_photo` pairs a photo by
-    chance, plain and mirrored together (and no less than `FREE_PAIRS` in all). Bits of real hashes are not
-    independent: of photographs measured here two to three times as many pairs were that near.
+    chance, plain and mirrored together. Bits of real hashes are not independent: of photographs measured here
+    two to three times as many pairs were that near.
     """
-    allowed = max(FREE_PAIRS, per_photo * n)
+    allowed = per_photo * max(n, SMALL_LIBRARY)
     chance = 0
     for radius in range(MAX_RADIUS + 1):
         chance += comb(64, radius)

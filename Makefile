@@ -17,7 +17,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study reference render test lab serve bench images-test lint clean
+.PHONY: help install tools study reference render test test-notebooks test-a-to-p test-q-to-z lab serve bench images-test lint clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -54,13 +54,25 @@ reference: install tools
 render: install
 	$(BIN)/photodup study render
 
-# The committed notebooks against the committed records, then all of them at small sizes on real servers.
+# What needs the machine for itself first: all notebooks at small sizes on real servers, and the tests that
+# assert on times. Then three things at once, each printed when it is done; one that fails fails the whole.
 test: install tools
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/photodup study run --run ci --sizes quick --again
+	$(BIN)/pytest -m quiet
+	$(MAKE) -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync) test-notebooks test-a-to-p test-q-to-z
+
+# The committed notebooks against the committed records.
+test-notebooks: install
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 120 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/[0-9]*.ipynb
-	$(BIN)/pytest
+
+# The tests that assert on no time, by the first letter of what they are about; two halves of about equal length.
+test-a-to-p: install
+	$(BIN)/pytest -m "not quiet" tests/test_[a-p]*.py
+
+test-q-to-z: install
+	$(BIN)/pytest -m "not quiet" tests/test_[!a-p]*.py
 
 # kubectl, helm and checkov for the manifests; notebook 09 is skipped where they cannot be had.
 tools:

@@ -21,6 +21,10 @@ os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend o
 os.environ["PHOTODUP_ROOT"] = str(ROOT)
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "quiet: asserts on times, so nothing may run beside it")
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

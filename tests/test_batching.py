@@ -87,6 +87,7 @@ def test_a_batch_of_one_is_off():
     batcher.close()
 
 
+@pytest.mark.quiet
 def test_a_lone_client_never_waits_for_company():
     batcher = Batcher(Model(), batch_max=8, delay_s=2.0)
     started = time.perf_counter()

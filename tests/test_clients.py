@@ -287,6 +287,7 @@ def test_a_passing_failure_is_retried(flaky, how, monkeypatch):
     assert proxy.seen == 2
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("how", ["closed", "503", "silent"])
 def test_retries_are_bounded(flaky, how, monkeypatch):
     proxy = flaky(99, how)

@@ -17,6 +17,7 @@ from photodup.bench.counters import CounterError
 from photodup.bench.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
+pytestmark = pytest.mark.quiet
 TRITON_PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter

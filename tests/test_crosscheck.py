@@ -71,6 +71,7 @@ def test_loadgen_needs_the_same_least_number_of_requests(tmp_path, percentile, n
     assert stats.early_stopping_latency_ms(np.arange(needed - 1), percentile) is None
 
 
+@pytest.mark.quiet
 def test_arrivals_are_distributed_as_loadgens(tmp_path):
     from scipy import stats as distributions
 

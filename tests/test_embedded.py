@@ -69,6 +69,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
         starter.stdout.close()
 
 
+@pytest.mark.quiet
 def test_a_port_in_use_is_said_before_anything_is_started() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

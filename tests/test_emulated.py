@@ -15,6 +15,8 @@ from photodup.serving.emulated import emulated_embedding, emulated_models, parse
 from photodup.serving.emulated_calibration import TOLERANCE, calibrate, compute_samples_ms
 from photodup.serving.triton_models.emulation import compute_ms, parse_overhead, wait_until
 
+pytestmark = pytest.mark.quiet
+
 
 def test_presets_are_the_published_times_and_say_what_is_assumed(root: Path) -> None:
     with (root / "results/published/devices.csv").open() as file:

@@ -29,6 +29,7 @@ from photodup.bench.link import Link, LinkError, LinkSpec, available, devices, l
 from photodup.bench.link_calibration import Calibration, calibrate
 from photodup.errors import PhotodupError
 
+pytestmark = pytest.mark.quiet
 REASON = available()
 REASON = REASON if " needs " in REASON else ""  # a link that exists and fails must fail here, not skip
 needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")

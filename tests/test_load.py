@@ -15,6 +15,7 @@ from photodup.bench.http import HttpConnection, HttpError
 from photodup.bench.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
+pytestmark = pytest.mark.quiet
 PHOTOS = [bytes([number]) * 15_000 for number in range(12)]
 REFERENCE = np.stack([known_embedding(photo) for photo in PHOTOS])
 SHORT = Stopping(min_duration_s=0.5, min_requests=64, max_duration_s=2, ramp_s=0.1)

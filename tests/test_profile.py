@@ -31,6 +31,7 @@ def small(tmp_path_factory):
     return path
 
 
+@pytest.mark.quiet
 def test_every_node_is_accounted_for(small):
     found = profiling.profile(small, batch=2, runs=5, warmup=2)
 
@@ -40,6 +41,7 @@ def test_every_node_is_accounted_for(small):
     assert found["wanted"] == "CPUExecutionProvider" and found["fallbacks"] == []
 
 
+@pytest.mark.quiet
 def test_warm_up_is_not_counted(small):
     """Per-run means stay means: with warm-up counted too they would be (5 + 40) / 5 times as large."""
     found = profiling.profile(small, runs=5, warmup=40)

@@ -216,6 +216,7 @@ def test_too_large_a_body_is_refused_without_being_held(path, announced):
     assert post(server.url, files=ORDINARY).status_code == 200
 
 
+@pytest.mark.quiet
 def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on():
     server = small_service()
     post(server.url, files=as_files(PHOTOS))
@@ -283,6 +284,7 @@ def test_bodies_in_flight_share_one_budget():
     assert post(server.url, files=as_files([PHOTOS[0]])).status_code == 200
 
 
+@pytest.mark.quiet
 def test_the_event_loop_is_never_blocked_by_a_large_image():
     """While 12-megapixel photographs are decoded, the health check answers."""
     server = small_service(MAX_PIXELS=20_000_000, MAX_BODY_MB=60, BATCH_MAX=4)
@@ -362,6 +364,7 @@ def test_a_service_that_cannot_start_says_why_and_exits_with_2(settings, words):
     assert "Traceback" not in done.stderr and words in done.stderr
 
 
+@pytest.mark.quiet
 def test_it_stops_at_once_when_asked():
     server = launch()
     server.wait()

@@ -64,6 +64,7 @@ def test_a_wrong_tensor_is_refused_and_the_server_lives_on(bad: np.ndarray, pixe
     assert infer(tiny_triton(), "openclip_vit_b32", pixels.astype(np.float32)).shape == (3, 512)
 
 
+@pytest.mark.quiet
 def test_batches_form_while_the_model_is_busy() -> None:
     """32 single requests on a model that takes 2 ms: fewer executions than images, all answered right."""
     from photodup.serving.emulated import emulated_embedding

@@ -15,14 +15,15 @@ from photodup.errors import PhotodupError
 from photodup.photos import pixels, verified
 from photodup.photos.candidates import Shots
 from photodup.photos.catalogue import Photo
-from photodup.photos.copies import find_tiers
+from photodup.photos.copies import _as_pairs, _not_asked, find_tiers
 from photodup.photos.feedback import Feedback
 from photodup.photos.grouping import Model
 from photodup.photos.hash_neighbours import mirrored_hash, near_hashes
 from photodup.photos.hashing import hamming, perceptual_hash
 from photodup.photos.keep import DEFAULT_RULES, KeepRules, sharpness
 from photodup.photos.library import Catalogue, scan
-from photodup.photos.verified import pair_codes
+from photodup.photos.neighbours import stars
+from photodup.photos.verified import pair_codes, pair_rows
 from photodup.photos.verify import Thresholds, Verification
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
@@ -252,3 +253,42 @@ def test_evidence_comes_back_as_it_went_in(tmp_path):
         assert known.get(3, 4) is None
         assert known.copies(Thresholds(min_correlation=-1)) == {(3, 7): found}
         assert known.copies(Thresholds()) == {}
+
+
+def test_thirty_copies_of_one_picture_are_one_group(tmp_path):
+    """Each is compared with its nearest few; what is a copy of a copy is then compared with the keeper."""
+    picture = photo("coffee")
+    for i in range(30):
+        size = (picture.width - 2 * i, picture.height - 2 * i)
+        save(picture.resize(size), tmp_path / f"{i:02}.jpg")
+    save(photo("astronaut"), tmp_path / "another.jpg")
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+        assert group.keeper.path.name == "00.jpg" and len(group.members) == 29
+        assert find_tiers(catalogue).copies == (group,), "and again from what is remembered"
+        # Some vanish, nothing is remembered: the rest is one group still, and the search ends.
+        for file in (tmp_path / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        for i in range(5, 30, 5):
+            (tmp_path / f"{i:02}.jpg").unlink()
+        tiers = find_tiers(catalogue)
+    assert [len(group.members) for group in tiers.copies] == [24] and len(tiers.problems) == 5
+
+
+@pytest.mark.parametrize(
+    ("ruled_out", "expected"),
+    [([], [[(0, 2), (0, 3), (0, 4)], [(2, 4)]]), ([(0, 2), (0, 3), (0, 4)], [[(2, 4)]])],
+)
+def test_a_copy_of_a_copy_that_the_keeper_does_not_resemble_stays_out(ruled_out, expected):
+    """The rule of stars: the keeper is asked, and says no. One keeper at a time, each pair once."""
+    rank, none = np.arange(5), np.zeros((0, 2), np.int64)
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 4)]
+    found = stars(_as_pairs(pairs, [1.0] * 4), 5, rank=rank)
+    assert [(star.keeper, star.members) for star in found] == [(0, (1,)), (2, (3,))]
+    asked, out = pair_codes(*np.array(pairs).T), pair_codes(*np.array(ruled_out or none).T)
+    rounds = []
+    while len(more := _not_asked(pairs, found, rank, asked, lambda codes: np.setdiff1d(codes, out))):
+        rounds.append(sorted(zip(*(rows.tolist() for rows in pair_rows(more)), strict=True)))
+        asked = np.union1d(asked, more)
+    assert rounds == expected

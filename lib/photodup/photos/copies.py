@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from photodup.photos.candidates import Shots, find_neighbours
+from photodup.photos.candidates import Neighbours, Shots, find_neighbours
 from photodup.photos.catalogue import Catalogue, Model, Photo
 from photodup.photos.feedback import Feedback
-from photodup.photos.grouping import TOLERANCE, choose_model, exact_copies
+from photodup.photos.grouping import TOLERANCE, Group, choose_model, exact_copies
 from photodup.photos.keep import Choice, KeepRules
 from photodup.photos.neighbours import Pairs, stars
 from photodup.photos.pixels import measured_sharpness, verify_pairs
@@ -57,6 +57,8 @@ THRESHOLDS: dict[str, ModelThresholds] = {
 OTHER_MODEL = ModelThresholds(0.75, 0.95, 0.90, "not measured for this model: run `photodup evaluate`")
 BURST_SECONDS = 60.0
 VERIFICATION = Thresholds()
+# Of comparing keepers with the copies of their copies; each round settles one keeper of each set.
+MAX_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -171,29 +173,35 @@ def find_tiers(
     bounds = (limits.similar, limits.lowest) if limits else (1.0, 1.0)
     near = find_neighbours(catalogue, photos, model, *bounds)
     shots, apart = Shots(photos), _apart(feedback, row)
+
+    def may_be_one(codes: np.ndarray) -> np.ndarray:
+        return codes[~np.isin(codes, apart) & ~shots.are_two(codes)]
+
     with EvidenceStore(folder / "evidence.sqlite") as store:
         known = store.read(row)
         # What was proven once stays a candidate, whoever came between as a nearer neighbour since.
         proven = pair_codes(*np.array([*known.copies(verification), (0, 0)]).T)[:-1]
-        asked = np.unique(np.concatenate([near.alike, near.by_hash, proven]))
-        asked = asked[~np.isin(asked, apart) & ~shots.are_two(asked)]
+        asked = may_be_one(np.unique(np.concatenate([near.alike, near.by_hash, proven])))
         new, problems = verify_pairs(catalogue, photos, np.setdiff1d(asked, known.codes), store, progress)
+        verified = known.among(asked).with_(new)
+        similar_rows, cosine = _similar(near, limits, apart, shots.are_within(near.alike, burst_seconds))
+        rules.measure_sharpness_with(lambda photo: measured_sharpness(catalogue, photo))
+        matter = {i for pair in verified.copies(verification) for i in pair} | set(
+            similar_rows.ravel().tolist()
+        )
+        rank = _rank(rules, photos, sorted(matter))
+        for _ in range(MAX_ROUNDS):
+            scores = verified.copies(verification)
+            copy_scores = [found.score(verification) for found in scores.values()]
+            copy_stars = stars(_as_pairs(list(scores), copy_scores), len(photos), rank=rank)
+            more = _not_asked(list(scores), copy_stars, rank, asked, may_be_one)
+            if not len(more):
+                break
+            asked = np.union1d(asked, more)
+            new, found = verify_pairs(catalogue, photos, np.setdiff1d(more, known.codes), store, progress)
+            verified = verified.with_(known.among(more)).with_(new)
+            problems += found
         problems += [store.problem] if store.problem else []
-    verified = known.among(asked).with_(new)
-    scores = verified.copies(verification)
-
-    within = shots.are_within(near.alike, burst_seconds)
-    alike = ~np.isin(near.alike, apart)
-    if limits:
-        alike &= near.cosine >= np.where(within, limits.burst, limits.similar) - TOLERANCE
-    similar_rows, cosine = np.stack(pair_rows(near.alike[alike]), axis=1), near.cosine[alike]
-    rules.measure_sharpness_with(lambda photo: measured_sharpness(catalogue, photo))
-    matter = sorted({i for pair in scores for i in pair} | set(similar_rows.ravel().tolist()))
-    order = {photo.md5: place for place, photo in enumerate(rules.ranked([photos[i] for i in matter]))}
-    rank = np.full(len(photos), len(photos))
-    rank[matter] = [order[photos[i].md5] for i in matter]
-    copy_scores = [found.score(verification) for found in scores.values()]
-    copy_stars = stars(_as_pairs(list(scores), copy_scores), len(photos), rank=rank)
     gone = [member for star in copy_stars for member in star.members]
     left = ~np.isin(similar_rows, gone).any(axis=1)
     similar_stars = stars(_as_pairs(similar_rows[left], cosine[left]), len(photos), rank=rank)
@@ -227,6 +235,61 @@ def find_tiers(
         near.recall,
         tuple(problems),
     )
+
+
+def _similar(
+    near: Neighbours, limits: ModelThresholds | None, apart: np.ndarray, within: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs that show one scene as int64[n, 2], and their cosines."""
+    alike = ~np.isin(near.alike, apart)
+    if limits:
+        alike &= near.cosine >= np.where(within, limits.burst, limits.similar) - TOLERANCE
+    return np.stack(pair_rows(near.alike[alike]), axis=1), near.cosine[alike]
+
+
+def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.ndarray:
+    """Return the place of these rows by the keep rules, the best first; all others come last."""
+    place = {photo.md5: place for place, photo in enumerate(rules.ranked([photos[i] for i in rows]))}
+    rank = np.full(len(photos), len(photos))
+    rank[rows] = [place[photos[i].md5] for i in rows]
+    return rank
+
+
+def _not_asked(
+    pairs: Sequence[tuple[int, int]],
+    found: Sequence[Group],
+    rank: np.ndarray,
+    asked: np.ndarray,
+    may_be_one: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Return pairs of a keeper with copies of its copies that it was never compared with.
+
+    Each photo is compared with its nearest few, and of thirty copies of one picture most are not among the
+    keeper's. One keeper of each such set at a time: what it takes needs no other.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    rows, places = np.unique(np.array(pairs, np.int64).reshape(-1, 2), return_inverse=True)
+    first, second = places.reshape(-1, 2).T
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(len(rows), len(rows)))
+    _, label = connected_components(graph, directed=False)
+    by_label = rows[np.lexsort((rank[rows], label))]
+    members = {star.keeper: star.members for star in found}
+    codes = [np.zeros(0, np.int64)]
+    for together in np.split(by_label, np.cumsum(np.bincount(label))[:-1]) if len(rows) else ():
+        settled: set[int] = set()
+        for keeper in together.tolist() if len(together) > 2 else ():
+            if keeper in settled:
+                continue
+            settled |= {keeper, *members.get(keeper, ())}
+            others = np.array([i for i in together.tolist() if i not in settled], np.int64)
+            codes_of = pair_codes(np.full(len(others), keeper), others)
+            open_ = may_be_one(np.setdiff1d(codes_of, asked))
+            if len(open_):
+                codes.append(open_)
+                break
+    return np.concatenate(codes)
 
 
 def _apart(feedback: Feedback, row: dict[str, int]) -> np.ndarray:

@@ -4,6 +4,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 from PIL import Image
@@ -56,7 +57,7 @@ class _Work:
 
     def through(self, codes: np.ndarray) -> Iterator[int | None]:
         """Yield each pair once it is compared and remembered; None where a photo cannot be read."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with _one_thread_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
             for begin in range(0, len(codes), _BLOCK):
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = list(zip(*(rows.tolist() for rows in pair_rows(np.array(block))), strict=True))
@@ -86,6 +87,19 @@ class _Work:
     def _compared(self, pair: tuple[int, int]) -> Verification | None:
         first, second = (self._held[i] for i in pair)
         return None if first is None or second is None else verify(first, second)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keep OpenCV from using every core for each of the pairs that are compared side by side."""
+    import cv2
+
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
 
 
 def picture(catalogue: Catalogue, photo: Photo) -> Image.Image:

@@ -36,10 +36,10 @@ def other(**changes) -> Photo:
 @pytest.mark.parametrize(
     ("better", "rule", "words"),
     [
-        ({"width": 200}, "resolution", "most pixels: 0.0 MP"),
+        ({"width": 200}, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
         ({"format": "HEIF"}, "format", "best format: HEIF"),
         ({"exif_fields": 9}, "metadata", "9 fields, next 5"),
-        ({"size_bytes": 2_000_000}, "size", "largest file: 2.00 MB"),
+        ({"size_bytes": 2_000_000}, "size", "largest file: 2.0 MB, next 0.0 MB"),
         ({"path": Path("Originals/b.jpg")}, "folder", "preferred folder: Originals"),
         ({"taken_at": "2019-01-01T00:00:00"}, "oldest", "oldest: 2019"),
     ],

@@ -120,7 +120,7 @@ class KeepRules:
         if rule == _CHOSEN:
             return "you chose to keep it before"
         if rule == "resolution":
-            return f"most pixels: {photo.width * photo.height / 1e6:.1f} MP, next {next_best / 1e6:.1f} MP"
+            return f"most pixels: {_apart(photo.width * photo.height, next_best, 'MP', 'pixels')}"
         if rule == "format":
             return f"best format: {photo.format}"
         if rule == "metadata":
@@ -128,10 +128,17 @@ class KeepRules:
         if rule == "sharpness":
             return "sharpest"
         if rule == "size":
-            return f"largest file: {photo.size_bytes / 1e6:.2f} MB, next {next_best / 1e6:.2f} MB"
+            return f"largest file: {_apart(photo.size_bytes, next_best, 'MB', 'bytes')}"
         if rule == "folder":
             return f"preferred folder: {printable(photo.path.parent)}"
         return f"oldest: {photo.taken_at}"
+
+
+def _apart(best: int, next_best: int, millions: str, ones: str) -> str:
+    """Say two numbers in millions; in ones where they would read the same."""
+    rounded = [f"{value / 1e6:.1f} {millions}" for value in (best, next_best)]
+    exact = [f"{value:,} {ones}" for value in (best, next_best)]
+    return ", next ".join(rounded if rounded[0] != rounded[1] else exact)
 
 
 _MORE = frozenset({"resolution", "metadata", "sharpness", "size"})

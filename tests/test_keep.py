@@ -292,3 +292,19 @@ def test_a_copy_of_a_copy_that_the_keeper_does_not_resemble_stays_out(ruled_out,
         rounds.append(sorted(zip(*(rows.tolist() for rows in pair_rows(more)), strict=True)))
         asked = np.union1d(asked, more)
     assert rounds == expected
+
+
+@pytest.mark.parametrize("size", [(1411, 1411), (1800, 1200), (3000, 2000)])
+def test_a_lossless_copy_is_not_sharper_than_its_jpeg(tmp_path, size):
+    """The same pixels in two containers: whoever decodes them, neither is called the sharper one."""
+    picture = photo("retina" if size[0] == size[1] else "coffee").resize(size, Image.Resampling.BICUBIC)
+    picture.save(tmp_path / "camera.jpg", quality=90)
+    Image.open(tmp_path / "camera.jpg").save(tmp_path / "made from it.tif")
+    picture.filter(ImageFilter.GaussianBlur(size[0] / 400)).save(tmp_path / "soft.jpg", quality=90)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        measured = {p.path.stem: pixels.measured_sharpness(catalogue, p) for p in catalogue.photos()}
+        (group,) = find_tiers(catalogue).copies
+    assert measured["camera"] == pytest.approx(measured["made from it"], rel=0.05)
+    assert measured["soft"] < 0.8 * measured["camera"]
+    assert len(group.members) == 2 and group.choice.rule != "sharpness"

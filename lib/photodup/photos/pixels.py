@@ -102,20 +102,21 @@ def _one_thread_each() -> Iterator[None]:
         cv2.setNumThreads(before)
 
 
-def picture(catalogue: Catalogue, photo: Photo) -> Image.Image:
-    """Decode a photo at no less than `SIZE`.
+def picture(catalogue: Catalogue, photo: Photo, size: int = SIZE) -> Image.Image:
+    """Decode a photo at no less than `size` pixels.
 
     Only JPEG is scaled by its decoder. HEIC would answer with its embedded thumbnail, which is another
     picture as far as anybody can prove, and sharpened by the camera.
     """
-    draft_size = SIZE if photo.format == "JPEG" else None
+    draft_size = size if photo.format == "JPEG" else None
     return imaging.decode(catalogue.root / photo.path, draft_size=draft_size)
 
 
 def measured_sharpness(catalogue: Catalogue, photo: Photo) -> float:
     """Return `photodup.photos.keep.sharpness` at the size of comparison; 0 for an unreadable photo."""
     try:
-        grey = picture(catalogue, photo).convert("L")
+        # Decoded at four times that: a JPEG scaled down by its decoder alone is not as sharp as the PNG made from it.
+        grey = picture(catalogue, photo, 4 * SIZE).convert("L")
     except imaging.ImageError:
         return 0.0
     grey.thumbnail((SIZE, SIZE))

@@ -15,7 +15,8 @@ from photodup.errors import PhotodupError
 from photodup.photos import pixels, verified
 from photodup.photos.candidates import Shots
 from photodup.photos.catalogue import Photo
-from photodup.photos.copies import _as_pairs, _not_asked, find_tiers
+from photodup.photos.copies import find_tiers
+from photodup.photos.copy_search import as_pairs, not_asked
 from photodup.photos.feedback import Feedback
 from photodup.photos.grouping import Model
 from photodup.photos.hash_neighbours import mirrored_hash, near_hashes
@@ -284,11 +285,11 @@ def test_a_copy_of_a_copy_that_the_keeper_does_not_resemble_stays_out(ruled_out,
     """The rule of stars: the keeper is asked, and says no. One keeper at a time, each pair once."""
     rank, none = np.arange(5), np.zeros((0, 2), np.int64)
     pairs = [(0, 1), (1, 2), (2, 3), (3, 4)]
-    found = stars(_as_pairs(pairs, [1.0] * 4), 5, rank=rank)
+    found = stars(as_pairs(pairs, [1.0] * 4), 5, rank=rank)
     assert [(star.keeper, star.members) for star in found] == [(0, (1,)), (2, (3,))]
     asked, out = pair_codes(*np.array(pairs).T), pair_codes(*np.array(ruled_out or none).T)
     rounds = []
-    while len(more := _not_asked(pairs, found, rank, asked, lambda codes: np.setdiff1d(codes, out))):
+    while len(more := not_asked(pairs, found, rank, asked, lambda codes: np.setdiff1d(codes, out))):
         rounds.append(sorted(zip(*(rows.tolist() for rows in pair_rows(more)), strict=True)))
         asked = np.union1d(asked, more)
     assert rounds == expected

@@ -11,11 +11,12 @@ import numpy as np
 
 from photodup.photos.candidates import Neighbours, Shots, find_neighbours
 from photodup.photos.catalogue import Catalogue, Model, Photo
+from photodup.photos.copy_search import CopySearch, as_pairs
 from photodup.photos.feedback import Feedback
-from photodup.photos.grouping import TOLERANCE, Group, choose_model, exact_copies
+from photodup.photos.grouping import TOLERANCE, choose_model, exact_copies
 from photodup.photos.keep import Choice, KeepRules
-from photodup.photos.neighbours import Pairs, stars
-from photodup.photos.pixels import measured_sharpness, verify_pairs
+from photodup.photos.neighbours import stars
+from photodup.photos.pixels import measured_sharpness
 from photodup.photos.verified import EvidenceStore, pair_codes, pair_rows
 from photodup.photos.verify import Thresholds, Verification
 
@@ -57,8 +58,6 @@ THRESHOLDS: dict[str, ModelThresholds] = {
 OTHER_MODEL = ModelThresholds(0.75, 0.95, 0.90, "not measured for this model: run `photodup evaluate`")
 BURST_SECONDS = 60.0
 VERIFICATION = Thresholds()
-# Of comparing keepers with the copies of their copies; each round settles one keeper of each set.
-MAX_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -177,34 +176,17 @@ def find_tiers(
     def may_be_one(codes: np.ndarray) -> np.ndarray:
         return codes[~np.isin(codes, apart) & ~shots.are_two(codes)]
 
+    similar_rows, cosine = _similar(near, limits, apart, shots.are_within(near.alike, burst_seconds))
     with EvidenceStore(folder / "evidence.sqlite") as store:
-        known = store.read(row)
-        # What was proven once stays a candidate, whoever came between as a nearer neighbour since.
-        proven = pair_codes(*np.array([*known.copies(verification), (0, 0)]).T)[:-1]
-        asked = may_be_one(np.unique(np.concatenate([near.alike, near.by_hash, proven])))
-        new, problems = verify_pairs(catalogue, photos, np.setdiff1d(asked, known.codes), store, progress)
-        verified = known.among(asked).with_(new)
-        similar_rows, cosine = _similar(near, limits, apart, shots.are_within(near.alike, burst_seconds))
+        search = CopySearch(catalogue, photos, store, verification, may_be_one, progress)
+        search.ask(near.alike, near.by_hash)
         rules.measure_sharpness_with(lambda photo: measured_sharpness(catalogue, photo))
-        matter = {i for pair in verified.copies(verification) for i in pair} | set(
-            similar_rows.ravel().tolist()
-        )
-        rank = _rank(rules, photos, sorted(matter))
-        for _ in range(MAX_ROUNDS):
-            scores = verified.copies(verification)
-            copy_scores = [found.score(verification) for found in scores.values()]
-            copy_stars = stars(_as_pairs(list(scores), copy_scores), len(photos), rank=rank)
-            more = _not_asked(list(scores), copy_stars, rank, asked, may_be_one)
-            if not len(more):
-                break
-            asked = np.union1d(asked, more)
-            new, found = verify_pairs(catalogue, photos, np.setdiff1d(more, known.codes), store, progress)
-            verified = verified.with_(known.among(more)).with_(new)
-            problems += found
-        problems += [store.problem] if store.problem else []
+        rank = _rank(rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
+        copy_stars = search.stars(rank)
+    verified = search.verified
     gone = [member for star in copy_stars for member in star.members]
     left = ~np.isin(similar_rows, gone).any(axis=1)
-    similar_stars = stars(_as_pairs(similar_rows[left], cosine[left]), len(photos), rank=rank)
+    similar_stars = stars(as_pairs(similar_rows[left], cosine[left]), len(photos), rank=rank)
 
     def evidence(i: int, j: int) -> Evidence:
         return Evidence(False, near.similarity(i, j), verified.get(i, j))
@@ -233,7 +215,7 @@ def find_tiers(
         len(verified),
         near.search,
         near.recall,
-        tuple(problems),
+        tuple(search.problems),
     )
 
 
@@ -253,43 +235,6 @@ def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.
     rank = np.full(len(photos), len(photos))
     rank[rows] = [place[photos[i].md5] for i in rows]
     return rank
-
-
-def _not_asked(
-    pairs: Sequence[tuple[int, int]],
-    found: Sequence[Group],
-    rank: np.ndarray,
-    asked: np.ndarray,
-    may_be_one: Callable[[np.ndarray], np.ndarray],
-) -> np.ndarray:
-    """Return pairs of a keeper with copies of its copies that it was never compared with.
-
-    Each photo is compared with its nearest few, and of thirty copies of one picture most are not among the
-    keeper's. One keeper of each such set at a time: what it takes needs no other.
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    rows, places = np.unique(np.array(pairs, np.int64).reshape(-1, 2), return_inverse=True)
-    first, second = places.reshape(-1, 2).T
-    graph = coo_array((np.ones(len(first)), (first, second)), shape=(len(rows), len(rows)))
-    _, label = connected_components(graph, directed=False)
-    by_label = rows[np.lexsort((rank[rows], label))]
-    members = {star.keeper: star.members for star in found}
-    codes = [np.zeros(0, np.int64)]
-    for together in np.split(by_label, np.cumsum(np.bincount(label))[:-1]) if len(rows) else ():
-        settled: set[int] = set()
-        for keeper in together.tolist() if len(together) > 2 else ():
-            if keeper in settled:
-                continue
-            settled |= {keeper, *members.get(keeper, ())}
-            others = np.array([i for i in together.tolist() if i not in settled], np.int64)
-            codes_of = pair_codes(np.full(len(others), keeper), others)
-            open_ = may_be_one(np.setdiff1d(codes_of, asked))
-            if len(open_):
-                codes.append(open_)
-                break
-    return np.concatenate(codes)
 
 
 def _apart(feedback: Feedback, row: dict[str, int]) -> np.ndarray:
@@ -314,10 +259,3 @@ def _group(tier, keeper, members, photos, files, rules, evidence) -> TierGroup:
     rest = [(photo, why) for photo, why in found if photo.id != choice.keeper.id]
     rest.sort(key=lambda entry: (-entry[1].confidence, str(entry[0].path)))
     return TierGroup(tier, choice, tuple(photo for photo, _ in rest), tuple(why for _, why in rest))
-
-
-def _as_pairs(
-    rows: Sequence[tuple[int, int]] | np.ndarray, similarity: Sequence[float] | np.ndarray
-) -> Pairs:
-    first, second = np.array(rows, np.int64).reshape(-1, 2).T
-    return Pairs(first, second, np.array(similarity, np.float32), "given", 1.0, 0)

@@ -82,6 +82,26 @@ def test_accept_remove_undo(session, library):
         session.undo()
 
 
+@pytest.mark.parametrize("way", ["undo", "the trash's page"])
+def test_what_can_come_back_does_and_the_rest_is_said(session, library, way):
+    """One file was deleted from the trash by hand: the others are back, and so says every page."""
+    session.accept_all()
+    session.apply()
+    coffee = next(o for o in session.trash.listing() if "small coffee" in o.files[0].home)
+    for file in coffee.files:
+        (library / TRASH_FOLDER / file.trash).unlink()
+    with pytest.raises(PhotodupError, match=r"small coffee\.jpg was deleted from the trash by hand"):
+        session.undo() if way == "undo" else session.restore([o.id for o in session.trash.listing()])
+    with Catalogue(library) as catalogue:
+        assert len(catalogue.photos()) == 6, "what is back is in the catalogue again"
+    back = MARKED if way == "undo" else TODO
+    others = [i for i in session.items.values() if all(p.path.name != "small coffee.jpg" for p in i.photos)]
+    assert len(others) == 2 and all(item.status == back for item in others)
+    if way == "undo":
+        session.undo()  # and the decisions before can be taken back too
+        assert all(item.status == TODO for item in session.items.values())
+
+
 def test_a_group_never_loses_its_last_photo(session):
     key = next(iter(session.items))
     with pytest.raises(PhotodupError, match="at least one"):

@@ -176,7 +176,7 @@ class Trash:
         `name (restored).jpg`.
 
         Raises:
-            TrashError: a file is gone from the trash, or cannot come back; everything else has by then.
+            PartlyRestoredError: a file is gone from the trash, or cannot come back; everything else has by then.
         """
         restored: list[Path] = []
         refused: list[str] = []
@@ -193,7 +193,7 @@ class Trash:
         if refused:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             back = f" {len(restored)} other files are back: scan again." if restored else ""
-            raise TrashError(f"{refused[0]}{more}{back}")
+            raise PartlyRestoredError(f"{refused[0]}{more}{back}", restored)
         return restored
 
     def purge(self, operations: Iterable[Operation]) -> int:
@@ -374,6 +374,14 @@ class Trash:
             ) from None
         except OSError as error:
             raise TrashError(_sentence(error, self.root)) from error
+
+
+class PartlyRestoredError(TrashError):
+    """Something could not come back; `restored` did."""
+
+    def __init__(self, sentence: str, restored: list[Path]) -> None:
+        super().__init__(sentence)
+        self.restored = restored
 
 
 class _Busy(TrashError):

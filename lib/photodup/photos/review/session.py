@@ -17,7 +17,7 @@ from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Ite
 from photodup.photos.review.pictures import tidy
 from photodup.photos.settings import Settings, load_settings, save_settings
 from photodup.photos.sidecars import moving_together
-from photodup.photos.trash import Operation, Removal, Trash
+from photodup.photos.trash import Operation, PartlyRestoredError, Removal, Trash
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class ReviewSession:
             if not self._history:
                 raise PhotodupError("There is nothing to undo.")
             step = self._history.pop()
-            restored = self._restore(step.operations) if step.operations else []
+            restored, problem = self._restore(step.operations) if step.operations else ([], None)
             if restored:
                 self.last = None
             self.feedback.undo(*step.labels)
@@ -219,6 +219,8 @@ class ReviewSession:
                     self._take(now)
                     self._history.append(step)
                 raise
+            if problem:  # what is not back lies in the trash; the decisions are taken back all the same
+                raise problem
             self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
                 return back_in_folders(len(restored))
@@ -315,7 +317,7 @@ class ReviewSession:
         """Bring operations back from the trash."""
         with self._lock:
             wanted = [operation for operation in self.trash.listing() if operation.id in set(ids)]
-            restored = self._restore(wanted)
+            restored, problem = self._restore(wanted)
             self.last = None  # what it did is no longer so
             back = {path.relative_to(self.root) for path in restored}
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
@@ -323,12 +325,19 @@ class ReviewSession:
                 item.status, item.remove = TODO, frozenset()
             self._decisions.write(again)
             self.refresh()
+            if problem:
+                raise problem
             return restored
 
-    def _restore(self, operations: Sequence[Operation]) -> list[Path]:
-        restored = self.trash.restore(operations)
+    def _restore(self, operations: Sequence[Operation]) -> tuple[list[Path], PhotodupError | None]:
+        """Return the files that are back, and why others are not."""
+        problem = None
+        try:
+            restored = self.trash.restore(operations)
+        except PartlyRestoredError as error:
+            restored, problem = error.restored, error
         self._mark_files({str(path.relative_to(self.root)) for path in restored}, "ok")
-        return restored
+        return restored, problem
 
     def _learn(self, item: Item, gone: Sequence[Photo]) -> list[tuple]:
         """Return what the removal says: copies that were accepted, and a keeper that was not suggested."""

@@ -17,6 +17,7 @@ from photodup.photos.grouping import TOLERANCE, choose_model, exact_copies
 from photodup.photos.keep import Choice, KeepRules
 from photodup.photos.neighbours import stars
 from photodup.photos.pixels import measured_sharpness
+from photodup.photos.sidecars import raw_beside
 from photodup.photos.verified import EvidenceStore, pair_codes, pair_rows
 from photodup.photos.verify import Thresholds, Verification
 
@@ -162,9 +163,10 @@ def find_tiers(
     folder = catalogue.path.parent
     feedback = feedback or Feedback(folder)
     model = choose_model(catalogue, digest, allow_random=allow_random)
+    rules.find_raw_with(raw_beside(catalogue.root))
     everything = catalogue.photos()
     files = {copies[0].md5: copies for copies in exact_copies(everything)}
-    chosen = {rules.choose(copies).keeper.id for copies in files.values()}
+    chosen = {(rules.choose(same).keeper if len(same) > 1 else same[0]).id for same in files.values()}
     # By path: what was taken together lies together, and is at hand when it is compared.
     photos = [photo for photo in everything if photo.id in chosen]
     row = {photo.md5: i for i, photo in enumerate(photos)}

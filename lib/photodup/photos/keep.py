@@ -56,6 +56,7 @@ class KeepRules:
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
         self._measure, self._measured = sharpness, {}
+        self._has_raw: Callable[[Path], bool] = lambda path: False
 
     def choose(self, photos: Sequence[Photo]) -> Choice:
         """Return the best of one or more photos; equal ones are settled by path, so the answer is stable."""
@@ -91,7 +92,8 @@ class KeepRules:
         if rule == "resolution":
             return -photo.width * photo.height
         if rule == "format":
-            return _FORMAT_RANK.get(photo.format.upper(), 9)
+            # A JPEG that leaves takes its RAW along, which may be the only one.
+            return 0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9)
         if rule == "metadata":
             return -photo.exif_fields
         if rule == "sharpness":
@@ -103,6 +105,10 @@ class KeepRules:
             return min(ranks, default=len(self.folders))
         # oldest; a photo without a date is newest. Local time: an offset is there or not, whoever wrote the file.
         return (photo.taken_at or "9999")[:19]
+
+    def find_raw_with(self, has_raw: Callable[[Path], bool]) -> None:
+        """Use this to ask whether a photo has its RAW beside it (`photodup.photos.sidecars.raw_beside`)."""
+        self._has_raw = has_raw
 
     def measure_sharpness_with(self, measure: Callable[[Photo], float]) -> None:
         """Use this measure unless one was given."""
@@ -122,7 +128,7 @@ class KeepRules:
         if rule == "resolution":
             return f"most pixels: {_apart(photo.width * photo.height, next_best, 'MP', 'pixels')}"
         if rule == "format":
-            return f"best format: {photo.format}"
+            return f"best format: {photo.format}{' with its RAW' if self._has_raw(photo.path) else ''}"
         if rule == "metadata":
             return f"most complete metadata: {photo.exif_fields} fields, next {next_best}"
         if rule == "sharpness":

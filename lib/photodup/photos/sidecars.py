@@ -1,7 +1,7 @@
 """Files that belong to a photo and must go where it goes."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 # fmt: off
@@ -53,6 +53,21 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
         result[photo] = sorted(set(found) - leaving - kept - claimed)
         claimed.update(result[photo])
     return result
+
+
+def raw_beside(library: Path) -> Callable[[Path], bool]:
+    """Return what says of a path in a library whether a RAW file of its name lies beside it.
+
+    Each folder is read once, when it is first asked about.
+    """
+    folders: dict[Path, dict[str, list[Path]]] = {}
+
+    def has_raw(path: Path) -> bool:
+        folder = (library / path).parent
+        bundles = folders.get(folder) or _bundles(folder, folders)
+        return any(p.suffix.lower() in RAW_SUFFIXES for p in bundles.get(path.stem.lower(), []))
+
+    return has_raw
 
 
 def _bundles(folder: Path, folders: dict[Path, dict[str, list[Path]]]) -> dict[str, list[Path]]:

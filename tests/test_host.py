@@ -53,3 +53,21 @@ def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
     assert open_run(host=host).is_here is here
+
+
+def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path):
+    """Called loopback, they would be judged as what a client beside the server sees."""
+    from photodup.bench.plan import Load
+    from photodup.study.points import measure_point
+    from photodup.study.predicates import link_rtt_ms
+
+    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
+    assert open_run("here", host="127.0.0.1").path == "loopback"
+    with socket.create_server(("127.0.0.2", 0), backlog=64) as listener:  # another address, real TCP
+        run = open_run("elsewhere", host="127.0.0.2", pytorch_port=listener.getsockname()[1])
+        assert 0 <= link_rtt_ms(run.path) < 5 and run.path.startswith("network-")
+    assert run.path == run.path == open_run("elsewhere", host="127.0.0.2").path, "asked once for a run"
+    assert measure_point(run, "triton-trt-grpc-fp16", Load("single_stream"))["link"] == run.path
+    assert measure_point(run, "local-nothing", Load("single_stream"))["link"] == "loopback"
+    assert open_run("nobody", host="127.0.0.3", pytorch_port=9).path == "network"
+    assert link_rtt_ms("network-25.3ms") == 25.3 and link_rtt_ms("network") != link_rtt_ms("network")

@@ -1,8 +1,12 @@
 """Ask every server of an endpoints file whether it is there, and say in words what is wrong."""
 
 import importlib.util
+import socket
+import statistics
+import time
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
@@ -40,6 +44,21 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
             {"backend": f"{server} metrics", "url": url, "ok": finding == "ready", "finding": finding}
         )
     return rows
+
+
+def handshake_ms(url: str, n: int = 9, timeout_s: float = 5.0) -> float:
+    """Return the median time of `n` TCP handshakes with a server: one round trip, and nothing of its work.
+
+    Raises:
+        OSError: nobody accepts.
+    """
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    samples = []
+    for _ in range(n):
+        started = time.perf_counter()
+        socket.create_connection((parts.hostname, parts.port), timeout_s).close()
+        samples.append((time.perf_counter() - started) * 1000)
+    return statistics.median(samples)
 
 
 def ready_models(url: str, timeout_s: float = TIMEOUT_S) -> list[str] | None:

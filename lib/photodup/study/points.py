@@ -49,7 +49,8 @@ def measure_point(
         slo_ms: also record `goodput_images_per_s`, what was answered within this many milliseconds.
         before: called first if this point is measured now; see `when_measuring`.
         link: name of an emulated link (`photodup.bench.link.PRESETS`) between client and server, which must
-            be on this machine; "" is loopback. Each point gets a fresh link, so none inherits another's queue.
+            be on this machine; "" is the real way to them (`Run.path`). Each point gets a fresh link, so none
+            inherits another's queue.
         adapter_options: passed to the adapter, such as `channel="shared"`.
     """
     stopping = stopping or Stopping()
@@ -78,9 +79,10 @@ def measure_point(
         url, metrics_url = run.endpoints.backends.get(backend), metrics_of(run, backend)
         reference = reference_embeddings(run) if check else None
         asked = (backend, url, metrics_url, load, stopping, reference, adapter_options)
-        return _with_goodput(_through(link, *asked) if link else _measure(*asked), slo_ms)
+        return _with_goodput(_through(link, *asked) if link else _measure(*asked, way), slo_ms)
 
-    columns = {"backend": backend, **load.columns(), **adapter_options, "link": link or "loopback"}
+    way = "loopback" if backend.startswith("local-") else run.path
+    columns = {"backend": backend, **load.columns(), **adapter_options, "link": link or way}
     listed = backend in run.endpoints.backends or backend.startswith("local-")
     # A record answers whatever the endpoints of the reading machine list.
     if not listed and run.store.record(key, config=settings) is None:

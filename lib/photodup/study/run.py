@@ -16,7 +16,7 @@ from photodup.bench.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints
-from photodup.serving.endpoints_check import ready_models
+from photodup.serving.endpoints_check import handshake_ms, ready_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +87,19 @@ class Run:
         """Say whether its servers are on this machine: only here can one be started, or a link put before it."""
         urls = [url if "://" in url else f"//{url}" for url in self.endpoints.backends.values()]
         return {urlsplit(url).hostname for url in urls} <= {"127.0.0.1", "localhost", "::1"}
+
+    @property
+    def path(self) -> str:
+        """Return the name of the way to its servers: `loopback`, or `network-25.3ms` by the round trip.
+
+        Measured once for a run and recorded, so that it stays the name of all its points; `network` where nobody
+        answered. Whoever reads the records takes the round trip from the name, as from an emulated link's.
+        """
+        if self.is_here:
+            return "loopback"
+        url = next(iter(self.endpoints.backends.values()))
+        found = self.measure_or_load("path-to-servers", lambda: {"rtt_ms": handshake_ms(url)}, may_fail=True)
+        return f"network-{found['rtt_ms']:.1f}ms" if "rtt_ms" in found else "network"
 
     @property
     def n_records(self) -> int:

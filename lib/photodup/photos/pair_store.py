@@ -25,11 +25,7 @@ _MAX_GONE = 0.2
 
 def stored_order(folder: Path, digest: str, md5s: Sequence[str]) -> list[str]:
     """Return these contents in the order in which `stored_pairs` needs no copy of their vectors."""
-    saved = _read(_model_store(folder, digest)) or {"md5s": []}
-    there = set(md5s)
-    known = [md5 for md5 in saved["md5s"] if md5 in there]
-    seen = set(known)
-    return known + [md5 for md5 in md5s if md5 not in seen]
+    return _known_first(_read(_model_store(folder, digest), "md5s"), md5s)
 
 
 def stored_pairs(
@@ -55,12 +51,13 @@ def stored_pairs(
     store = _model_store(folder, digest)
     index = NeighbourIndex(vectors.shape[1], threshold, nearest_from=nearest_from, exact_below=exact_below)
     bounds = [index.threshold, index.lowest, index.nearest]
-    names = stored_order(folder, digest, md5s)
+    saved = _read(store)
+    names = _known_first(saved, md5s)
     row = {md5: i for i, md5 in enumerate(md5s)}
     order = np.array([row[md5] for md5 in names], np.int64)
     if not np.array_equal(order, np.arange(len(order))):
         vectors = vectors[order]
-    n_known, found = _continued(store, index, names, vectors, bounds)
+    n_known, found = _continued(store, saved, index, names, vectors, bounds)
     if n_known < len(names) or found is None:
         before = found
         found = index.grow(np.ascontiguousarray(vectors, np.float32))
@@ -98,8 +95,7 @@ def stored_hash_pairs(
             before = HashPairs(*_left(saved, stays, "distance"), radius).within(radius)
         else:
             known = []
-    seen = set(known)
-    names = known + [md5 for md5 in md5s if md5 not in seen]
+    names = _known_first({"md5s": known}, md5s)
     order = np.array([row[md5] for md5 in names], np.int64)
     bits = np.array([int(hashes[i], 16) for i in order], np.uint64)
     found = near_hashes(bits, radius, start=len(known))
@@ -124,10 +120,15 @@ def _together(index: NeighbourIndex, before: Pairs, added: Pairs, n_new: int) ->
 
 
 def _continued(
-    store: Path, index: NeighbourIndex, names: list[str], vectors: np.ndarray, bounds: list[float]
+    store: Path,
+    saved: dict | None,
+    index: NeighbourIndex,
+    names: list[str],
+    vectors: np.ndarray,
+    bounds: list[float],
 ) -> tuple[int, Pairs | None]:
     """Fill the index with what was compared before and is still there; nothing if that does not fit."""
-    cells, saved = _cells(store), _read(store)
+    cells = _cells(store)
     if saved is None or "bounds" not in saved or saved["bounds"].tolist() != bounds:
         return 0, None
     there = set(names)
@@ -189,8 +190,15 @@ def _write(store: Path, names: list[str], **values: object) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _read(store: Path) -> dict | None:
-    """Read a state; None if there is none, or none that this version understands."""
+def _known_first(saved: dict | None, md5s: Sequence[str]) -> list[str]:
+    there = set(md5s)
+    known = [md5 for md5 in (saved["md5s"] if saved else ()) if md5 in there]
+    seen = set(known)
+    return known + [md5 for md5 in md5s if md5 not in seen]
+
+
+def _read(store: Path, *names: str) -> dict | None:
+    """Read a state, or these parts of it; None if there is none, or none that this version understands."""
     # Asked first: where the archive is cut short, np.load raises and leaves the file open.
     if not zipfile.is_zipfile(store):
         return None
@@ -198,7 +206,7 @@ def _read(store: Path) -> dict | None:
         with np.load(store, allow_pickle=False) as saved:
             if int(saved["version"]) != _VERSION:
                 return None
-            state = dict(saved)
+            state = {name: saved[name] for name in names or saved.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     state["md5s"] = [md5.decode() for md5 in state["md5s"].tolist()]

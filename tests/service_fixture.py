@@ -105,6 +105,6 @@ def small_service(**settings: object) -> Running:
 
 @functools.cache
 def real_model():
-    from photodup.embedding.model import load_model
+    from photodup.embedding.engines.encoder import load_model
 
     return load_model(pretrained="random:0", device="cpu")

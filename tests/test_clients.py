@@ -15,11 +15,11 @@ from service_fixture import free_port, launch, real_model, real_service, small_s
 from test_imaging import bomb, encoded, photo
 from triton_fixture import needs_triton, tiny_embedding, tiny_triton
 
-from photodup.embedding import clients
 from photodup.embedding.backends import SHORT_NAMES, parse_backend
-from photodup.embedding.clients import connect
+from photodup.embedding.client import client
+from photodup.embedding.client.client import connect
+from photodup.embedding.client.transport import Patience, ServerError
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, normalize, to_uint8
-from photodup.embedding.remote import Patience, ServerError
 from photodup.errors import PhotodupError
 
 PHOTOS = [encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
@@ -342,9 +342,9 @@ def test_auto_uses_the_server_that_is_there():
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
     chosen = []
     monkeypatch.setattr(
-        clients, "RemoteEmbedder", lambda url, backend, **_: chosen.append((url, backend.name))
+        client, "RemoteEmbedder", lambda url, backend, **_: chosen.append((url, backend.name))
     )
-    monkeypatch.setattr(clients, "LocalEmbedder", lambda backend, **_: chosen.append((None, backend.name)))
+    monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append((None, backend.name)))
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://gpu:8002")
     monkeypatch.setenv("INFERENCE_BACKEND", short)
     connect()
@@ -353,7 +353,7 @@ def test_the_environment_of_the_source_documents_works(monkeypatch, short, full)
 
 def test_without_a_server_the_model_runs_here(monkeypatch):
     chosen = []
-    monkeypatch.setattr(clients, "LocalEmbedder", lambda backend, **_: chosen.append(backend.name))
+    monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append(backend.name))
     connect()
     connect(backend="local-onnx")
     assert chosen == ["local-pytorch", "local-onnx"]
@@ -373,7 +373,7 @@ def test_without_a_server_the_model_runs_here(monkeypatch):
 def test_the_grpc_address_is_given_or_one_above_http(monkeypatch, url, configured, address):
     if configured:
         monkeypatch.setenv("TRITON_GRPC_URL", configured)
-    assert clients._grpc_address(url) == address
+    assert client._grpc_address(url) == address
 
 
 @given(
@@ -402,7 +402,7 @@ def test_other_names_are_refused_with_the_pattern(name):
 
 def test_json_is_for_measuring_only():
     with pytest.raises(PhotodupError, match="measure what JSON costs"):
-        clients.connect("http://127.0.0.1:1", "triton-onnx-http-json")
+        client.connect("http://127.0.0.1:1", "triton-onnx-http-json")
 
 
 def test_an_unknown_mode_is_refused():

@@ -408,7 +408,7 @@ def assert_same_embedding(url: str) -> None:
 
     from PIL import Image
 
-    from photodup.embedding.model import load_model
+    from photodup.embedding.engines.encoder import load_model
 
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     buffer = io.BytesIO()

@@ -101,8 +101,8 @@ def _open(port: int) -> bool:
 @pytest.mark.slow
 def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tmp_path) -> None:
     """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
+    from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
-    from photodup.embedding.model import load_model
     from photodup.serving.triton import EmbeddedTriton, render_repository
 
     data = pytest.importorskip("skimage.data")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from service_fixture import real_model
 
-from photodup.embedding import export as exporting
-from photodup.embedding.export import VARIANTS, export, exported_path, is_intact, verify
+from photodup.embedding.engines import export as exporting
+from photodup.embedding.engines.encoder import TorchModel, load_model
+from photodup.embedding.engines.export import VARIANTS, export, exported_path, is_intact, verify
 from photodup.embedding.imaging import normalize
-from photodup.embedding.model import TorchModel, load_model
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 

@@ -10,8 +10,8 @@ import pytest
 from service_fixture import real_model
 from triton_fixture import tiny_embedding, tiny_graph
 
+from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import normalize
-from photodup.embedding.model import load_model
 from photodup.errors import PhotodupError
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (3, 3, 224, 224), dtype=np.uint8)
@@ -19,7 +19,7 @@ PIXELS = np.random.default_rng(3).integers(0, 256, (3, 3, 224, 224), dtype=np.ui
 
 def test_random_weights_repeat_in_another_process_and_differ_by_seed():
     code = (
-        "import json, numpy as np; from photodup.embedding.model import load_model; "
+        "import json, numpy as np; from photodup.embedding.engines.encoder import load_model; "
         "m = load_model(pretrained='random:0', device='cpu'); "
         "x = np.zeros((1, 3, 224, 224), np.float32); "
         "print(m.digest, m.is_random, m.dim, json.dumps(m.embed(x)[0, :3].tolist()))"
@@ -50,7 +50,7 @@ def test_loading_leaves_the_random_state_alone():
 def test_embeddings_are_those_of_open_clip_and_of_length_1():
     import torch
 
-    from photodup.embedding.model import import_open_clip
+    from photodup.embedding.engines.encoder import import_open_clip
 
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(0)
@@ -89,7 +89,7 @@ def test_a_checkpoint_file_gives_its_weights(tmp_path):
     """The weights of random:0 through a checkpoint are the same model."""
     import torch
 
-    from photodup.embedding.model import _random_clip
+    from photodup.embedding.engines.encoder import _random_clip
 
     path = tmp_path / "weights.pt"
     torch.save(_random_clip("ViT-B-32", "random:0").state_dict(), path)
@@ -155,7 +155,7 @@ def test_a_broken_onnx_file_is_named(tmp_path):
 
 
 def test_weights_that_cannot_be_downloaded_are_one_sentence_with_remedies(tmp_path):
-    code = "from photodup.embedding.model import load_model; load_model()"
+    code = "from photodup.embedding.engines.encoder import load_model; load_model()"
     env = {k: v for k, v in os.environ.items() if not k.startswith("MODEL_")}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
@@ -167,7 +167,7 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence_with_remedies(tmp_pa
 
 def test_importing_loads_nothing_heavy():
     code = (
-        "import sys, photodup.embedding.model, photodup.embedding.clients, photodup.embedding.export; "
+        "import sys, photodup.embedding.engines.encoder, photodup.embedding.client.client, photodup.embedding.engines.export; "
         "print([m for m in ('torch', 'open_clip', 'onnxruntime', 'tritonclient', 'grpc') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -176,7 +176,7 @@ def test_importing_loads_nothing_heavy():
 
 def test_threads_can_be_set():
     code = (
-        "import torch; from photodup.embedding.model import load_model; "
+        "import torch; from photodup.embedding.engines.encoder import load_model; "
         "load_model(pretrained='random:0', device='cpu', threads=1); print(torch.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

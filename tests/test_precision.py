@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from photodup.embedding import precision
+from photodup.embedding.engines import precision
 from photodup.embedding.fidelity import compare, flips
 from photodup.errors import PhotodupError
 

@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from photodup.embedding import profile as profiling
+from photodup.embedding.engines import profile as profiling
 from photodup.errors import PhotodupError
 
 

@@ -30,7 +30,7 @@ def weights():
 
 @pytest.fixture
 def server(tmp_path, weights):
-    from photodup.embedding.clients import connect
+    from photodup.embedding.client.client import connect
 
     library = make_library(tmp_path / "library")
     with Catalogue(library) as catalogue, connect(mode="local", pretrained=weights) as embedder:

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from review_library import make_library, photo
 
-from photodup.embedding.clients import connect
-from photodup.embedding.model import load_model
+from photodup.embedding.client.client import connect
+from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
 from photodup.photos.backends import choose
 from photodup.photos.copies import THRESHOLDS
@@ -29,7 +29,7 @@ def network():
     """ResNet-50, generalised-mean pooling, 512 values of length 1: what SSCD's TorchScript computes."""
     import torch
 
-    from photodup.embedding.model import import_open_clip
+    from photodup.embedding.engines.encoder import import_open_clip
 
     import_open_clip()  # mends torchvision where its build and PyTorch's differ
     from torchvision.models import resnet50

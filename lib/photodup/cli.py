@@ -173,8 +173,8 @@ def export(
     again: Annotated[bool, typer.Option(help="also what is there already")] = False,
 ) -> None:
     """Export the model that MODEL_NAME and MODEL_PRETRAINED choose to ONNX, verified against PyTorch."""
-    from photodup.embedding.export import VARIANTS, export
-    from photodup.embedding.model import load_model
+    from photodup.embedding.engines.encoder import load_model
+    from photodup.embedding.engines.export import VARIANTS, export
     from photodup.paths import build_dir
 
     model = load_model(device="cpu")

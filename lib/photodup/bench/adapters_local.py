@@ -45,7 +45,7 @@ class LocalPyTorch(_Local):
 
     def __init__(self, model: Any = None) -> None:
         if model is None:
-            from photodup.embedding.model import load_model
+            from photodup.embedding.engines.encoder import load_model
 
             model = load_model()
         self._model = model
@@ -67,11 +67,11 @@ class LocalOnnx(_Local):
     def __init__(
         self, path: Path | str | None = None, providers: Sequence[str] = ("CPUExecutionProvider",)
     ) -> None:
-        from photodup.embedding.ort import open_session
+        from photodup.embedding.engines.onnx_runtime import open_session
 
         if path is None:
-            from photodup.embedding.export import export
-            from photodup.embedding.model import load_model
+            from photodup.embedding.engines.encoder import load_model
+            from photodup.embedding.engines.export import export
             from photodup.paths import build_dir
 
             path = export(load_model(), build_dir() / "models", ["fp32"])["fp32"]

@@ -45,7 +45,7 @@ def run(*, rounds: int = 10, calls: int = 8, url: str | None = None) -> dict:
         `latency_ms_p50` and `throughput_images_per_s` of `service` and `in_process`, the two ratios, and
         whether each goal is met.
     """
-    from photodup.embedding.model import load_model
+    from photodup.embedding.engines.encoder import load_model
 
     model = load_model(pretrained=WEIGHTS)
     photos = _photos(IN_FLIGHT)

@@ -10,7 +10,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.settings import AUTO, Settings
 
 if TYPE_CHECKING:
-    from photodup.embedding.clients import Embedder
+    from photodup.embedding.client.client import Embedder
 
 # Name and default address, as the documented port map has them.
 KNOWN = {
@@ -53,7 +53,7 @@ class Choice:
 
     def connect(self) -> "Embedder":
         """Connect as chosen."""
-        from photodup.embedding.clients import connect
+        from photodup.embedding.client.client import connect
 
         local = {"pretrained": self.weights} if self.weights else {}
         return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
@@ -82,8 +82,8 @@ def probe(wanted: Collection[tuple[str, str]], *, connect_s: float = 1.0) -> lis
 
 
 def _ask(name: str, url: str, connect_s: float) -> State:
-    from photodup.embedding.clients import connect
-    from photodup.embedding.remote import Patience
+    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.transport import Patience
 
     patience = Patience(connect_s=connect_s, request_s=3.0, attempts=1)
     try:

@@ -17,7 +17,7 @@ from photodup.photos.hashing import md5
 from photodup.photos.walking import Entry, Problem, read_bytes
 
 if TYPE_CHECKING:
-    from photodup.embedding.clients import Embedder
+    from photodup.embedding.client.client import Embedder
 
 
 @dataclass

@@ -22,7 +22,7 @@ from photodup.photos.library import available_cores
 from photodup.photos.walking import Problem
 
 if TYPE_CHECKING:
-    from photodup.embedding.clients import Embedder
+    from photodup.embedding.client.client import Embedder
 
 # What a worker elsewhere needs to load the same model or find the same server.
 _ENVIRONMENT = ("MODEL_NAME", "MODEL_PRETRAINED", "PHOTODUP_ROOT", "TRITON_GRPC_URL")

@@ -35,7 +35,7 @@ def measure(
         names: of the photographs; default all.
         edits: names of edits; default as `all_edits` says.
     """
-    from photodup.embedding.clients import connect
+    from photodup.embedding.client.client import connect
     from photodup.photos.standin import export_stand_in
 
     weights = weights or _pretrained() or export_stand_in()

@@ -26,8 +26,8 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED, ImageModel, load_model
 from photodup.embedding.imaging import ImageError, decode, to_uint8
-from photodup.embedding.model import DEFAULT_NAME, DEFAULT_PRETRAINED, ImageModel, load_model
 from photodup.errors import PhotodupError
 from photodup.serving import bodies
 from photodup.serving.batching import Batcher

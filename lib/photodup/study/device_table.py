@@ -38,8 +38,8 @@ def print_bench(
     from rich.console import Console
     from rich.table import Table
 
-    from photodup.embedding.export import export
-    from photodup.embedding.model import load_model
+    from photodup.embedding.engines.encoder import load_model
+    from photodup.embedding.engines.export import export
     from photodup.paths import build_dir
 
     model = load_model(device=device)

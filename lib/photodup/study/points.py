@@ -173,7 +173,7 @@ def reference_embeddings(run: Run) -> np.ndarray:
     def compute() -> dict[str, Any]:
         from photodup.bench import wires
         from photodup.embedding import imaging
-        from photodup.embedding.model import load_model
+        from photodup.embedding.engines.encoder import load_model
         from photodup.study.weights import payload_photos
 
         model = load_model()

@@ -149,7 +149,7 @@ def demo_library() -> Path:
     """
     import os
 
-    from photodup.embedding.clients import connect
+    from photodup.embedding.client.client import connect
     from photodup.photos.demo import build_demo
     from photodup.photos.library import embed_library, scan
     from photodup.photos.standin import export_stand_in

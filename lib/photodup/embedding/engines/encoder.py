@@ -7,7 +7,7 @@
 - `random:SEED`: seeded random weights. Costs and shapes are real, the embeddings mean nothing. The values
   repeat from run to run with one version of PyTorch;
 - `onnx:PATH`: an exported encoder with tensors `image` and `embedding`, run by ONNX Runtime;
-- `sscd:PATH`: the copy-detection encoder SSCD, with its own preprocessing; see `photodup.embedding.sscd`.
+- `sscd:PATH`: the copy-detection encoder SSCD, with its own preprocessing; see `photodup.embedding.engines.sscd`.
 
 Threads: PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) changes that for the whole
 process, since PyTorch has one pool; two models that compute at once share it.
@@ -25,8 +25,8 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
+from photodup.embedding.engines.onnx_runtime import open_session, providers_for
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize, to_uint8
-from photodup.embedding.ort import open_session, providers_for
 from photodup.errors import PhotodupError
 
 DEFAULT_NAME = "ViT-B-32"
@@ -76,7 +76,7 @@ def load_model(
     name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
     pretrained = pretrained or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
     if pretrained.startswith("sscd:"):
-        from photodup.embedding.sscd import SscdModel
+        from photodup.embedding.engines.sscd import SscdModel
 
         return SscdModel(Path(pretrained.removeprefix("sscd:")), device=device, threads=threads)
     if pretrained.startswith("onnx:"):

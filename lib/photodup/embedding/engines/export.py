@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from photodup.embedding.engines.encoder import ImageModel, TorchModel
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
-from photodup.embedding.model import ImageModel, TorchModel
 from photodup.errors import PhotodupError
 
 VARIANTS = ("fp32", "uint8", "fp16")

@@ -22,8 +22,15 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.client.transport import (
+    Patience,
+    PyTorchHttp,
+    Remote,
+    ServerError,
+    TritonGrpc,
+    TritonHttp,
+)
 from photodup.embedding.imaging import ImageError
-from photodup.embedding.remote import Patience, PyTorchHttp, Remote, ServerError, TritonGrpc, TritonHttp
 from photodup.errors import PhotodupError
 
 DEFAULT_URL = "http://localhost:8002"
@@ -187,13 +194,13 @@ class LocalEmbedder(_Base):
     """The model in this process. Weights are loaded on construction."""
 
     def __init__(self, backend: Backend, **options: Any) -> None:
-        from photodup.embedding.model import load_model
+        from photodup.embedding.engines.encoder import load_model
 
         pretrained = options.get("pretrained") or os.environ.get("MODEL_PRETRAINED") or ""
         if backend.engine == "onnx" and pretrained.startswith("sscd:"):
             raise PhotodupError("SSCD is not exported here: use local-pytorch, or give sscd:PATH.onnx to it.")
         if backend.engine == "onnx" and not pretrained.startswith("onnx:"):
-            from photodup.embedding.export import export
+            from photodup.embedding.engines.export import export
             from photodup.paths import build_dir
 
             model = load_model(**{**options, "device": "cpu"})

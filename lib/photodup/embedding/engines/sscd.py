@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from photodup.embedding.ort import open_session, providers_for
+from photodup.embedding.engines.onnx_runtime import open_session, providers_for
 from photodup.errors import PhotodupError
 
 PREFIX = "sscd:"
@@ -96,7 +96,7 @@ class SscdModel:
 
         import torch
 
-        from photodup.embedding.model import _torch_device
+        from photodup.embedding.engines.encoder import _torch_device
 
         place = _torch_device(device)
         if threads:

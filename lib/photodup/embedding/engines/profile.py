@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photodup.embedding.engines.onnx_runtime import CPU, open_session
 from photodup.embedding.imaging import IMAGE_SIZE
-from photodup.embedding.ort import CPU, open_session
 
 if TYPE_CHECKING:
     import onnxruntime

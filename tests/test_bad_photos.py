@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 from test_library import photo
 
+from photodup.demo.photographs import SOURCES
 from photodup.errors import PhotodupError
 from photodup.photos import library as library_module
 from photodup.photos.catalogue import Catalogue, CatalogueError
-from photodup.photos.demo import SOURCES
 from photodup.photos.hashing import hamming, perceptual_hash
 from photodup.photos.library import printable, scan
 

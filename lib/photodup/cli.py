@@ -185,7 +185,7 @@ def export(
 @app.command()
 def demo(directory: Annotated[Path, typer.Argument(help="folder to build it in")]) -> None:
     """Build a demonstration library with known near-duplicates; nothing is downloaded."""
-    from photodup.photos.demo import build_demo
+    from photodup.demo.photographs import build_demo
 
     print(f"Ground truth: {build_demo(directory)}")
 

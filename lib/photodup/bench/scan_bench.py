@@ -26,7 +26,7 @@ def run(n: int = 12, repeats: int = 3) -> dict:
         n: photographs; they are made first, which takes about a second each and is not timed.
         repeats: how often each side is timed; the median counts.
     """
-    from photodup.photos.demo import make_12mp
+    from photodup.demo.photographs import make_12mp
     from photodup.photos.library import available_cores, scan
 
     cores = available_cores()

@@ -35,8 +35,8 @@ def measure(
         names: of the photographs; default all.
         edits: names of edits; default as `all_edits` says.
     """
+    from photodup.demo.encoder import export_stand_in
     from photodup.embedding.client.client import connect
-    from photodup.photos.standin import export_stand_in
 
     weights = weights or _pretrained() or export_stand_in()
     originals = folder_originals(directory) if directory else demo_originals()

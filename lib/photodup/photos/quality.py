@@ -349,7 +349,7 @@ def measure_chaining(vectors: np.ndarray, sources: Sequence[int], threshold: flo
 
 def demo_originals() -> list[Original]:
     """Return the photographs that the demonstration library is made from, its hard negatives included."""
-    from photodup.photos.demo import SOURCES
+    from photodup.demo.photographs import SOURCES
 
     return [Original(source.name, source.open(), source.scene) for source in SOURCES]
 

@@ -33,7 +33,7 @@ def prepare_model(wanted: str | None = None) -> str:
 
 def demo_library() -> Path:
     """Return the demonstration library under build/demo, built on first use."""
-    from photodup.photos.demo import build_demo
+    from photodup.demo.photographs import build_demo
 
     directory = build_dir() / "demo"
     if not (directory / "ground_truth.json").is_file():
@@ -50,7 +50,7 @@ def payload_photos(n: int) -> list[bytes]:
     Raises:
         PhotodupError: the library holds fewer than `n`.
     """
-    from photodup.photos.demo import load_ground_truth
+    from photodup.demo.photographs import load_ground_truth
 
     library = demo_library()
     truths = [t for t in load_ground_truth(library / "ground_truth.json") if t.path.endswith(".jpg")]

@@ -149,10 +149,10 @@ def demo_library() -> Path:
     """
     import os
 
+    from photodup.demo.encoder import export_stand_in
+    from photodup.demo.photographs import build_demo
     from photodup.embedding.client.client import connect
-    from photodup.photos.demo import build_demo
     from photodup.photos.library import embed_library, scan
-    from photodup.photos.standin import export_stand_in
 
     root = build_dir() / "review-demo"
     if not (root / "ground_truth.json").is_file():

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from photodup.photos.library import scan
+from photodup.photos.library.scan import scan
 
 
 def photo(name: str) -> Image.Image:

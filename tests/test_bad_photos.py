@@ -19,10 +19,10 @@ from test_library import photo
 
 from photodup.demo.photographs import SOURCES
 from photodup.errors import PhotodupError
-from photodup.photos import library as library_module
-from photodup.photos.catalogue import Catalogue, CatalogueError
-from photodup.photos.hashing import hamming, perceptual_hash
-from photodup.photos.library import printable, scan
+from photodup.photos.library import scan as library_module
+from photodup.photos.library.catalogue import Catalogue, CatalogueError
+from photodup.photos.library.hashing import hamming, perceptual_hash
+from photodup.photos.library.scan import printable, scan
 
 
 def reasons(report) -> dict[str, str]:

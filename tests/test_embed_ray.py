@@ -11,10 +11,10 @@ from review_library import make_library
 from service_fixture import launch, small_service, tiny_onnx
 
 from photodup.errors import PhotodupError
-from photodup.photos.backends import Choice
-from photodup.photos.embed import embed_library
-from photodup.photos.embed_commands import embed_and_print
-from photodup.photos.library import Catalogue
+from photodup.photos.commands.embed_command import embed_and_print
+from photodup.photos.embed.choose import Choice
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.library.scan import Catalogue
 
 HAS_RAY = all(importlib.util.find_spec(name) for name in ("ray", "pyarrow"))
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray Data is not installed: pip install 'photodup[ray]'")
@@ -54,7 +54,7 @@ def test_an_unknown_engine_is_refused(library):
 @quiet
 @pytest.mark.slow
 def test_ray_gives_the_vectors_of_this_process(library, tmp_path):
-    from photodup.photos.embed_ray import embed_with_ray
+    from photodup.photos.embed.over_ray import embed_with_ray
 
     other = make_library(tmp_path / "other")
     with Catalogue(other) as catalogue, LOCAL.connect() as embedder:
@@ -91,7 +91,7 @@ def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch):
 @quiet
 @pytest.mark.slow
 def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeypatch):
-    from photodup.photos.embed_ray import embed_with_ray
+    from photodup.photos.embed.over_ray import embed_with_ray
 
     service = launch()
     service.wait()
@@ -108,7 +108,7 @@ def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeyp
 @quiet
 @pytest.mark.slow
 def test_another_model_in_a_worker_is_refused(library, monkeypatch):
-    from photodup.photos.embed_ray import embed_with_ray
+    from photodup.photos.embed.over_ray import embed_with_ray
 
     with Catalogue(library) as catalogue, LOCAL.connect() as embedder:
         embedder.model_digest = "f" * 64
@@ -119,5 +119,5 @@ def test_another_model_in_a_worker_is_refused(library, monkeypatch):
 def test_importing_it_imports_no_ray():
     import subprocess
 
-    code = "import sys, photodup.photos.embed_ray; sys.exit('ray' in sys.modules)"
+    code = "import sys, photodup.photos.embed.over_ray; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from photodup.photos import pair_store
-from photodup.photos.hash_neighbours import (
+from photodup.photos.search import kept_pairs
+from photodup.photos.search.hash_neighbours import (
     MAX_RADIUS,
     MIRROR,
     NEAREST,
@@ -17,7 +17,7 @@ from photodup.photos.hash_neighbours import (
     near_hashes,
     search_radius,
 )
-from photodup.photos.pair_store import stored_hash_pairs
+from photodup.photos.search.kept_pairs import stored_hash_pairs
 
 
 def distance(a: int, b: int) -> int:
@@ -144,7 +144,7 @@ def test_only_what_is_new_is_searched(tmp_path, monkeypatch, fault):
         starts.append(start)
         return near_hashes(bits, radius, start=start)
 
-    monkeypatch.setattr(pair_store, "near_hashes", counted)
+    monkeypatch.setattr(kept_pairs, "near_hashes", counted)
     found = stored_hash_pairs(tmp_path, names, values, 5.0)
     assert starts == [0 if fault else 390]
     fresh = near_hashes(np.array([int(value, 16) for value in values], np.uint64), found.radius)
@@ -152,7 +152,7 @@ def test_only_what_is_new_is_searched(tmp_path, monkeypatch, fault):
 
 
 def test_a_growing_library_searches_a_smaller_radius_without_searching_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("photodup.photos.hash_neighbours.SMALL_LIBRARY", 10)
+    monkeypatch.setattr("photodup.photos.search.hash_neighbours.SMALL_LIBRARY", 10)
     bits = hashes(900, 4)
     names, values = [md5(i) for i in range(900)], [f"{b:016x}" for b in bits]
     small = stored_hash_pairs(tmp_path, names[:100], values[:100], 1.0)

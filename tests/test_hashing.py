@@ -9,7 +9,7 @@ from PIL import Image
 
 from photodup.demo.photographs import SOURCES, make_12mp
 from photodup.embedding.imaging import decode
-from photodup.photos.hashing import (
+from photodup.photos.library.hashing import (
     DRAFT_SIZE,
     MAX_DRAFT_DISTANCE,
     hamming,

@@ -12,20 +12,20 @@ from PIL import Image, ImageFilter, ImageOps
 from review_library import make_library, photo, save
 
 from photodup.errors import PhotodupError
-from photodup.photos import pixels, verified
-from photodup.photos.candidates import Shots
-from photodup.photos.catalogue import Photo
-from photodup.photos.copies import find_tiers
-from photodup.photos.copy_search import as_pairs, not_asked
-from photodup.photos.feedback import Feedback
-from photodup.photos.grouping import Model
-from photodup.photos.hash_neighbours import mirrored_hash, near_hashes
-from photodup.photos.hashing import hamming, perceptual_hash
-from photodup.photos.keep import DEFAULT_RULES, KeepRules, sharpness
-from photodup.photos.library import Catalogue, scan
-from photodup.photos.neighbours import stars
-from photodup.photos.verified import pair_codes, pair_rows
-from photodup.photos.verify import Thresholds, Verification
+from photodup.photos.compare import evidence, pixels
+from photodup.photos.compare.evidence import pair_codes, pair_rows
+from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.groups.copy_search import as_pairs, not_asked
+from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules, sharpness
+from photodup.photos.groups.stars import Model
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.hashing import hamming, perceptual_hash
+from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.search.candidates import Shots
+from photodup.photos.search.hash_neighbours import mirrored_hash, near_hashes
+from photodup.photos.search.neighbours import stars
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
 
@@ -209,7 +209,7 @@ def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
         first = find_tiers(catalogue)
         for file in (library / ".photodup").glob("evidence.sqlite*"):
             file.unlink()
-        opened = verified.EvidenceStore._opened
+        opened = evidence.EvidenceStore._opened
 
         def small(self, path):
             db = opened(self, path)
@@ -220,7 +220,7 @@ def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
                         db.execute("INSERT INTO pair VALUES (randomblob(16), randomblob(16), x'00')")
             return db
 
-        monkeypatch.setattr(verified.EvidenceStore, "_opened", small)
+        monkeypatch.setattr(evidence.EvidenceStore, "_opened", small)
         monkeypatch.setattr(pixels, "_BLOCK", 1)
         again = find_tiers(catalogue)
     assert [g.keeper for g in again.copies] == [g.keeper for g in first.copies]
@@ -233,7 +233,7 @@ def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         (library / ".photodup" / "neighbours-hash.npz").unlink()
-        monkeypatch.setattr("photodup.photos.pair_store.search_radius", lambda n, per_photo: 0)
+        monkeypatch.setattr("photodup.photos.search.kept_pairs.search_radius", lambda n, per_photo: 0)
         again = find_tiers(catalogue)
         assert "within 0 bits" in again.search
         assert [g.members for g in again.copies] == [g.members for g in first.copies]
@@ -246,9 +246,9 @@ def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch
 def test_evidence_comes_back_as_it_went_in(tmp_path):
     found = Verification(12, 0.75, 0.5, -0.25, 0.125, 0.95, True, False, 3, 0.1, 1.5)
     names = ["a" * 32, "b" * 32, "c" * 32]
-    with verified.EvidenceStore(tmp_path / "evidence.sqlite") as store:
+    with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
         store.add([(names[1], names[0], found), (names[1], names[2], Verification())])
-    with verified.EvidenceStore(tmp_path / "evidence.sqlite") as store:
+    with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
         known = store.read({names[0]: 7, names[1]: 3})
         assert len(known) == 1 and known.get(3, 7) == known.get(7, 3) == found
         assert known.get(3, 4) is None

@@ -8,9 +8,9 @@ from pathlib import Path
 from PIL import Image
 
 from photodup.demo.photographs import SOURCES
-from photodup.photos.catalogue import Photo
-from photodup.photos.hashing import read_facts
-from photodup.photos.keep import KeepRules
+from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.hashing import read_facts
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
 

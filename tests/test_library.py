@@ -17,11 +17,11 @@ from PIL import Image
 
 from photodup.embedding.imaging import ImageError, decode
 from photodup.errors import PhotodupError
-from photodup.photos import catalogue as catalogue_module
-from photodup.photos.apple import scan_apple_photos
-from photodup.photos.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
-from photodup.photos.hashing import md5
-from photodup.photos.library import embed_library, scan
+from photodup.photos.library import catalogue as catalogue_module
+from photodup.photos.library.apple import scan_apple_photos
+from photodup.photos.library.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
+from photodup.photos.library.hashing import md5
+from photodup.photos.library.scan import embed_library, scan
 
 
 def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:

@@ -4,9 +4,9 @@ import pytest
 from PIL import Image, TiffImagePlugin
 from review_library import photo
 
-from photodup.photos.hashing import read_facts
-from photodup.photos.library import Catalogue, scan
-from photodup.photos.metadata import count_fields
+from photodup.photos.library.hashing import read_facts
+from photodup.photos.library.metadata import count_fields
+from photodup.photos.library.scan import Catalogue, scan
 
 SUFFIXES = (".jpg", ".tif", ".png", ".webp")
 

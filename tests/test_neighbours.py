@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from photodup.bench.grouping_bench import main, synthetic_library
 from photodup.errors import PhotodupError
-from photodup.photos import neighbours
-from photodup.photos.grouping import group_by_cosine
-from photodup.photos.neighbours import NeighbourIndex, among_nearest, stars
+from photodup.photos.groups.stars import group_by_cosine
+from photodup.photos.search import neighbours
+from photodup.photos.search.neighbours import NeighbourIndex, among_nearest, stars
 
 DIM = 64
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from photodup.photos.neighbours import NeighbourIndex
-from photodup.photos.pair_store import stored_pairs
+from photodup.photos.search.kept_pairs import stored_pairs
+from photodup.photos.search.neighbours import NeighbourIndex
 
 THRESHOLD = 0.8
 

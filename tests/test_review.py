@@ -14,14 +14,14 @@ import pytest
 from review_library import HOSTILE, make_library
 
 from photodup.errors import PhotodupError
-from photodup.photos.feedback import Feedback
-from photodup.photos.library import Catalogue, scan
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.scan import Catalogue, scan
 from photodup.photos.review import pictures
 from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.trash import TRASH_FOLDER, Trash
+from photodup.photos.trash.trash import TRASH_FOLDER, Trash
 
 
 @pytest.fixture
@@ -688,7 +688,7 @@ def test_a_page_that_cannot_start_gives_its_port_back(server, library, tmp_path)
 
 
 def test_the_trash_commands(library, capsys):
-    from photodup.photos.trash_commands import list_trash, purge_trash, restore_trash
+    from photodup.photos.commands.trash_command import list_trash, purge_trash, restore_trash
 
     session = ReviewSession(library)
     session.accept_all()

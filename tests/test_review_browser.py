@@ -9,7 +9,7 @@ import pytest
 from conftest import CHROMIUM
 from review_library import make_library, photo, save
 
-from photodup.photos.library import Catalogue, embed_library, scan
+from photodup.photos.library.scan import Catalogue, embed_library, scan
 from photodup.photos.review.serve import ReviewServer
 
 pytestmark = [

@@ -92,7 +92,7 @@ def test_forms_of_other_sites_are_refused(server, headers, path):
 
 
 def test_what_the_owner_typed_is_escaped_too(tmp_path):
-    from photodup.photos.settings import Settings
+    from photodup.photos.library.settings import Settings
 
     with ReviewServer(make_library(tmp_path / "library")) as server:
         hostile = 'http://127.0.0.1:9/"><script>alert(1)</script>'

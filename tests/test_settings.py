@@ -12,12 +12,12 @@ from service_fixture import launch, real_service, small_service
 from triton_fixture import needs_triton, tiny_triton
 
 from photodup.errors import PhotodupError
-from photodup.photos.backends import KNOWN, choose, known_backends, probe
-from photodup.photos.feedback import Feedback
-from photodup.photos.group_commands import tiers_by_settings
-from photodup.photos.library import Catalogue
+from photodup.photos.commands.group_command import tiers_by_settings
+from photodup.photos.embed.choose import KNOWN, choose, known_backends, probe
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.scan import Catalogue
+from photodup.photos.library.settings import Settings, inside, load_settings, save_settings
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.settings import Settings, inside, load_settings, save_settings
 
 SILENT = "http://127.0.0.1:9"
 
@@ -26,7 +26,7 @@ SILENT = "http://127.0.0.1:9"
 def plain_environment(monkeypatch):
     for name in ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL", "TRITON_GRPC_URL", "MODEL_PRETRAINED"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("photodup.photos.backends.KNOWN", {})  # nobody else's server on the usual ports
+    monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", {})  # nobody else's server on the usual ports
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_states_say_who_answers_and_what_they_serve():
 
 
 def test_what_is_worth_asking(monkeypatch):
-    monkeypatch.setattr("photodup.photos.backends.KNOWN", KNOWN)
+    monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", KNOWN)
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://e:1")
     stored = Settings("triton-onnx-grpc-fp32", "s:1")
     found = known_backends(stored, {"pytorch-http-jpeg": "http://f:1"})

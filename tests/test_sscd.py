@@ -12,10 +12,10 @@ from review_library import make_library, photo
 from photodup.embedding.client.client import connect
 from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
-from photodup.photos.backends import choose
-from photodup.photos.copies import THRESHOLDS
-from photodup.photos.library import Catalogue, embed_library
-from photodup.photos.settings import Settings
+from photodup.photos.embed.choose import choose
+from photodup.photos.groups.tiers import THRESHOLDS
+from photodup.photos.library.scan import Catalogue, embed_library
+from photodup.photos.library.settings import Settings
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
-from photodup.photos import moving
-from photodup.photos import trash as trash_module
-from photodup.photos.journal import Journal, JournalError
-from photodup.photos.moving import md5_of
-from photodup.photos.sidecars import moving_together
-from photodup.photos.trash import TRASH_FOLDER, Removal, Trash, TrashError
-from photodup.photos.trash_commands import list_trash
+from photodup.photos.commands.trash_command import list_trash
+from photodup.photos.library.journal import Journal, JournalError
+from photodup.photos.library.sidecars import moving_together
+from photodup.photos.trash import moving
+from photodup.photos.trash import trash as trash_module
+from photodup.photos.trash.moving import md5_of
+from photodup.photos.trash.trash import TRASH_FOLDER, Removal, Trash, TrashError
 
 KILLS = 1000
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from photodup.photos.dense import _rescaled, align
-from photodup.photos.transforms import REFERENCE, TRANSFORMS, named
-from photodup.photos.verify import FEW_FEATURES, Thresholds, Verification, _matches, features, verify
+from photodup.photos.compare.dense import _rescaled, align
+from photodup.photos.compare.verify import FEW_FEATURES, Thresholds, Verification, _matches, features, verify
+from photodup.photos.quality.edits import REFERENCE, TRANSFORMS, named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 

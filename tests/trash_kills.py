@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from photodup.photos.moving import md5_of
-from photodup.photos.trash import TRASH_FOLDER, Removal, Trash
+from photodup.photos.trash.moving import md5_of
+from photodup.photos.trash.trash import TRASH_FOLDER, Removal, Trash
 
 
 def make_library(folder: Path, sizes: dict[str, int]) -> dict[str, str]:

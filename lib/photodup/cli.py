@@ -218,9 +218,9 @@ def scan(
     apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
-    from photodup.photos.apple import scan_apple_photos
-    from photodup.photos.interrupt import goes_on
-    from photodup.photos.library import printable, scan
+    from photodup.photos.commands.interrupt import goes_on
+    from photodup.photos.library.apple import scan_apple_photos
+    from photodup.photos.library.scan import printable, scan
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
@@ -252,7 +252,7 @@ def embed(
     Who embeds: these flags, else INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else the review page's
     settings, else auto: a server that answers with trained weights, or this machine.
     """
-    from photodup.photos.embed_commands import embed_and_print
+    from photodup.photos.commands.embed_command import embed_and_print
 
     options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
     embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
@@ -271,8 +271,8 @@ def group(
     allow_random: Annotated[bool, typer.Option(help="study only: group by untrained weights")] = False,
 ) -> None:
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
-    from photodup.photos.catalogue import Catalogue
-    from photodup.photos.group_commands import print_groups
+    from photodup.photos.commands.group_command import print_groups
+    from photodup.photos.library.catalogue import Catalogue
 
     options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
     with Catalogue(directory, catalogue) as opened:
@@ -312,7 +312,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure how well copies are found: edits of known photographs, and their curves."""
-    from photodup.photos.evaluate import evaluate_and_print
+    from photodup.photos.quality.evaluate import evaluate_and_print
 
     evaluate_and_print(directory, weights=weights, all_edits=all_edits, library=library)
 
@@ -326,7 +326,7 @@ app.add_typer(trash, name="trash")
 @trash.command("list")
 def trash_list(directory: Annotated[Path, typer.Argument(help="the library")]) -> None:
     """List what is in the trash of a library, newest first."""
-    from photodup.photos.trash_commands import list_trash
+    from photodup.photos.commands.trash_command import list_trash
 
     list_trash(directory)
 
@@ -339,7 +339,7 @@ def trash_restore(
     ] = None,
 ) -> None:
     """Put files back where they were, with their times."""
-    from photodup.photos.trash_commands import restore_trash
+    from photodup.photos.commands.trash_command import restore_trash
 
     restore_trash(directory, operation or ())
 
@@ -353,7 +353,7 @@ def trash_purge(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Delete files from the trash for good. This is the only command that deletes a photograph."""
-    from photodup.photos.trash_commands import purge_trash
+    from photodup.photos.commands.trash_command import purge_trash
 
     purge_trash(directory, operation or (), yes=yes)
 

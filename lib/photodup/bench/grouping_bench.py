@@ -50,7 +50,7 @@ def synthetic_library(n: int, dim: int = 512, seed: int = 0, block: int = 50_000
 
 def measure(n: int, dim: int, threshold: float, exact_below: int) -> dict:
     """Group `n` rows, then add `INCREMENT` more; return what it took. Call in a fresh process."""
-    from photodup.photos.neighbours import NeighbourIndex, stars
+    from photodup.photos.search.neighbours import NeighbourIndex, stars
 
     vectors = synthetic_library(n + INCREMENT, dim)
     started = time.perf_counter()
@@ -99,7 +99,7 @@ def run(
     exact_below: int | None = None,
 ) -> list[dict]:
     """Measure each size in its own process; peak memory includes the vectors themselves."""
-    from photodup.photos.neighbours import EXACT_BELOW
+    from photodup.photos.search.neighbours import EXACT_BELOW
 
     results = []
     for size in n:

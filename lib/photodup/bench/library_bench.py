@@ -29,7 +29,7 @@ THRESHOLD, NEAREST_FROM = 0.9, 0.75
 
 def synthetic_catalogue(root: Path, n: int, dim: int = 512) -> Callable[[int, int], None]:
     """Make a catalogue without photos; return what adds rows `start` to `end` of `n` to it."""
-    from photodup.photos.catalogue import Catalogue
+    from photodup.photos.library.catalogue import Catalogue
 
     vectors = synthetic_library(n, dim)
     rng = np.random.default_rng(1)
@@ -82,9 +82,9 @@ def measure(n: int, dim: int = 512) -> dict:
 
 
 def _find(folder: str) -> dict:
-    from photodup.photos.candidates import find_neighbours
-    from photodup.photos.catalogue import Catalogue
-    from photodup.photos.grouping import choose_model
+    from photodup.photos.groups.stars import choose_model
+    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.search.candidates import find_neighbours
 
     started = time.perf_counter()
     with Catalogue(folder) as catalogue:

@@ -27,7 +27,7 @@ def run(n: int = 12, repeats: int = 3) -> dict:
         repeats: how often each side is timed; the median counts.
     """
     from photodup.demo.photographs import make_12mp
-    from photodup.photos.library import available_cores, scan
+    from photodup.photos.library.scan import available_cores, scan
 
     cores = available_cores()
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
@@ -86,7 +86,7 @@ def floor(files: Sequence[Path]) -> None:
     """Do what no scan can leave out: read, hash the bytes, decode at 1/8."""
     from PIL import Image
 
-    from photodup.photos.hashing import DRAFT_SIZE
+    from photodup.photos.library.hashing import DRAFT_SIZE
 
     for file in files:
         data = file.read_bytes()

@@ -18,13 +18,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from photodup.errors import PhotodupError
-from photodup.photos.backends import known_backends, probe
-from photodup.photos.catalogue import Photo, printable
-from photodup.photos.keep import DEFAULT_RULES
+from photodup.photos.embed.choose import known_backends, probe
+from photodup.photos.groups.keepers import DEFAULT_RULES
+from photodup.photos.library.catalogue import Photo, printable
+from photodup.photos.library.settings import AUTO, Settings, inside
 from photodup.photos.review import facts, pictures
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.session import ReviewSession, back_in_folders
-from photodup.photos.settings import AUTO, Settings, inside
 
 PAGE_SIZE = 24
 TRASH_PAGE_SIZE = 200

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from photodup.errors import PhotodupError
-from photodup.photos.catalogue import Photo, printable
-from photodup.photos.copies import TierGroup
-from photodup.photos.journal import Journal
+from photodup.photos.groups.tiers import TierGroup
+from photodup.photos.library.catalogue import Photo, printable
+from photodup.photos.library.journal import Journal
 from photodup.photos.review.items import SKIPPED, Item
 
 

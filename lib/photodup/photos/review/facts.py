@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from photodup.photos.catalogue import Photo, printable
-from photodup.photos.copies import Evidence
+from photodup.photos.groups.tiers import Evidence
+from photodup.photos.library.catalogue import Photo, printable
 from photodup.photos.review.pictures import exif
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from photodup.photos.catalogue import Photo
-from photodup.photos.copies import Evidence, TierGroup
+from photodup.photos.groups.tiers import Evidence, TierGroup
+from photodup.photos.library.catalogue import Photo
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
 

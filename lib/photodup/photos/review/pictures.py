@@ -15,8 +15,8 @@ from PIL import ExifTags, Image
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.catalogue import Photo, printable
-from photodup.photos.metadata import is_metadata
+from photodup.photos.library.catalogue import Photo, printable
+from photodup.photos.library.metadata import is_metadata
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = {"small": 360, "screen": 1600, "large": 6000}

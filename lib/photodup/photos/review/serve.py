@@ -11,9 +11,9 @@ import uvicorn
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
-from photodup.photos.catalogue import Catalogue
-from photodup.photos.copies import Tiers
-from photodup.photos.group_commands import tiers_by_settings, with_bar
+from photodup.photos.commands.group_command import tiers_by_settings, with_bar
+from photodup.photos.groups.tiers import Tiers
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.review.app import create_app
 from photodup.photos.review.session import ReviewSession
 
@@ -152,7 +152,7 @@ def demo_library() -> Path:
     from photodup.demo.encoder import export_stand_in
     from photodup.demo.photographs import build_demo
     from photodup.embedding.client.client import connect
-    from photodup.photos.library import embed_library, scan
+    from photodup.photos.library.scan import embed_library, scan
 
     root = build_dir() / "review-demo"
     if not (root / "ground_truth.json").is_file():

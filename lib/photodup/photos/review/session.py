@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from photodup.errors import PhotodupError
-from photodup.photos.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.catalogue import Catalogue, Photo, printable
-from photodup.photos.copies import Tiers
-from photodup.photos.feedback import Feedback
-from photodup.photos.group_commands import tiers_by_settings
+from photodup.photos.commands.group_command import tiers_by_settings
+from photodup.photos.groups.tiers import Tiers
+from photodup.photos.library.catalogue import Catalogue, Photo, printable
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.settings import Settings, load_settings, save_settings
+from photodup.photos.library.sidecars import moving_together
 from photodup.photos.review.decisions import Decisions, key_of
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
 from photodup.photos.review.pictures import tidy
-from photodup.photos.settings import Settings, load_settings, save_settings
-from photodup.photos.sidecars import moving_together
-from photodup.photos.trash import Operation, PartlyRestoredError, Removal, Trash
+from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
+from photodup.photos.trash.trash import Operation, PartlyRestoredError, Removal, Trash
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""What `photodup embed` does and prints."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.photos.commands.interrupt import goes_on
+from photodup.photos.embed.choose import choose
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.settings import load_settings
+
+
+def embed_and_print(
+    directory: Path,
+    catalogue: Path | None = None,
+    *,
+    url: str | None = None,
+    backend: str | None = None,
+    weights: str | None = None,
+    endpoints: Mapping[str, str] | None = None,
+    batch: int = 32,
+    engine: str = "",
+    workers: int | None = None,
+) -> None:
+    """Choose who embeds, say which model that is and why, embed, and print what became of it.
+
+    Args:
+        directory, catalogue: the library.
+        url, backend, weights, endpoints: see `photodup.photos.embed.choose.choose`.
+        batch: photographs per request.
+        engine: empty for this process, `ray` for Ray Data.
+        workers: with Ray: how many embedders.
+
+    Raises:
+        PhotodupError: unknown engine, no such server, Ray missing.
+    """
+    if engine not in ("", "ray"):
+        raise PhotodupError(f"There is no engine {engine!r}: leave --engine out, or use ray.")
+    with Catalogue(directory, catalogue) as opened:
+        settings = load_settings(opened.path.parent)
+        digests = [model.digest for model in opened.models()]
+        asked = {"backend": backend, "url": url, "weights": weights}
+        choice = choose(settings, **asked, digests=digests, endpoints=endpoints)
+        with goes_on(), choice.connect() as embedder:
+            where = f" at {choice.url}" if choice.url else ""
+            digest = (embedder.model_digest or "no digest")[:12]
+            print(f"{embedder.backend}{where}: {embedder.model_name} {digest} ({choice.why})", flush=True)
+            if engine == "ray":
+                from photodup.photos.embed.over_ray import embed_with_ray
+
+                report = embed_with_ray(opened, choice, embedder, batch, workers=workers)
+            else:
+                report = embed_library(opened, embedder, batch)
+    for problem in report.problems:
+        print(f"not embedded: {problem}")
+    print(report)

@@ -1,0 +1,84 @@
+"""Grouping a library by its own settings: what `photodup group` prints and `photodup review` shows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from photodup.photos.groups.tiers import OTHER_MODEL, ModelThresholds, TierGroup, Tiers, find_tiers
+from photodup.photos.library.catalogue import Catalogue, printable
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.settings import inside, load_settings
+
+
+def tiers_by_settings(
+    catalogue: Catalogue, *, keep: str | None = None, folders: Sequence[str] | None = None, **options: Any
+) -> Tiers:
+    """Group by the library's stored keep rules and feedback; `keep` and `folders` of a command line win.
+
+    Args:
+        catalogue: scanned, and embedded if there is to be a `similar` tier.
+        keep: rules as `resolution,format,…`, most important first.
+        folders: folders by priority, relative to the library.
+        **options: as in `find_tiers`.
+
+    Raises:
+        PhotodupError: an unknown rule, a folder outside the library, settings that cannot be read.
+    """
+    folder = catalogue.path.parent
+    feedback = Feedback(folder)
+    settings = load_settings(folder).with_rules(keep, inside(folders or ()))
+    return find_tiers(catalogue, rules=settings.rules(feedback), feedback=feedback, **options)
+
+
+def with_bar(pairs: Any, total: int) -> Any:
+    """Show the comparison of pairs on a terminal."""
+    return tqdm(pairs, total=total, desc="compare", unit="pair")
+
+
+def print_groups(catalogue: Catalogue, *, threshold: float | None = None, **options: Any) -> None:
+    """Print both tiers with the reason for each keeper and the evidence for each member."""
+    if threshold is not None:
+        candidate = min(OTHER_MODEL.candidate, threshold)
+        options["thresholds"] = ModelThresholds(candidate, threshold, threshold, "given on the command line")
+    tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
+    for group in tiers.groups:
+        _print_group(group)
+    for problem in tiers.problems:
+        print(f"not compared: {problem}")
+    print(_summary(tiers))
+
+
+def _print_group(group: TierGroup) -> None:
+    keeper = group.keeper
+    print(f"{group.tier}  {len(group.members) + 1} photos")
+    print(f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {group.choice.reason})")
+    for photo, why in zip(group.members, group.evidence, strict=True):
+        if why.exact:
+            said = "same bytes"
+        elif group.tier == "copies" and why.verification:
+            said = f"{why.verification.agreement:.0%} of the pixels agree"
+        else:
+            said = "alike" if why.similarity is None else f"cosine {why.similarity:.4f}"
+        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said})")
+
+
+def _summary(tiers: Tiers) -> str:
+    free = sum(group.bytes_to_free for group in tiers.copies) / 1e6
+    if tiers.model is None:
+        how = "by hash and pixels only (nothing is embedded: run `photodup embed`)"
+    else:
+        limits = tiers.thresholds
+        how = (
+            f"by {tiers.model.name} ({tiers.model.digest[:12]}), similar from {limits.similar} cosine "
+            f"({limits.measured})"
+        )
+        if tiers.model.is_random is not False:
+            how += ", RANDOM OR UNKNOWN WEIGHTS: the similar ones mean nothing"
+    smallest = tiers.smallest_similarity
+    return (
+        f"{tiers.n_photos} photographs: {len(tiers.copies)} groups of copies ({free:.1f} MB to free), "
+        f"{len(tiers.similar)} of similar ones, {how}; largest group {tiers.largest_group}, smallest "
+        f"similarity in a group {'none' if smallest is None else f'{smallest:.4f}'}; {tiers.n_verified} pairs "
+        "compared on the pixels"
+    )

@@ -1,0 +1,169 @@
+"""Pairs of photos that were compared on their pixels, remembered by content in `evidence.sqlite`.
+
+A cache: deleting the file costs time and nothing else. A million photos have millions of pairs, so they are
+kept and handed over as arrays.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from photodup.photos.compare.verify import Thresholds, Verification
+
+# As `Verification`, field by field.
+RECORD = np.dtype([(field.name, np.dtype(field.type)) for field in fields(Verification)])
+
+
+def pair_codes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return one int64 for each pair of rows, whichever comes first."""
+    low, high = np.minimum(first, second).astype(np.int64), np.maximum(first, second).astype(np.int64)
+    return low << 32 | high
+
+
+def pair_rows(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of `pair_codes`, the smaller first."""
+    return codes >> 32, codes & 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Evidence by pair: `codes` as `pair_codes` gives, rising; `found` of type `RECORD`."""
+
+    codes: np.ndarray
+    found: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @classmethod
+    def of(cls, codes: np.ndarray, found: np.ndarray) -> "Verified":
+        """Sort; of a pair that is there twice the later one counts."""
+        unique, last = np.unique(codes[::-1], return_index=True)
+        return cls(unique, found[::-1][last])
+
+    def among(self, codes: np.ndarray) -> "Verified":
+        """Return the part about these pairs."""
+        chosen = np.isin(self.codes, codes)
+        return Verified(self.codes[chosen], self.found[chosen])
+
+    def with_(self, others: "Verified") -> "Verified":
+        """Return both; the others count where both know a pair."""
+        parts = ((self.codes, others.codes), (self.found, others.found))
+        return Verified.of(*(np.concatenate(part) for part in parts))
+
+    def get(self, i: int, j: int) -> Verification | None:
+        """Return what is known about rows `i` and `j`."""
+        code = pair_codes(np.array([i]), np.array([j]))[0]
+        place = np.searchsorted(self.codes, code)
+        if place == len(self.codes) or self.codes[place] != code:
+            return None
+        return _verification(self.found[place])
+
+    def copies(self, thresholds: Thresholds) -> dict[tuple[int, int], Verification]:
+        """Return the pairs that are copies."""
+        # Few are; so what decides most goes first, for all at once.
+        likely = np.flatnonzero(self.found["agreement"] >= thresholds.min_agreement)
+        rows = zip(*(rows.tolist() for rows in pair_rows(self.codes[likely])), strict=True)
+        found = {
+            pair: _verification(self.found[place]) for pair, place in zip(rows, likely.tolist(), strict=True)
+        }
+        return {pair: evidence for pair, evidence in found.items() if evidence.is_copy(thresholds)}
+
+
+class EvidenceStore:
+    """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
+
+    VERSION = 3  # raise when `verify` changes its verdicts, or `Verification` its fields
+
+    def __init__(self, path: Path) -> None:
+        self.problem: str | None = None
+        self._path = path
+        try:
+            self._db = self._opened(path)
+        except sqlite3.OperationalError as error:  # read-only, or locked
+            self._forget(error)
+        except sqlite3.DatabaseError:
+            self._begin_anew()
+
+    def __enter__(self) -> "EvidenceStore":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._db.close()
+
+    def read(self, row: dict[str, int]) -> Verified:
+        """Return what is known about pairs of these contents, by the rows that they are."""
+        try:
+            return self._read(row)
+        except (sqlite3.DatabaseError, ValueError):  # damaged further in
+            self._db.close()
+            self._begin_anew()
+            return self._read(row)
+
+    def _read(self, row: dict[str, int]) -> Verified:
+        codes, records = [np.zeros(0, np.int64)], [np.zeros(0, RECORD)]
+        cursor = self._db.execute("SELECT lower(hex(a)), lower(hex(b)), found FROM pair")
+        while rows := cursor.fetchmany(100_000):
+            there = [(row[a], row[b], found) for a, b, found in rows if a in row and b in row]
+            if there:
+                first, second, found = zip(*there, strict=True)
+                if any(len(record) != RECORD.itemsize for record in found):
+                    raise ValueError("a record of another length")
+                codes.append(pair_codes(np.array(first), np.array(second)))
+                records.append(np.frombuffer(b"".join(found), RECORD))
+        return Verified.of(np.concatenate(codes), np.concatenate(records))
+
+    def add(self, pairs: Sequence[tuple[str, str, Verification]]) -> np.ndarray:
+        """Remember these; return them as records."""
+        records = np.array(
+            [tuple(getattr(found, name) for name in RECORD.names) for *_, found in pairs], RECORD
+        )
+        rows = [
+            (*(bytes.fromhex(md5) for md5 in sorted(md5s)), record.tobytes())
+            for (*md5s, _), record in zip(pairs, records, strict=True)
+        ]
+        try:
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR REPLACE INTO pair VALUES (?, ?, ?)", rows)
+            self._db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            self._db.close()
+            self._forget(error)
+        return records
+
+    def _begin_anew(self) -> None:
+        """Delete a damaged file and make it again."""
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            self._db = self._opened(self._path)
+        except (OSError, sqlite3.DatabaseError) as error:
+            self._forget(error)
+
+    def _forget(self, error: Exception) -> None:
+        self.problem = (
+            f"{self._path} cannot be written ({error}): these comparisons will be made again the next time."
+        )
+        self._db = self._opened(Path(":memory:"))
+
+    def _opened(self, path: Path) -> sqlite3.Connection:
+        db = sqlite3.connect(path, isolation_level=None)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = OFF")
+            if db.execute("PRAGMA user_version").fetchone() != (self.VERSION,):
+                db.execute("DROP TABLE IF EXISTS evidence")  # of versions before 3
+                db.execute("DROP TABLE IF EXISTS pair")
+                db.execute("CREATE TABLE pair (a BLOB, b BLOB, found BLOB, PRIMARY KEY (a, b)) WITHOUT ROWID")
+                db.execute(f"PRAGMA user_version = {self.VERSION}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _verification(record: np.void) -> Verification:
+    return Verification(*record.item())

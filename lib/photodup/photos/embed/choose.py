@@ -1,0 +1,155 @@
+"""Which server embeds a library: what is known, what answers, and which one `photodup embed` takes."""
+
+import os
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from photodup.errors import PhotodupError
+from photodup.photos.library.settings import AUTO, Settings
+
+if TYPE_CHECKING:
+    from photodup.embedding.client.client import Embedder
+
+# Name and default address, as the documented port map has them.
+KNOWN = {
+    "pytorch-http-jpeg": "http://127.0.0.1:8002",
+    "triton-onnx-http-fp32": "http://127.0.0.1:8003",
+    "triton-onnx-grpc-fp32": "127.0.0.1:8004",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """Whether one backend answers and what it serves; `problem` is a sentence where it does not."""
+
+    name: str
+    url: str
+    answers: bool
+    model: str | None = None
+    digest: str | None = None
+    is_random: bool | None = None
+    problem: str = ""
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether decisions may rest on it: trained weights that the server names."""
+        return self.answers and self.digest is not None and self.is_random is False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to connect to, and why in words. Without a backend: the model in this process.
+
+    `weights` are those of the model in this process; None for MODEL_PRETRAINED.
+    """
+
+    backend: str | None
+    url: str | None
+    mode: str | None
+    why: str
+    weights: str | None = None
+
+    def connect(self) -> "Embedder":
+        """Connect as chosen."""
+        from photodup.embedding.client.client import connect
+
+        local = {"pretrained": self.weights} if self.weights else {}
+        return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
+
+
+def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Return (name, address) of every server worth asking: stored, environment, endpoints file, port map."""
+    wanted: dict[tuple[str, str], None] = {}
+    if settings.backend != AUTO and settings.url:
+        wanted[settings.backend, settings.url] = None
+    if url := os.environ.get("INFERENCE_SERVICE_URL"):
+        wanted[os.environ.get("INFERENCE_BACKEND") or "pytorch-http-jpeg", url] = None
+    for entry in (endpoints or {}).items():
+        wanted[entry] = None
+    for entry in KNOWN.items():
+        wanted[entry] = None
+    return list(wanted)
+
+
+def probe(wanted: Collection[tuple[str, str]], *, connect_s: float = 1.0) -> list[State]:
+    """Ask each server once, all at the same time; one that is silent costs a few seconds, not an error."""
+    if not wanted:
+        return []
+    with ThreadPoolExecutor(min(8, len(wanted)), thread_name_prefix="probe") as pool:
+        return list(pool.map(lambda entry: _ask(*entry, connect_s), wanted))
+
+
+def _ask(name: str, url: str, connect_s: float) -> State:
+    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.transport import Patience
+
+    patience = Patience(connect_s=connect_s, request_s=3.0, attempts=1)
+    try:
+        with connect(url, name, mode="remote", patience=patience) as found:
+            return State(name, url, True, found.model_name, found.model_digest, found.is_random)
+    except PhotodupError as error:
+        return State(name, url, False, problem=str(error))
+
+
+def choose(
+    settings: Settings,
+    *,
+    backend: str | None = None,
+    url: str | None = None,
+    weights: str | None = None,
+    digests: Collection[str] = (),
+    endpoints: Mapping[str, str] | None = None,
+) -> Choice:
+    """Decide who embeds: flag before environment before the page's settings before `auto`.
+
+    `auto` takes a server that answers now and serves trained weights, best the model that this library's
+    embeddings come from already; else the model in this process. It never takes random weights, and where
+    MODEL_PRETRAINED names weights for this machine it looks no further. A server that was named and does
+    not answer is an error: half a library from each of two models would be hard to explain.
+
+    Args:
+        settings: what the page stored.
+        backend, url: what the command line said.
+        weights: what it said too, as for MODEL_PRETRAINED; then it is this machine that embeds.
+        digests: models that have embeddings here.
+        endpoints: more servers that `auto` may ask, by backend.
+
+    Raises:
+        PhotodupError: weights together with a server.
+    """
+    if weights:
+        if url or not (backend or "local").startswith("local"):
+            raise PhotodupError("Weights are for the model in this process: leave the server out.")
+        return Choice(backend or "local-pytorch", None, "local", "as the command line says", weights)
+    environment = os.environ.get("INFERENCE_BACKEND"), os.environ.get("INFERENCE_SERVICE_URL")
+    if backend == AUTO:
+        return _auto(settings, url, digests, endpoints)
+    if backend or url:
+        if backend == settings.backend and not url:
+            url = environment[1] or settings.url
+        return Choice(backend, url, None, "as the command line says")
+    if any(environment):
+        if environment[0] == AUTO:
+            return _auto(settings, environment[1], digests, endpoints)
+        return Choice(environment[0] or None, environment[1] or None, None, "as the environment says")
+    if settings.backend != AUTO:
+        return Choice(settings.backend, settings.url, None, "as the settings of this library say")
+    return _auto(settings, None, digests, endpoints)
+
+
+def _auto(
+    settings: Settings, url: str | None, digests: Collection[str], endpoints: Mapping[str, str] | None
+) -> Choice:
+    if url:
+        return Choice("pytorch-http-jpeg", url, "auto", "that server if it answers, else this machine")
+    if weights := os.environ.get("MODEL_PRETRAINED"):
+        return Choice("local-pytorch", None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
+    states = probe(known_backends(Settings(), endpoints))
+    fit = sorted((s for s in states if s.is_fit), key=lambda state: state.digest not in digests)
+    if fit:
+        same = ", the model of this library's embeddings" if fit[0].digest in digests else ""
+        return Choice(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
+    silent = "no server answers" if not any(s.answers for s in states) else "no server has trained weights"
+    return Choice("local-pytorch", None, "local", f"{silent}: the model in this process")

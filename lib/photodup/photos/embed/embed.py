@@ -1,0 +1,145 @@
+"""Embeddings for a catalogue, from any backend, a batch at a time; an interruption costs one batch."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tqdm import tqdm
+
+from photodup.embedding import imaging
+from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.hashing import md5
+from photodup.photos.library.walking import Entry, Problem, read_bytes
+
+if TYPE_CHECKING:
+    from photodup.embedding.client.client import Embedder
+
+
+@dataclass
+class EmbedReport:
+    """What `embed_library` did. `problems` are photographs that changed, vanished or were refused."""
+
+    model_digest: str
+    is_random: bool | None = None
+    n_embedded: int = 0
+    n_before: int = 0
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        rate = self.n_embedded / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.n_embedded} photographs embedded ({rate:.1f} per second), {self.n_before} had an "
+            f"embedding of this model, {len(self.problems)} could not be embedded"
+            + ("; RANDOM WEIGHTS: fit for timings, never for decisions" if self.is_random else "")
+        )
+
+
+def embed_library(
+    catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
+) -> EmbedReport:
+    """Embed every content that has no vector of this model yet; each batch is written when it is done.
+
+    A file that changed since the scan is left out: its vector would be stored under the wrong content.
+
+    Raises:
+        PhotodupError: the backend does not say which model it serves, or stops answering; the batches before
+            that are kept.
+    """
+    started = time.perf_counter()
+    require_digest(embedder)
+    report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
+    todo = catalogue.missing_embeddings(embedder.model_digest)
+    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
+    with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
+        for start in range(0, len(todo), batch):
+            try:
+                found = embed_files(embedder, catalogue.root, todo[start : start + batch])
+            except PhotodupError as error:
+                if report.n_embedded:
+                    kept = f"{report.n_embedded} photographs were embedded before and are kept"
+                    error.args = (f"{error} {kept}: the same command goes on from there.",)
+                raise
+            store(catalogue, embedder.model_digest, embedder.model_name or embedder.backend, found, report)
+            bar.update(len(todo[start : start + batch]))
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def require_digest(embedder: "Embedder") -> None:
+    """Refuse a backend whose vectors could not be told from another model's."""
+    if not embedder.model_digest:
+        raise PhotodupError(
+            f"The backend {embedder.backend} does not say which model it serves, so its embeddings could not "
+            "be told from those of another: use a server started by photodup."
+        )
+
+
+@dataclass
+class Embedded:
+    """What became of some files: vectors float32[n, dim] of the contents `md5s`, and the others' problems."""
+
+    md5s: list[str] = field(default_factory=list)
+    vectors: list[np.ndarray] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Path]]) -> Embedded:
+    """Read files of a library, leave out what changed since the scan, embed the rest; nothing is written.
+
+    Args:
+        embedder: any backend.
+        root: the library.
+        chosen: content (MD5) and path of each file.
+    """
+    found, images = Embedded(), {}
+    for digest, path in chosen:
+        try:
+            data, _ = read_bytes(os.fsencode(root), Entry(os.fsencode(path), 0, 0))
+        except (OSError, imaging.ImageError) as error:
+            found.problems.append(Problem(path, getattr(error, "strerror", None) or str(error)))
+            continue
+        if md5(data) == digest:
+            images[digest] = data
+        else:
+            found.problems.append(Problem(path, "changed since the scan: scan again"))
+    _embed(embedder, images, dict(chosen), found)
+    return found
+
+
+def _embed(embedder: "Embedder", images: dict[str, bytes], paths: dict[str, Path], found: Embedded) -> None:
+    if not images:
+        return
+    try:
+        vectors = embedder.embed(list(images.values()))
+    except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
+        index = getattr(error, "index", None)
+        if index is None and len(images) == 1:
+            index = 0
+        if index is None:
+            for digest, data in images.items():
+                _embed(embedder, {digest: data}, paths, found)
+        else:
+            bad = list(images)[index]
+            found.problems.append(Problem(paths[bad], error.reason))
+            rest = {digest: data for digest, data in images.items() if digest != bad}
+            _embed(embedder, rest, paths, found)
+        return
+    found.md5s += images
+    found.vectors += list(vectors)
+
+
+def store(catalogue: Catalogue, digest: str, name: str, found: Embedded, report: EmbedReport) -> None:
+    """Write vectors under their model, all or none, and count them."""
+    report.problems += found.problems
+    if not found.md5s:
+        return
+    vectors = np.stack(found.vectors)
+    catalogue.register_model(digest, name=name, dim=vectors.shape[1], is_random=report.is_random)
+    catalogue.store_embeddings(digest, found.md5s, vectors)
+    report.n_embedded += len(found.md5s)

@@ -1,0 +1,169 @@
+"""Embedding a very large library over Ray Data, with the same `Embedder` in each worker.
+
+Ray starts the workers on this machine, or on the cluster that RAY_ADDRESS names; there the library must lie
+under the same path on every machine. Vectors come back here and are written as they come, so an
+interruption costs what is in flight, and a second run continues.
+"""
+
+import contextlib
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from photodup.errors import PhotodupError
+from photodup.photos.embed.choose import Choice
+from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_digest, store
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import available_cores
+from photodup.photos.library.walking import Problem
+
+if TYPE_CHECKING:
+    from photodup.embedding.client.client import Embedder
+
+# What a worker elsewhere needs to load the same model or find the same server.
+_ENVIRONMENT = ("MODEL_NAME", "MODEL_PRETRAINED", "PHOTODUP_ROOT", "TRITON_GRPC_URL")
+
+
+class _Worker:
+    """One embedder, kept between batches. Ray makes it where it runs."""
+
+    def __init__(self, choice: Choice, digest: str, root: bytes, dim: int) -> None:
+        self.root, self.dim = os.fsdecode(root), dim
+        self.embedder = choice.connect()
+        if self.embedder.model_digest != digest:
+            raise PhotodupError(
+                f"A worker got another model ({(self.embedder.model_digest or 'none')[:12]}) than the one "
+                f"this run began with ({digest[:12]}): give every machine the same weights."
+            )
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        chosen = list(zip(batch["md5"], map(os.fsdecode, batch["path"]), strict=True))
+        found = embed_files(self.embedder, self.root, chosen)
+        paths = {path: md5 for md5, path in chosen}
+        n = len(found.problems)
+        empty = [np.zeros(self.dim, np.float32)] * n
+        return {
+            "md5": np.array([*found.md5s, *(paths[str(problem.path)] for problem in found.problems)], object),
+            "vector": np.stack([*found.vectors, *empty]).astype(np.float32),
+            "problem": np.array([""] * len(found.md5s) + [p.reason for p in found.problems], object),
+        }
+
+
+def embed_with_ray(
+    catalogue: Catalogue,
+    choice: Choice,
+    embedder: "Embedder",
+    batch: int = 32,
+    *,
+    workers: int | None = None,
+    progress: bool = True,
+) -> EmbedReport:
+    """Embed every content that has no vector of this model yet, in `workers` processes.
+
+    Args:
+        catalogue: a scanned library.
+        choice: who embeds; every worker connects as it says.
+        embedder: connected the same way; says which model it is.
+        batch: photographs per call.
+        workers: default: as many as cores for a server, one for a model in the process (it uses all cores).
+        progress: show a bar with rate and time left.
+
+    Raises:
+        PhotodupError: Ray is not installed, a worker fails, or it gets another model.
+    """
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise PhotodupError(
+            f"--engine ray needs Ray Data ({error.name} is missing): pip install 'photodup[ray]'."
+        ) from None
+    require_digest(embedder)
+    started = time.perf_counter()
+    digest, name = embedder.model_digest, embedder.model_name or embedder.backend
+    report = EmbedReport(digest, is_random=embedder.is_random)
+    todo = catalogue.missing_embeddings(digest)
+    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
+    if not todo:
+        return report
+    dim = embedder.dim or _dim(embedder)
+    is_local = choice.mode == "local" or (choice.backend or "").startswith("local")
+    workers = workers or (1 if is_local else available_cores())
+    path_of = dict(todo)
+    with _cluster(ray):
+        rows = [{"md5": md5, "path": os.fsencode(path)} for md5, path in todo]
+        made = {
+            "choice": choice,
+            "digest": digest,
+            "root": os.fsencode(catalogue.root),
+            "dim": dim,
+        }
+        vectors = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // batch)).map_batches(
+            _Worker,
+            fn_constructor_kwargs=made,
+            batch_size=batch,
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            # A worker that only waits for a server needs little of a core; one that computes needs its share.
+            num_cpus=max(1, available_cores() // workers) if is_local else 0.5,
+        )
+        try:
+            with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
+                for answer in vectors.iter_batches(batch_size=None):
+                    found = Embedded()
+                    for md5, vector, problem in zip(
+                        answer["md5"], answer["vector"], answer["problem"], strict=True
+                    ):
+                        if problem:
+                            found.problems.append(Problem(path_of[md5], problem))
+                        else:
+                            found.md5s.append(str(md5))
+                            found.vectors.append(vector)
+                    store(catalogue, digest, name, found, report)
+                    bar.update(len(answer["md5"]))
+        except ray.exceptions.RayError as error:
+            raise PhotodupError(f"Embedding with Ray stopped: {_reason(error)}") from error
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+@contextlib.contextmanager
+def _cluster(ray: Any):
+    """Join or start Ray, quietly; leave a Ray that was there before as it is."""
+    was_there = ray.is_initialized()
+    if not was_there:
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
+        ray.init(
+            include_dashboard=None if os.environ.get("RAY_ADDRESS") else False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": environment},
+        )
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        if not was_there:
+            ray.shutdown()
+
+
+def _dim(embedder: "Embedder") -> int:
+    from PIL import Image
+
+    return embedder.embed([Image.new("RGB", (224, 224))]).shape[1]
+
+
+def _reason(error: BaseException) -> str:
+    """Return the sentence of our own error, wherever Ray wrapped it, else Ray's last line."""
+    seen: BaseException | None = error
+    while seen is not None:
+        cause = getattr(seen, "cause", None) or seen.__cause__
+        if isinstance(seen, PhotodupError):
+            break
+        seen = cause
+    text = str(seen or error).strip()
+    return text.splitlines()[-1].strip() if text else type(error).__name__

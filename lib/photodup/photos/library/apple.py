@@ -1,0 +1,66 @@
+"""Apple Photos libraries on macOS: originals and metadata, never written to. Not run here."""
+
+import os
+from pathlib import Path
+
+from photodup.embedding import imaging
+from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import open_sound
+from photodup.photos.library.scan import ScanReport, update
+from photodup.photos.library.walking import Entry, Listing, Problem
+
+
+def scan_apple_photos(
+    library: Path | str | None = None,
+    catalogue: Path | str = "~/Pictures/photodup-apple/catalogue.sqlite",
+    *,
+    workers: int | None = None,
+    progress: bool = True,
+) -> ScanReport:
+    """Scan the originals of an Apple Photos library on macOS; the library is only read.
+
+    Needs the extra `apple` (osxphotos). Originals that are only in iCloud are reported as problems. The
+    catalogue lies outside the library, which belongs to Photos. Not run here (needs macOS): written against
+    osxphotos 0.77.
+
+    Raises:
+        PhotodupError: not on macOS, or osxphotos is not installed.
+    """
+    try:
+        import osxphotos
+    except ImportError:
+        raise PhotodupError(
+            "Reading an Apple Photos library needs macOS and osxphotos: pip install 'photodup[apple]'."
+        ) from None
+    database = osxphotos.PhotosDB(*([str(Path(library).expanduser())] if library else []))
+    root = Path(database.library_path).resolve()
+    listing, names = Listing(), {}
+    for photo in database.photos(movies=False):
+        reason = None
+        if photo.path is None:
+            reason = "only in iCloud: download it in Photos first"
+        elif photo.isreference:
+            reason = "lies outside the Photos library: scan its folder"
+        else:
+            try:
+                path = os.fsencode(Path(photo.path).resolve().relative_to(root))
+                status = os.stat(photo.path)
+            except (OSError, ValueError) as error:
+                reason = str(error)
+        if reason:
+            listing.problems.append(Problem(Path(photo.original_filename or photo.uuid), reason))
+            continue
+        listing.entries.append(Entry.of(path, status))
+        names[path] = (photo.uuid, photo.original_filename)
+    listing.entries.sort(key=lambda entry: entry.path)
+    opened, aside = open_sound(root, Path(catalogue).expanduser())
+    with opened:
+        report = update(opened, listing, workers=workers, progress=progress, max_pixels=imaging.MAX_PIXELS)
+        with opened.transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "
+                "SELECT id, ?, ? FROM file WHERE path = ?",
+                [(uuid, name, path) for path, (uuid, name) in names.items()],
+            )
+    report.set_aside = aside
+    return report

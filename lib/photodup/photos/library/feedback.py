@@ -1,0 +1,94 @@
+"""What the owner said about photos, kept by content so that it survives rescans, renames and moves.
+
+It lies in `.photodup/feedback.jsonl` beside the catalogue, not in it: a catalogue can be made again from
+the files, decisions cannot.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import printable
+from photodup.photos.library.journal import Journal
+
+# same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
+# pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).
+Kind = Literal["same", "not_duplicate", "keep_both", "keeper"]
+
+
+class Feedback:
+    """Labels of one library. Every change is synced before it is believed, and can be taken back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._journal = Journal(Path(folder) / "feedback.jsonl")
+        self._lines = self._read()
+
+    def add(self, kind: Kind, md5s: Iterable[str]) -> int:
+        """Record a label for these contents together; return its number, for `undo`."""
+        return self.add_all([(kind, md5s)])[0]
+
+    def add_all(self, labels: Iterable[tuple[Kind, Iterable[str]]]) -> list[int]:
+        """Record several labels with one write; return their numbers."""
+        return self._append([{"kind": kind, "md5s": sorted(set(md5s))} for kind, md5s in labels])
+
+    def undo(self, *numbers: int) -> None:
+        """Take labels back."""
+        self._append([{"kind": "undo", "number": number} for number in numbers])
+
+    def apart(self) -> set[frozenset[str]]:
+        """Return the pairs of contents that must not be grouped again."""
+        return self._pairs("not_duplicate") | self._pairs("keep_both")
+
+    def labelled_pairs(self) -> dict[frozenset[str], bool]:
+        """Return pairs with a verdict for the threshold curve: True the same picture, False not."""
+        same = dict.fromkeys(self._pairs("same"), True)
+        return same | dict.fromkeys(self._pairs("not_duplicate"), False)
+
+    def keepers(self) -> set[str]:
+        """Return the contents that the owner chose to keep against the suggestion."""
+        return {md5 for line in self._standing() if line["kind"] == "keeper" for md5 in line["md5s"]}
+
+    def _read(self) -> list[dict]:
+        lines = self._journal.read()
+        for number, line in enumerate(lines, start=1):
+            kind, md5s = line.get("kind"), line.get("md5s")
+            sound = isinstance(line.get("number"), int) if kind == "undo" else isinstance(md5s, list)
+            if not isinstance(kind, str) or not sound:
+                raise self._journal.damaged(number)
+        return lines
+
+    def _pairs(self, kind: Kind) -> set[frozenset[str]]:
+        standing = (line["md5s"] for line in self._standing() if line["kind"] == kind)
+        return {frozenset(pair) for md5s in standing for pair in combinations(md5s, 2)}
+
+    def _standing(self) -> list[dict]:
+        undone = {line["number"] for line in self._lines if line["kind"] == "undo"}
+        return [line for number, line in enumerate(self._lines) if number not in undone]
+
+    def _append(self, lines: list[dict]) -> list[int]:
+        def write() -> list[int]:
+            self._lines = self._read()  # another window may have written
+            start = len(self._lines)
+            self._journal.append(*(line | {"time": time.time()} for line in lines))
+            self._lines += lines
+            return list(range(start, len(self._lines)))
+
+        return self._locked(write) if lines else []
+
+    def _locked(self, write: Callable[[], list[int]]) -> list[int]:
+        try:
+            self._journal.path.parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(50):
+                try:
+                    with self._journal.exclusive():
+                        return write()
+                except BlockingIOError:
+                    time.sleep(0.02 * (attempt < 49))
+            raise PhotodupError(f"{printable(self._journal.path)} is in use by another photodup: try again.")
+        except OSError as error:
+            raise PhotodupError(
+                f"{printable(self._journal.path)} cannot be written ({error.strerror})."
+            ) from None

@@ -1,0 +1,271 @@
+"""Reading a photo library into its catalogue: walk, hash, remember.
+
+Photographs are only ever read. Everything that is learnt is written in batches, each in one transaction,
+so an interruption costs at most the batch at hand and a second scan continues.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from photodup.embedding import imaging
+from photodup.errors import PhotodupError
+from photodup.photos.embed.embed import EmbedReport, embed_library
+from photodup.photos.library.catalogue import (
+    Catalogue,
+    CatalogueError,
+    Model,
+    Photo,
+    open_sound,
+    printable,
+    real_path,
+)
+from photodup.photos.library.hashing import PhotoFacts, read_facts
+from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
+
+__all__ = [
+    "Catalogue",
+    "CatalogueError",
+    "EmbedReport",
+    "Model",
+    "Photo",
+    "Problem",
+    "ScanReport",
+    "available_cores",
+    "embed_library",
+    "printable",
+    "scan",
+    "walk",
+]
+
+_BATCH_FILES, _BATCH_SECONDS = 256, 1.0
+
+
+@dataclass
+class ScanReport:
+    """What one scan found. `problems` holds everything that is there and could not be read, old and new."""
+
+    root: Path
+    catalogue: Path
+    n_found: int = 0
+    n_unchanged: int = 0
+    n_read: int = 0
+    n_missing: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+    set_aside: Path | None = None  # a damaged catalogue that was begun anew
+
+    def __str__(self) -> str:
+        begun = (
+            f"The catalogue was damaged and is begun anew; the old one is {printable(self.set_aside)}. "
+            "Your decisions are kept, embeddings have to be made again.\n"
+            if self.set_aside
+            else ""
+        )
+        return begun + (
+            f"{self.n_found} photographs found, {self.n_read} read "
+            f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
+            f"{self.n_missing} no longer there, {len(self.problems)} not readable"
+        )
+
+
+def scan(
+    folder: Path | str,
+    catalogue: Path | str | None = None,
+    *,
+    workers: int | None = None,
+    progress: bool = True,
+    max_pixels: int = imaging.MAX_PIXELS,
+) -> ScanReport:
+    """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
+
+    Args:
+        folder: the library; it is walked with all its sub-folders.
+        catalogue: the SQLite file; default `folder/.photodup/catalogue.sqlite`.
+        workers: threads (Pillow and hashlib release the lock while they work); default one per core.
+        progress: show a progress bar.
+        max_pixels: photographs with more are reported, from their header, and not decoded.
+
+    Raises:
+        PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
+    """
+    root = _existing(folder)
+    listing = walk(root)
+    opened, aside = open_sound(root, catalogue)
+    with opened:
+        report = update(opened, listing, workers=workers, progress=progress, max_pixels=max_pixels)
+    report.set_aside = aside
+    return report
+
+
+def _existing(folder: Path | str) -> Path:
+    root = real_path(folder)
+    try:
+        is_folder = stat.S_ISDIR(os.stat(root).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = False
+    except OSError as error:
+        raise PhotodupError(
+            f"{printable(root)} cannot be opened ({error.strerror}): give a folder that you may read."
+        ) from None
+    if not is_folder:
+        raise PhotodupError(
+            f"{printable(root)} is not a folder: give the folder that holds your photographs."
+        )
+    return root
+
+
+def update(
+    catalogue: Catalogue, listing: Listing, *, workers: int | None, progress: bool, max_pixels: int
+) -> ScanReport:
+    """Read what is new or changed in a listing into an open catalogue; see `scan`."""
+    started = time.perf_counter()
+    report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries))
+    with catalogue.transaction() as connection:
+        known = {
+            path: (size, mtime, status)
+            for path, size, mtime, status in connection.execute(
+                # A format named in `read_again` is read once more, whatever its time says.
+                "SELECT path, file.size_bytes, iif(format = CAST(value AS TEXT), -1, mtime_ns), status "
+                "FROM file LEFT JOIN content USING (md5) LEFT JOIN setting ON key = 'read_again'"
+            )
+        }
+        listed = {entry.path for entry in listing.entries} | listing.silent
+        gone = [
+            path
+            for path, (_, _, status) in known.items()
+            # Behind a folder that cannot be read today, nothing is known to be gone.
+            if path not in listed and status != "missing" and not path.startswith(tuple(listing.closed))
+        ]
+        connection.executemany(
+            "UPDATE file SET status = 'missing', reason = NULL WHERE path = ?", [(path,) for path in gone]
+        )
+        report.n_missing = len(gone)
+    # A file that the system refused (inaccessible) is tried again: permissions change without a trace in
+    # size and time. One whose bytes were no image is not.
+    todo = [
+        entry
+        for entry in listing.entries
+        if known.get(entry.path) not in [(entry.size_bytes, entry.mtime_ns, s) for s in ("ok", "unreadable")]
+    ]
+    report.n_unchanged = report.n_found - len(todo)
+
+    results = _read_all(catalogue.root, todo, workers or available_cores(), max_pixels)
+    batch: list[_Read] = []
+    written = time.perf_counter()
+    try:
+        for read in tqdm(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
+            batch.append(read)
+            if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
+                _write(catalogue, batch, report)
+                batch, written = [], time.perf_counter()
+    finally:  # Also on Ctrl-C: what was read is kept.
+        results.close()
+        _write(catalogue, batch, report)
+    with catalogue.transaction() as connection:
+        connection.execute("DELETE FROM setting WHERE key = 'read_again'")
+    report.problems = sorted(
+        listing.problems + [Problem(path, reason) for path, reason in catalogue.problems()],
+        key=lambda problem: os.fsencode(problem.path),
+    )
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+@dataclass(slots=True)
+class _Read:
+    entry: Entry
+    status: str
+    reason: str | None = None
+    facts: PhotoFacts | None = None
+
+
+def _read(root: bytes, entry: Entry, max_pixels: int) -> _Read:
+    try:
+        data, entry = read_bytes(root, entry)
+        return _Read(entry, "ok", facts=read_facts(data, max_pixels=max_pixels))
+    except FileNotFoundError:
+        return _Read(entry, "missing", "vanished while the folder was scanned")
+    except imaging.ImageError as error:
+        return _Read(entry, "unreadable", error.reason)
+    except OSError as error:
+        return _Read(entry, "inaccessible", error.strerror or str(error))
+    except MemoryError:
+        return _Read(entry, "inaccessible", "not enough memory to read it")
+
+
+def _read_all(root: Path, entries: Iterable[Entry], workers: int, max_pixels: int) -> Iterator[_Read]:
+    """Yield results as they come, with a bounded number of files in memory."""
+    pending_entries, base = iter(entries), os.fsencode(root)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="scan")
+    running: set[Future[_Read]] = set()
+    try:
+        while True:
+            for entry in islice(pending_entries, 2 * workers - len(running)):
+                running.add(pool.submit(_read, base, entry, max_pixels))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _write(catalogue: Catalogue, batch: list[_Read], report: ScanReport) -> None:
+    if not batch:
+        return
+    with catalogue.transaction() as connection:
+        connection.executemany(
+            "INSERT INTO content VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (md5) DO UPDATE SET exif_fields = excluded.exif_fields",
+            [
+                (
+                    f.md5,
+                    f.size_bytes,
+                    f.format,
+                    f.width,
+                    f.height,
+                    f.phash,
+                    f.taken_at,
+                    f.camera,
+                    f.exif_fields,
+                )
+                for f in (read.facts for read in batch)
+                if f
+            ],
+        )
+        connection.executemany(
+            "INSERT INTO file (path, size_bytes, mtime_ns, status, reason, md5) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (path) DO UPDATE SET size_bytes = excluded.size_bytes, "
+            "mtime_ns = excluded.mtime_ns, status = excluded.status, reason = excluded.reason, "
+            "md5 = excluded.md5",
+            [
+                (
+                    r.entry.path,
+                    r.entry.size_bytes,
+                    r.entry.mtime_ns,
+                    r.status,
+                    r.reason,
+                    r.facts and r.facts.md5,
+                )
+                for r in batch
+            ],
+        )
+    for read in batch:
+        report.n_read += read.facts is not None
+        report.bytes_read += read.entry.size_bytes if read.facts else 0
+        report.n_missing += read.status == "missing"
+
+
+def available_cores() -> int:
+    """Return the cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,124 @@
+"""What the owner set for one library: `.photodup/settings.json`, written by the settings page.
+
+Beside the catalogue, not in it: a catalogue can be made again from the files, settings cannot.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from photodup.embedding.backends import parse_backend
+from photodup.errors import PhotodupError
+from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
+from photodup.photos.library.feedback import Feedback
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices of one library.
+
+    Attributes:
+        backend: `auto`, or a backend's name as in `triton-onnx-grpc-fp32`.
+        url: its server's address; None for `auto` and for models in this process.
+        keep: the rules that choose a keeper, most important first.
+        folders: folders by priority, relative to the library, for the rule `folder`.
+    """
+
+    backend: str = AUTO
+    url: str | None = None
+    keep: tuple[str, ...] = DEFAULT_RULES
+    folders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_address(self.backend, self.url)
+        if not isinstance(self.folders, tuple) or not all(isinstance(name, str) for name in self.folders):
+            raise PhotodupError("folders must be a list of names")
+        KeepRules(self.keep)
+
+    def with_rules(self, keep: str | None, folders: Sequence[str] | None) -> "Settings":
+        """Return these settings with what the command line says: `resolution,format` and folders."""
+        order = tuple(rule.strip() for rule in keep.split(",") if rule.strip()) if keep else self.keep
+        return replace(self, keep=order, folders=tuple(folders) if folders else self.folders)
+
+    def rules(self, feedback: Feedback | None = None) -> KeepRules:
+        """Return the keep rules; keepers that the owner chose before come first."""
+        return KeepRules(self.keep, folders=self.folders, chosen=feedback.keepers() if feedback else ())
+
+
+def check_address(backend: str, url: str | None) -> None:
+    """Refuse a backend or an address that could never work.
+
+    Raises:
+        PhotodupError: says which and why.
+    """
+    if backend == AUTO:
+        return
+    parsed = parse_backend(backend)
+    if parsed.is_local:
+        return
+    if not url:
+        raise PhotodupError(f"{backend} needs the address of its server, such as http://127.0.0.1:8002.")
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        has_port = bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        parts, has_port = urlsplit(""), False
+    schemes = ("", "grpc", "http", "https") if parsed.protocol == "grpc" else ("http", "https")
+    wanted = "host:port" if parsed.protocol == "grpc" else "http://host:port"
+    if parts.scheme not in schemes or not (has_port or parts.scheme == "https"):
+        raise PhotodupError(f"{url!r} is no address for {backend}: write {wanted}.")
+
+
+def load_settings(folder: Path) -> Settings:
+    """Read the settings beside a catalogue; the defaults where there are none.
+
+    Raises:
+        PhotodupError: they cannot be read or hold something unknown; names the file.
+    """
+    path = Path(folder) / "settings.json"
+    try:
+        values = json.loads(path.read_text())
+        return Settings(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        )
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, ValueError, TypeError, AttributeError, PhotodupError) as error:
+        raise PhotodupError(f"{path} cannot be used ({error}): correct or delete it.") from None
+
+
+def save_settings(folder: Path, settings: Settings) -> None:
+    """Write them, whole or not at all.
+
+    Raises:
+        PhotodupError: the folder cannot be written.
+    """
+    path = Path(folder) / "settings.json"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(settings), indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave the new name on nothing
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PhotodupError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def inside(folders: Sequence[str]) -> tuple[str, ...]:
+    """Return folders of the library as rules compare them.
+
+    Raises:
+        PhotodupError: an absolute one, or one that leads out.
+    """
+    clean = [PurePosixPath(folder.strip()) for folder in folders if folder.strip()]
+    for folder in clean:
+        if folder.is_absolute() or ".." in folder.parts:
+            raise PhotodupError(f"{folder} is outside the library: name folders as they are inside it.")
+    return tuple(map(str, clean))

@@ -1,0 +1,137 @@
+"""Which files of a folder are photographs, and their bytes: the only place that opens them."""
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from photodup.embedding import imaging
+from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import printable
+
+SUFFIXES = frozenset(
+    b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif".split()
+)  # GIF and BMP are read when they carry one of these names, but are not looked for.
+
+# Never entered: our own folders.
+OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})
+
+# A file is read in one piece; nothing a camera writes comes near this.
+MAX_FILE_BYTES = 2**30
+
+_LATEST_NS = 2**63 - 1
+
+# Packages of macOS that look like folders: the files belong to an application, and must not move.
+_PACKAGES = (b".photoslibrary", b".photolibrary", b".aplibrary", b".migratedphotolibrary")
+_NOT_ENTERED = (
+    "library of a photo application, not entered: for Apple Photos use photodup scan --apple-photos"
+)
+
+_NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as two"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file or folder that could not be read, and why; `path` is relative to the library."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{printable(self.path)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file as listed, before it is read. `path` is in bytes, relative to the library."""
+
+    path: bytes
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: bytes, status: os.stat_result) -> "Entry":
+        """Return a file as the system describes it. A time past 2262 counts as the last that SQLite can hold."""
+        return cls(path, status.st_size, min(status.st_mtime_ns, _LATEST_NS))
+
+
+@dataclass
+class Listing:
+    """What a walk found. Nothing is known today of what lies in `closed` folders, or of `silent` files."""
+
+    entries: list[Entry] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    closed: list[bytes] = field(default_factory=list)  # with a trailing slash
+    silent: set[bytes] = field(default_factory=set)
+
+
+def application_library(path: Path) -> Path | None:
+    """Return the library of a photo application that a path lies in, if any."""
+    inside = (p for p in (path, *path.parents) if os.fsencode(p.suffix).lower() in _PACKAGES)
+    return next(inside, None)
+
+
+def walk(root: Path) -> Listing:
+    """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed."""
+    listing, folders, base = Listing(), [b""], os.fsencode(root)
+    if inside := application_library(root):
+        raise PhotodupError(f"{printable(inside)} is a {_NOT_ENTERED}.")
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(os.path.join(base, folder)) as found:
+                children = list(found)
+        except OSError as error:
+            if not folder:
+                raise PhotodupError(f"Cannot read the folder {printable(root)}: {error.strerror}.") from None
+            listing.problems.append(Problem(_path(folder), f"folder cannot be read: {error.strerror}"))
+            listing.closed.append(folder + b"/")
+            continue
+        for child in children:
+            path = os.path.join(folder, child.name)
+            try:
+                # "._name" holds macOS attributes of "name" on foreign volumes: no image, whatever the suffix.
+                is_photo = os.path.splitext(child.name)[1].lower() in SUFFIXES and not child.name.startswith(
+                    b"._"
+                )
+                if child.is_symlink():
+                    if is_photo or child.is_dir():
+                        listing.problems.append(Problem(_path(path), _NOT_FOLLOWED))
+                elif child.is_dir(follow_symlinks=False):
+                    if child.name.lower().endswith(_PACKAGES):
+                        listing.problems.append(Problem(_path(path), _NOT_ENTERED))
+                    elif child.name not in OWN_FOLDERS:
+                        folders.append(path)
+                elif is_photo and child.is_file(follow_symlinks=False):
+                    status = child.stat(follow_symlinks=False)
+                    listing.entries.append(Entry.of(path, status))
+            except FileNotFoundError:
+                continue  # Gone since the folder was listed.
+            except OSError as error:  # A folder that may be listed only, or a file system that fails.
+                listing.silent.add(path)
+                listing.closed.append(path + b"/")
+                listing.problems.append(Problem(_path(path), error.strerror or str(error)))
+    listing.entries.sort(key=lambda entry: entry.path)
+    return listing
+
+
+def read_bytes(root: bytes, entry: Entry) -> tuple[bytes, Entry]:
+    """Read a file once; the size and time returned are those of the bytes returned, not of the listing."""
+    # O_NOFOLLOW, O_NONBLOCK: since it was listed, the name may have become a link or a pipe.
+    flags = (
+        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
+    with open(os.open(os.path.join(root, entry.path), flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise imaging.ImageError(f"{status.st_size / 1e9:.1f} GB is more than any photograph")
+        data = file.read(status.st_size + 1)
+    if len(data) != status.st_size:
+        raise OSError("changed while it was read")
+    return data, Entry.of(entry.path, status)
+
+
+def _path(path: bytes) -> Path:
+    return Path(os.fsdecode(path))

@@ -1,0 +1,221 @@
+"""Neighbour pairs kept between runs, so that adding photos compares the new ones with all, not all with all.
+
+The state lies beside the catalogue: `neighbours-<digest>.npz` for each model and `neighbours-hash.npz` hold
+which contents were compared and the pairs found, `…-cells.npz` the index where there is one. It is a cache:
+delete it, and the next run compares everything once.
+"""
+
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+from photodup.photos.search.hash_neighbours import HashPairs, near_hashes, nearest_hashes, search_radius
+from photodup.photos.search.neighbours import EXACT_BELOW, NeighbourIndex, Pairs
+
+_VERSION = 2
+# With more than this share of the contents gone, everything is compared again: the index no longer fits what is
+# left, nor is the place of those that were among a photo's nearest taken by the next ones.
+_MAX_GONE = 0.2
+
+
+def stored_order(folder: Path, digest: str, md5s: Sequence[str]) -> list[str]:
+    """Return these contents in the order in which `stored_pairs` needs no copy of their vectors."""
+    return _known_first(_read(_model_store(folder, digest), "md5s"), md5s)
+
+
+def stored_pairs(
+    folder: Path,
+    digest: str,
+    md5s: Sequence[str],
+    vectors: np.ndarray,
+    threshold: float,
+    *,
+    nearest_from: float | None = None,
+    exact_below: int = EXACT_BELOW,
+) -> Pairs:
+    """Return the pairs of a `NeighbourIndex`; contents compared in an earlier run are not compared again.
+
+    Args:
+        folder: where the catalogue lies.
+        digest: the model.
+        md5s: the content of each row.
+        vectors: float32[n, dim] of length 1, in any order; the pairs name rows of this array.
+        threshold, nearest_from, exact_below: as in `NeighbourIndex`; other bounds than last time compare
+            everything again.
+    """
+    store = _model_store(folder, digest)
+    index = NeighbourIndex(vectors.shape[1], threshold, nearest_from=nearest_from, exact_below=exact_below)
+    bounds = [index.threshold, index.lowest, index.nearest]
+    saved = _read(store)
+    names = _known_first(saved, md5s)
+    row = {md5: i for i, md5 in enumerate(md5s)}
+    order = np.array([row[md5] for md5 in names], np.int64)
+    if not np.array_equal(order, np.arange(len(order))):
+        vectors = vectors[order]
+    n_known, found = _continued(store, saved, index, names, vectors, bounds)
+    if n_known < len(names) or found is None:
+        before = found
+        found = index.grow(np.ascontiguousarray(vectors, np.float32))
+        if before is not None:
+            found = _together(index, before, found, len(names) - n_known)
+        _save_pairs(store, index, names, found, bounds)
+    first, second = order[found.first], order[found.second]
+    return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
+
+
+def stored_hash_pairs(
+    folder: Path, md5s: Sequence[str], hashes: Sequence[str], per_photo: float
+) -> HashPairs:
+    """Return pairs of near perceptual hashes; contents compared in an earlier run are not compared again.
+
+    Args:
+        folder: where the catalogue lies.
+        md5s: the content of each row, all different.
+        hashes: its hash, 16 hex digits.
+        per_photo: as in `search_radius`.
+    """
+    store = Path(folder) / "neighbours-hash.npz"
+    radius = search_radius(len(md5s), per_photo)
+    saved = _read(store)
+    row = {md5: i for i, md5 in enumerate(md5s)}
+    known, before = [], None
+    stays = np.array([md5 in row for md5 in saved["md5s"]] if saved else [], bool)
+    # In a library that grows the radius falls, and what was found within the larger one is at hand. By one
+    # bit it may rise again before everything is searched anew: photos come and go.
+    if saved and "radius" in saved and radius <= saved["radius"] + 1 and _enough_left(stays):
+        radius = min(radius, int(saved["radius"]))
+        known = [md5 for md5, there in zip(saved["md5s"], stays, strict=True) if there]
+        bits = np.array([int(hashes[row[md5]], 16) for md5 in known], np.uint64)
+        if len(saved["bits"]) == len(stays) and np.array_equal(bits, saved["bits"][stays]):
+            before = HashPairs(*_left(saved, stays, "distance"), radius).within(radius)
+        else:
+            known = []
+    names = _known_first({"md5s": known}, md5s)
+    order = np.array([row[md5] for md5 in names], np.int64)
+    bits = np.array([int(hashes[i], 16) for i in order], np.uint64)
+    found = near_hashes(bits, radius, start=len(known))
+    if before is not None:
+        found = nearest_hashes(before.with_(found))
+    if before is None or not stays.all() or len(known) < len(names) or radius != saved["radius"]:
+        _write(
+            store, names, bits=bits, radius=radius, first=found.first, second=found.second,
+            distance=found.distance,
+        )  # fmt: skip
+    first, second = order[found.first], order[found.second]
+    return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
+
+
+def _together(index: NeighbourIndex, before: Pairs, added: Pairs, n_new: int) -> Pairs:
+    parts = [(getattr(before, name), getattr(added, name)) for name in ("first", "second", "similarity")]
+    method = f"{added.method}, {n_new:,} new among {len(index.vectors):,}"
+    arrays = (np.concatenate(part) for part in parts)
+    recalls = (min(getattr(before, name), getattr(added, name)) for name in ("recall", "nearest_recall"))
+    recall, nearest_recall = recalls
+    return index.counting(Pairs(*arrays, method, recall, added.n_sampled, nearest_recall))
+
+
+def _continued(
+    store: Path,
+    saved: dict | None,
+    index: NeighbourIndex,
+    names: list[str],
+    vectors: np.ndarray,
+    bounds: list[float],
+) -> tuple[int, Pairs | None]:
+    """Fill the index with what was compared before and is still there; nothing if that does not fit."""
+    cells = _cells(store)
+    if saved is None or "bounds" not in saved or saved["bounds"].tolist() != bounds:
+        return 0, None
+    there = set(names)
+    stays = np.array([md5 in there for md5 in saved["md5s"]], bool)
+    if not _enough_left(stays):
+        return 0, None
+    old = vectors[: np.count_nonzero(stays)]
+    if not cells.exists():
+        index.vectors = old
+    elif not zipfile.is_zipfile(cells):  # as in `_read`
+        return 0, None
+    try:
+        if cells.exists():
+            index.load(cells, old, stays)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, PhotodupError):
+        return 0, None
+    recalls = float(saved["recall"]), 0, float(saved["nearest_recall"])
+    return len(old), Pairs(*_left(saved, stays, "similarity"), str(saved["method"]), *recalls)
+
+
+def _enough_left(stays: np.ndarray) -> bool:
+    return len(stays) > 0 and (~stays).mean() <= _MAX_GONE
+
+
+def _left(saved: dict, stays: np.ndarray, value: str) -> tuple[np.ndarray, ...]:
+    """Return first, second and value of the saved pairs whose rows are still there, rows numbered anew."""
+    place = np.cumsum(stays) - 1
+    first, second = saved["first"], saved["second"]
+    keep = stays[first] & stays[second]
+    return place[first[keep]], place[second[keep]], saved[value][keep]
+
+
+def _save_pairs(
+    store: Path, index: NeighbourIndex, names: list[str], pairs: Pairs, bounds: list[float]
+) -> None:
+    try:
+        store.unlink(missing_ok=True)  # first: pairs must never meet the cells of another run
+        _cells(store).unlink(missing_ok=True)
+        index.save(_cells(store))
+    except OSError:
+        return
+    _write(
+        store, names, bounds=bounds, first=pairs.first, second=pairs.second, similarity=pairs.similarity,
+        method=pairs.method.split(",")[0] if "new among" in pairs.method else pairs.method,
+        recall=pairs.recall, nearest_recall=pairs.nearest_recall,
+    )  # fmt: skip
+
+
+def _write(store: Path, names: list[str], **values: object) -> None:
+    """Write a state; a full disk costs the next run time and nothing else."""
+    temporary = store.with_name(f".{store.name}.{os.getpid()}.tmp")
+    for name in ("first", "second"):
+        values[name] = np.asarray(values[name], np.int32)
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, version=_VERSION, md5s=np.array([md5.encode() for md5 in names]), **values)
+        os.replace(temporary, store)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def _known_first(saved: dict | None, md5s: Sequence[str]) -> list[str]:
+    there = set(md5s)
+    known = [md5 for md5 in (saved["md5s"] if saved else ()) if md5 in there]
+    seen = set(known)
+    return known + [md5 for md5 in md5s if md5 not in seen]
+
+
+def _read(store: Path, *names: str) -> dict | None:
+    """Read a state, or these parts of it; None if there is none, or none that this version understands."""
+    # Asked first: where the archive is cut short, np.load raises and leaves the file open.
+    if not zipfile.is_zipfile(store):
+        return None
+    try:
+        with np.load(store, allow_pickle=False) as saved:
+            if int(saved["version"]) != _VERSION:
+                return None
+            state = {name: saved[name] for name in names or saved.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    state["md5s"] = [md5.decode() for md5 in state["md5s"].tolist()]
+    return state
+
+
+def _model_store(folder: Path, digest: str) -> Path:
+    return Path(folder) / f"neighbours-{digest[:16]}.npz"
+
+
+def _cells(store: Path) -> Path:
+    return store.with_name(f"{store.stem}-cells.npz")

@@ -1,0 +1,359 @@
+"""Similar pairs among very many vectors, and stars from them, without comparing all with all.
+
+Below `EXACT_BELOW` rows every pair is compared. Above, FAISS's k-means sorts the rows into cells (an
+inverted file, IVF) and each row is compared with the rows of its nearest cells only. How many cells is not
+guessed: the number is doubled until the recall, measured against an exact search for a sample of rows,
+reaches the goal. The measured recall comes with the result.
+
+Two bounds keep the number of pairs in proportion to the rows, whatever they show: below the threshold only the
+nearest few of each row are pairs, and above it a crowd of equal pictures (a webcam's year) is not all with all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+from photodup.photos.groups.stars import TOLERANCE, Group
+
+# Above this an index pays: exact is n²/2 products, 0.1 s at 10,000 rows and 15 s at 100,000 on two cores
+# (order of magnitude; `python -m photodup.bench.grouping_bench` measures it).
+EXACT_BELOW = 30_000
+SAMPLE = 1000
+# Of a crowd above the threshold each row keeps so many.
+MAX_CROWD = 500
+# Nearest cells remembered for each row.
+_STORED = 8
+# Findings that are held before they are cut to what counts: 12 bytes each, and as much again to sort them.
+_MAX_HELD = 30_000_000
+# The search is not widened further than this for the sake of neighbours below the threshold.
+_MAX_NEAREST_PROBES = 32
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of rows: `first[i] < second[i]`, each pair once, by rising row.
+
+    `recall` is the share of the true pairs above the threshold of `n_sampled` rows that were found (1.0 and 0
+    when exact), `nearest_recall` that of the nearest neighbours below it.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    similarity: np.ndarray
+    method: str
+    recall: float
+    n_sampled: int
+    nearest_recall: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+class NeighbourIndex:
+    """An index of unit vectors that grows: new rows are compared with all, old rows never again.
+
+    Args:
+        dim: length of the vectors.
+        threshold: from this cosine on every pair counts (of a crowd each row's `MAX_CROWD` nearest).
+        nearest_from: below the threshold and down to this cosine, the `nearest` most similar rows of either
+            row of a pair count too; default: the threshold, so none.
+        nearest: how many.
+        min_recall: goal for the share of true pairs above the threshold that are found; the search widens until
+            a sample reaches it.
+        min_nearest_recall: the same below it, where neighbours lie further apart and in more cells.
+        exact_below: stay exact while there are fewer rows.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        threshold: float,
+        *,
+        nearest_from: float | None = None,
+        nearest: int = 10,
+        min_recall: float = 0.995,
+        min_nearest_recall: float = 0.95,
+        exact_below: int = EXACT_BELOW,
+    ) -> None:
+        self.lowest = threshold if nearest_from is None else nearest_from
+        if not 0 < self.lowest <= threshold <= 1:
+            raise PhotodupError(
+                f"A similarity threshold lies between 0 and 1, not {threshold}, and nearest_from "
+                f"({self.lowest}) not above it."
+            )
+        self.dim, self.threshold, self.nearest = dim, threshold, nearest
+        self.min_recall, self.min_nearest_recall = min_recall, min_nearest_recall
+        self.exact_below = exact_below
+        self.vectors = np.zeros((0, dim), np.float32)
+        self._centres: np.ndarray | None = None
+        self._cells = np.zeros((0, _STORED), np.int32)
+        self._probes = 2
+
+    def add(self, vectors: np.ndarray) -> Pairs:
+        """Add float32[n, dim] unit vectors as the next rows; return the pairs that at least one is in."""
+        new = np.ascontiguousarray(vectors, np.float32)
+        if new.ndim != 2 or new.shape[1] != self.dim:
+            raise PhotodupError(f"This index holds vectors of {self.dim} values, not of shape {new.shape}.")
+        return self.grow(new if not len(self.vectors) else np.concatenate([self.vectors, new]))
+
+    def grow(self, rows: np.ndarray) -> Pairs:
+        """Take float32[n, dim], whose first rows are those at hand, as all rows; return what `add` returns.
+
+        The array is kept, not copied: a million rows are two gigabytes.
+        """
+        start, self.vectors = len(self.vectors), rows
+        if len(rows) < self.exact_below:
+            found = self._exact(start)
+            return self.counting(_pairs(*found, "exact", 1.0, 0))
+        if self._centres is None:
+            self._build()
+        missing = rows[len(self._cells) :]
+        self._cells = np.concatenate([self._cells, self._nearest_cells(missing, _STORED)])
+        return self.counting(self._search(start))
+
+    def counting(self, pairs: Pairs) -> Pairs:
+        """Return those of some pairs that count for either of their rows."""
+        rows = np.concatenate([pairs.first, pairs.second])
+        counts = self.counts(rows, np.tile(pairs.similarity, 2)).reshape(2, -1).any(axis=0)
+        chosen = {name: getattr(pairs, name)[counts] for name in ("first", "second", "similarity")}
+        return replace(pairs, **chosen)
+
+    def counts(self, rows: np.ndarray, similarity: np.ndarray) -> np.ndarray:
+        """Return bool for each finding: it is similar enough for its row, or among that row's nearest."""
+        above = np.flatnonzero(similarity >= self.threshold - TOLERANCE)
+        counts = np.zeros(len(rows), bool)
+        counts[above] = among_nearest(rows[above], similarity[above], MAX_CROWD)
+        if self.lowest < self.threshold:
+            counts |= among_nearest(rows, similarity, self.nearest)
+        return counts
+
+    def save(self, path: Path) -> None:
+        """Write the cells (not the vectors, which the catalogue has) so that the next add is incremental."""
+        if self._centres is not None:
+            with open(path, "wb") as file:
+                np.savez(file, centres=self._centres, cells=self._cells, probes=self._probes)
+
+    def load(self, path: Path, vectors: np.ndarray, keep: np.ndarray | None = None) -> None:
+        """Read cells that were saved with these rows in this order.
+
+        Args:
+            path: what `save` wrote.
+            vectors: float32[n, dim] unit vectors.
+            keep: bool for each row that was saved, where not all of them are still there.
+
+        Raises:
+            PhotodupError: they are those of another number of rows; build them again.
+        """
+        with np.load(path) as saved:
+            centres, cells, probes = saved["centres"], saved["cells"], int(saved["probes"])
+        if keep is not None and len(keep) == len(cells):
+            cells = cells[keep]
+        if (len(cells), centres.shape[1]) != (len(vectors), self.dim):
+            raise PhotodupError(
+                f"{path} was made for {len(cells)} rows, the catalogue has {len(vectors)}: build it again."
+            )
+        self.vectors = np.ascontiguousarray(vectors, np.float32)
+        self._centres, self._cells, self._probes = centres, cells, probes
+
+    def _build(self) -> None:
+        import faiss
+
+        n = len(self.vectors)
+        n_cells = int(2 ** np.round(np.log2(4 * np.sqrt(n))))
+        rows = np.sort(np.random.default_rng(0).choice(n, min(n, 40 * n_cells), replace=False))
+        kmeans = faiss.Kmeans(self.dim, n_cells, niter=6, spherical=True, seed=1, min_points_per_centroid=4)
+        kmeans.train(self.vectors[rows])
+        self._centres = kmeans.centroids
+        self._cells = np.zeros((0, _STORED), np.int32)
+
+    def _nearest_cells(self, vectors: np.ndarray, k: int) -> np.ndarray:
+        """Return int32[n, k]: the cells whose centres are nearest, the nearest first."""
+        import faiss
+
+        index = faiss.IndexFlatIP(self.dim)
+        index.add(self._centres)
+        found = [
+            index.search(vectors[i : i + 65536], min(k, len(self._centres)))[1].astype(np.int32)
+            for i in range(0, len(vectors), 65536)
+        ]
+        return np.concatenate(found)
+
+    def _search(self, start: int) -> Pairs:
+        """Search rows from `start` on, widening until a sample of them reaches the recall."""
+        rng = np.random.default_rng(1)
+        n_new = len(self.vectors) - start
+        sample = start + rng.choice(n_new, min(SAMPLE, n_new), replace=False)
+        truth = self._exact_neighbours(sample)
+        while True:
+            recall, nearest_recall = self._recall(sample, truth)
+            enough = recall >= self.min_recall and nearest_recall >= self.min_nearest_recall
+            wide = self._probes >= _MAX_NEAREST_PROBES and recall >= self.min_recall
+            if enough or wide or self._probes >= len(self._centres):
+                break
+            self._probes *= 2
+        found = self._neighbours(np.arange(start, len(self.vectors)), both_ends=start > 0)
+        method = f"IVF {len(self._centres)} cells, {min(self._probes, len(self._centres))} searched"
+        return replace(_pairs(*found, method, recall, len(sample)), nearest_recall=nearest_recall)
+
+    def _neighbours(self, rows: np.ndarray, *, both_ends: bool = False) -> "_Findings":
+        """Return (row, other, similarity): each row against the rows of its nearest cells.
+
+        Cell by cell, as one matrix product: many times faster than row by row, since what belongs
+        together is read from memory once. With `both_ends` what is among the nearest of the other row is
+        found too: it may be an old one, and not be asked itself.
+        """
+        if self._probes <= self._cells.shape[1]:
+            wanted = self._cells[rows, : self._probes]
+        else:
+            wanted = self._nearest_cells(self.vectors[rows], self._probes)
+        probes = wanted.shape[1]
+        home = self._cells[:, 0]
+        by_home = np.argsort(home, kind="stable")
+        home_at = np.searchsorted(home[by_home], np.arange(len(self._centres) + 1))
+        visits = np.argsort(wanted.ravel(), kind="stable")
+        visit_at = np.searchsorted(wanted.ravel()[visits], np.arange(len(self._centres) + 1))
+        found = _Held(self, both_ends=both_ends)
+        for cell in range(len(self._centres)):
+            inside = by_home[home_at[cell] : home_at[cell + 1]]
+            visitors = rows[visits[visit_at[cell] : visit_at[cell + 1]] // probes]
+            if not len(inside) or not len(visitors):
+                continue
+            there = self.vectors[inside]
+            for begin in range(0, len(visitors), 4096):
+                here = visitors[begin : begin + 4096]
+                found.add(self.vectors[here] @ there.T, here, inside)
+        return found.all()
+
+    def _exact(self, start: int, block: int = 2048) -> "_Findings":
+        """Compare rows from `start` on with all rows before them."""
+        found = _Held(self, both_ends=True)
+        for begin in range(start, len(self.vectors), block):
+            end = min(begin + block, len(self.vectors))
+            products = self.vectors[begin:end] @ self.vectors[:end].T
+            found.add(products, np.arange(begin, end), np.arange(end))
+        return found.all()
+
+    def _exact_neighbours(self, rows: np.ndarray, block: int = 65536) -> "_Findings":
+        found = _Held(self, both_ends=False)
+        for begin in range(0, len(self.vectors), block):
+            there = np.arange(begin, min(begin + block, len(self.vectors)))
+            found.add(self.vectors[rows] @ self.vectors[begin : begin + block].T, rows, there)
+        return found.cut()
+
+    def _recall(self, sample: np.ndarray, truth: "_Findings") -> tuple[float, float]:
+        """Return the shares of the true neighbours that are found, from the threshold on and below it."""
+        keys = truth[0].astype(np.int64) << 32 | truth[1]
+        rows, others, _ = self._neighbours(sample)
+        found = np.isin(keys, rows.astype(np.int64) << 32 | others)
+        above = truth[2] >= self.threshold - TOLERANCE
+        return tuple(float(found[of].mean()) if of.any() else 1.0 for of in (above, ~above))
+
+
+# Row, other row, similarity of each finding.
+_Findings = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class _Held:
+    """Findings of a search, cut to what can still count whenever there are too many to hold."""
+
+    def __init__(self, index: NeighbourIndex, *, both_ends: bool) -> None:
+        self._index, self._both_ends = index, both_ends
+        self._parts: list[_Findings] = [
+            (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32))
+        ]
+        self._n, self._most = 0, _MAX_HELD
+        # Below this similarity nothing can be among a row's nearest any more.
+        self._floor = np.full(len(index.vectors), index.lowest - TOLERANCE, np.float32)
+
+    def add(self, products: np.ndarray, here: np.ndarray, there: np.ndarray) -> None:
+        """Take what counts of a block of cosines, of rows `here` with rows `there`."""
+        chosen = self._choose(products, here)
+        if self._both_ends and self._index.lowest < self._index.threshold:
+            chosen |= self._choose(products.T, there).T
+        i, j = np.nonzero(chosen)
+        rows, others = here[i], there[j]
+        keep = rows != others
+        self._parts.append((rows[keep].astype(np.int32), others[keep].astype(np.int32), products[i, j][keep]))
+        self._n += np.count_nonzero(keep)
+        if self._n > self._most:
+            self._most = max(_MAX_HELD, 2 * len(self.cut()[0]))
+
+    def _choose(self, products: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        limit = np.minimum(self._floor[rows], np.float32(self._index.threshold - TOLERANCE))
+        chosen = products >= limit[:, None]
+        k = self._index.nearest + 1  # a row finds itself too
+        if self._index.lowest < self._index.threshold and np.count_nonzero(chosen) > 4 * k * len(rows):
+            kth = np.partition(products, -k, axis=1)[:, -k]
+            self._floor[rows] = np.maximum(self._floor[rows], kth)
+            limit = np.minimum(self._floor[rows], limit.dtype.type(self._index.threshold - TOLERANCE))
+            chosen = products >= limit[:, None]
+        return chosen
+
+    def cut(self) -> _Findings:
+        """Return the findings that can count, and hold only those."""
+        rows, others, similarity = found = self.all()
+        counts = self._index.counts(rows, similarity)
+        if self._both_ends:
+            counts |= self._index.counts(others, similarity)
+        self._parts = [tuple(values[counts] for values in found)]
+        self._n = np.count_nonzero(counts)
+        return self._parts[0]
+
+    def all(self) -> _Findings:
+        """Return all findings held."""
+        self._parts = [tuple(np.concatenate(values) for values in zip(*self._parts, strict=True))]
+        return self._parts[0]
+
+
+def among_nearest(rows: np.ndarray, similarity: np.ndarray, k: int) -> np.ndarray:
+    """Return bool for each finding: it is among the `k` most similar (0..1) of its row; of equal ones the first."""
+    nearness = np.maximum(similarity, 0).astype(np.float32).view(np.uint32)  # ordered as the numbers are
+    order = np.argsort(rows.astype(np.uint64) << 32 | (0xFFFFFFFF - nearness), kind="stable")
+    sorted_rows = rows[order]
+    begins = np.flatnonzero(np.diff(sorted_rows, prepend=-1))
+    place = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
+    chosen = np.zeros(len(rows), bool)
+    chosen[order] = place < k
+    return chosen
+
+
+def _pairs(
+    rows: np.ndarray, others: np.ndarray, similarity: np.ndarray, method: str, recall: float, n: int
+) -> Pairs:
+    """Put the smaller row first, drop the second finding of a pair, sort."""
+    first, second = np.minimum(rows, others), np.maximum(rows, others)
+    _, unique = np.unique(first.astype(np.int64) << 32 | second, return_index=True)
+    return Pairs(first[unique], second[unique], np.minimum(similarity[unique], 1), method, recall, n)
+
+
+def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) -> list[Group]:
+    """Group rows into stars from their pairs, by the rule of `photodup.photos.groups.stars.group_by_cosine`.
+
+    Rows are visited from the best rank; a row joins the most similar keeper it has a pair with (the
+    better ranked of two equal ones) or becomes one. Time grows with the number of pairs, not with n².
+    """
+    order = np.arange(n) if rank is None else np.array(sorted(range(n), key=lambda row: rank[row]), np.int64)
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    a, b = place[pairs.first], place[pairs.second]
+    later, earlier = np.maximum(a, b), np.minimum(a, b)
+    # For each later row its earlier neighbours, the most similar first.
+    by_row = np.lexsort((earlier, -pairs.similarity, later))
+    is_member = np.zeros(n, bool)
+    groups: dict[int, list[tuple[float, int]]] = {}
+    joined = -1
+    for row, other, similarity in zip(
+        later[by_row].tolist(), earlier[by_row].tolist(), pairs.similarity[by_row].tolist(), strict=True
+    ):
+        if row != joined and not is_member[other]:
+            groups.setdefault(other, []).append((similarity, row))
+            is_member[row], joined = True, row
+    result = []
+    for keeper in sorted(groups):
+        found = sorted(groups[keeper], key=lambda member: (-member[0], member[1]))
+        members = tuple(int(order[position]) for _, position in found)
+        result.append(Group(int(order[keeper]), members, tuple(similarity for similarity, _ in found)))
+    return result

@@ -1,0 +1,124 @@
+"""Removal from an Apple Photos library: an album that the owner empties in Photos. Nothing is deleted here.
+
+Photos owns its library's files; a file moved out from under it is a damaged library. So what is marked goes
+into the album "photodup: to delete", and the owner deletes it there. Not run here (needs macOS): written
+against photoscript 0.6, and tested on its classes with AppleScript replaced.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import Catalogue, printable
+from photodup.photos.trash.moving import md5_of
+from photodup.photos.trash.trash import Moved, Operation, Removal
+
+ALBUM = "photodup: to delete"
+
+
+def photos_by_file(catalogue: Catalogue) -> dict[str, str]:
+    """Return UUIDs in Apple Photos by path in the library; empty for a library of plain files."""
+    rows = catalogue._query("SELECT path, uuid FROM apple_photo JOIN file ON file.id = apple_photo.file")
+    return {printable(path): uuid for path, uuid in rows}
+
+
+class AppleAlbum:
+    """The album, used like `Trash`: remove puts photos in, restore takes them out, listing reads it.
+
+    Args:
+        root: the Photos library.
+        uuids: UUID by path in the library, see `photos_by_file`.
+    """
+
+    moves_files = False
+
+    def __init__(self, root: Path, uuids: Mapping[str, str]) -> None:
+        self.root, self._uuids = Path(root), dict(uuids)
+        self._paths = {uuid: path for path, uuid in self._uuids.items()}
+
+    def remove(self, removals: Iterable[Removal]) -> tuple[list[Operation], list[tuple[Removal, str]]]:
+        """Put photos into the album; sidecars are Photos' own business.
+
+        Returns:
+            The operations done, and the removals refused, each with one sentence why.
+
+        Raises:
+            PhotodupError: not on macOS, photoscript missing, or Photos refuses.
+        """
+        removals = list(removals)
+        photos, done, refused = [], [], []
+        script = _photoscript()
+        leaving = {removal.path for removal in removals}
+        for removal in removals:
+            try:
+                uuid = self._checked(removal, leaving)
+                photos.append(script.Photo(uuid))
+            except (PhotodupError, OSError) as error:
+                refused.append((removal, str(error)))
+            except ValueError:
+                refused.append((removal, f"{removal.path.name} is no longer in Photos: scan again."))
+            else:
+                done.append(self._operation(uuid, removal.md5, removal.reason))
+        if photos:
+            library = script.PhotosLibrary()
+            album = library.album(ALBUM) or library.create_album(ALBUM)
+            added = {_plain(photo.uuid) for photo in album.add(photos)}
+            if left := [operation for operation in done if _plain(operation.id) not in added]:
+                raise PhotodupError(
+                    f"Photos put {len(added)} of {len(done)} photos into the album: look at it and repeat "
+                    f"(first missing: {left[0].files[0].home})."
+                )
+        return done, refused
+
+    def restore(self, operations: Iterable[Operation]) -> list[Path]:
+        """Take photos out of the album again; return their files, which never moved."""
+        operations = list(operations)
+        script = _photoscript()
+        album = script.PhotosLibrary().album(ALBUM)
+        if album and operations:
+            album.remove([script.Photo(operation.id) for operation in operations])
+        return [self.root / operation.files[0].home for operation in operations]
+
+    def listing(self) -> list[Operation]:
+        """Return what is in the album now, as far as this catalogue knows it."""
+        album = _photoscript().PhotosLibrary().album(ALBUM)
+        uuids = {_plain(uuid): uuid for uuid in self._paths}
+        found = [uuids.get(_plain(photo.uuid)) for photo in (album.photos() if album else [])]
+        return [self._operation(uuid, "", "in the album") for uuid in found if uuid]
+
+    def _checked(self, removal: Removal, leaving: set[Path]) -> str:
+        """Return the UUID after the same checks as before a move: unchanged, and a copy stays."""
+        uuid = self._uuids.get(printable(removal.path.relative_to(self.root)))
+        if uuid is None:
+            raise PhotodupError(f"{removal.path.name} is not known to Photos: scan again.")
+        if md5_of(removal.path) != removal.md5:
+            raise PhotodupError(f"{removal.path.name} has changed since the scan: scan again.")
+        for path, md5 in removal.keepers:
+            if path not in leaving and path.is_file() and md5_of(path) == md5:
+                return uuid
+        raise PhotodupError(f"{removal.path.name} stays: no copy to keep is there unchanged.")
+
+    def _operation(self, uuid: str, md5: str, reason: str) -> Operation:
+        home = self._paths[uuid]
+        path = self.root / home
+        status = path.stat() if path.is_file() else None
+        times = (status.st_mtime_ns, status.st_atime_ns) if status else (0, 0)
+        moved = Moved(home, "", md5, status.st_size if status else 0, *times)
+        return Operation(uuid, ALBUM, time.time(), reason, "removed", [moved])
+
+
+def _plain(uuid: str) -> str:
+    return uuid.split("/")[0].upper()  # AppleScript adds "/L0/001"
+
+
+def _photoscript() -> ModuleType:
+    try:
+        import photoscript
+    except ImportError:
+        raise PhotodupError(
+            "Photos in an Apple Photos library are put into an album, which needs macOS and photoscript: "
+            "pip install 'photodup[apple]'."
+        ) from None
+    return photoscript

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.serving.batching import Batcher
+from photodup.serving.service.batching import Batcher
 
 
 class Model:

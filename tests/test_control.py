@@ -3,7 +3,7 @@
 import pytest
 from triton_fixture import needs_triton, tiny_triton
 
-from photodup.serving.control import temporary_config
+from photodup.serving.triton.control import temporary_config
 
 pytestmark = needs_triton()
 MODEL = "openclip_vit_b32"

@@ -123,7 +123,7 @@ def test_missing_metrics_leave_the_point_alone():
 
 
 def test_the_service_is_counted_in_the_same_columns():
-    from photodup.serving.stages import Stages
+    from photodup.serving.service.stages import Stages
 
     stages = Stages()
 
@@ -197,8 +197,8 @@ def photos():
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory):
-    from photodup.serving.triton_repository import render_repository
-    from photodup.serving.triton_server import EmbeddedTriton
+    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.server import EmbeddedTriton
 
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("the embedded Triton is for Linux on x86-64 only")

@@ -14,9 +14,9 @@ from PIL import Image
 from triton_fixture import infer, needs_triton, scratch, tiny_triton
 
 from photodup.errors import PhotodupError
+from photodup.serving.check import check
 from photodup.serving.embedded import embedded_servers, export_models
 from photodup.serving.endpoints import load_endpoints
-from photodup.serving.endpoints_check import check
 
 pytestmark = needs_triton()
 
@@ -103,7 +103,8 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
     """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
-    from photodup.serving.triton import EmbeddedTriton, render_repository
+    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.server import EmbeddedTriton
 
     data = pytest.importorskip("skimage.data")
     photos = [to_jpeg(Image.fromarray(picture), 90) for picture in (data.astronaut(), data.coffee())]

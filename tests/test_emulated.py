@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from triton_fixture import executions, infer, needs_triton, tiny_triton
 
 from photodup.errors import PhotodupError
-from photodup.serving.emulated import emulated_embedding, emulated_models, parse_emulated, presets
-from photodup.serving.emulated_calibration import TOLERANCE, calibrate, compute_samples_ms
-from photodup.serving.triton_models.emulation import compute_ms, parse_overhead, wait_until
+from photodup.serving.triton.emulated import emulated_embedding, emulated_models, parse_emulated, presets
+from photodup.serving.triton.emulated_calibration import TOLERANCE, calibrate, compute_samples_ms
+from photodup.serving.triton.models.emulation import compute_ms, parse_overhead, wait_until
 
 pytestmark = pytest.mark.quiet
 
@@ -113,7 +113,7 @@ def test_two_instances_are_two_devices() -> None:
     """Eight requests at once, batcher off: two instances need about half of the time one needs."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from photodup.serving.triton_config import read_config, set_batching, set_parameter
+    from photodup.serving.triton.config import read_config, set_batching, set_parameter
 
     server = tiny_triton()
     config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")

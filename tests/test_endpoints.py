@@ -11,6 +11,7 @@ from triton_fixture import needs_triton, tiny_triton
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.serving.check import check, render_check
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import (
     Endpoints,
@@ -18,9 +19,8 @@ from photodup.serving.endpoints import (
     load_endpoints,
     save_endpoints,
 )
-from photodup.serving.endpoints_check import check, render_check
-from photodup.serving.ports import claim_ports
-from photodup.serving.triton_repository import WEIGHTS
+from photodup.serving.process.ports import claim_ports
+from photodup.serving.triton.repository import WEIGHTS
 
 GOOD = {
     "name": "box",

@@ -6,9 +6,9 @@ import pytest
 from triton_fixture import TINY_MODELS, needs_triton, tiny_triton
 
 from photodup.embedding.backends import parse_backend
+from photodup.serving.check import check, ready_models
 from photodup.serving.endpoints import from_ports
-from photodup.serving.endpoints_check import check, ready_models
-from photodup.serving.ports import claim_ports
+from photodup.serving.process.ports import claim_ports
 from photodup.study.run import open_run
 
 

@@ -19,8 +19,8 @@ from triton_fixture import executions, infer, needs_triton, tiny_embedding, tiny
 
 from photodup.embedding.imaging import ImageError, decode, to_uint8
 from photodup.serving.decoder_study import compare_decoders
-from photodup.serving.decoders import DECODERS, decode_turbo
-from photodup.serving.triton_config import read_config, set_batching, set_parameter
+from photodup.serving.triton.config import read_config, set_batching, set_parameter
+from photodup.serving.triton.decoders import DECODERS, decode_turbo
 
 LIMIT = 100_000_000
 
@@ -165,7 +165,7 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on() -> None
 
 @needs_triton()
 def test_the_emulated_ensemble_answers_for_the_photo_it_got() -> None:
-    from photodup.serving.emulated import emulated_embedding
+    from photodup.serving.triton.emulated import emulated_embedding
 
     server = tiny_triton()
     photos = [_good()["jpeg"], _good()["jpeg rotated by EXIF"]]

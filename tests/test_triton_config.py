@@ -6,7 +6,7 @@ import pytest
 from triton_fixture import tiny_exports
 
 from photodup.errors import PhotodupError
-from photodup.serving.triton_config import (
+from photodup.serving.triton.config import (
     BATCHING,
     check_config,
     parse_config,
@@ -14,7 +14,7 @@ from photodup.serving.triton_config import (
     set_batching,
     write_config,
 )
-from photodup.serving.triton_repository import WEIGHTS, add_version, link_weights, render_repository
+from photodup.serving.triton.repository import WEIGHTS, add_version, link_weights, render_repository
 
 
 def test_every_committed_configuration_is_valid(root: Path) -> None:

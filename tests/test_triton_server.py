@@ -26,8 +26,9 @@ from triton_fixture import (
 )
 
 from photodup.errors import PhotodupError
-from photodup.serving.triton import EmbeddedTriton, add_version, render_repository
-from photodup.serving.triton_config import read_config, set_batching
+from photodup.serving.triton.config import read_config, set_batching
+from photodup.serving.triton.repository import add_version, render_repository
+from photodup.serving.triton.server import EmbeddedTriton
 
 pytestmark = needs_triton()
 CONVERT = {"fp32": np.float32, "fp16": np.float16, "uint8": np.uint8}
@@ -67,7 +68,7 @@ def test_a_wrong_tensor_is_refused_and_the_server_lives_on(bad: np.ndarray, pixe
 @pytest.mark.quiet
 def test_batches_form_while_the_model_is_busy() -> None:
     """32 single requests on a model that takes 2 ms: fewer executions than images, all answered right."""
-    from photodup.serving.emulated import emulated_embedding
+    from photodup.serving.triton.emulated import emulated_embedding
 
     server = tiny_triton()
     server.load("emulated_4080trt")

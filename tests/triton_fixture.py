@@ -77,7 +77,8 @@ def needs_triton():
 @functools.cache
 def tiny_triton():
     """The shared server; also stopped by the supervisor if the test run is killed."""
-    from photodup.serving.triton import EmbeddedTriton, render_repository
+    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.server import EmbeddedTriton
 
     repository = render_repository(
         "cpu-embedded", scratch() / "repository", tiny_exports(), models=TINY_MODELS, model_digest="tiny"

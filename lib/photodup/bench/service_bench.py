@@ -135,7 +135,7 @@ def _service() -> Iterator[str]:
     """Start the service as it is by default, with random weights, on a free port."""
     import httpx
 
-    from photodup.serving.ports import claim_ports
+    from photodup.serving.process.ports import claim_ports
 
     port = claim_ports("127.0.0.1", {"the FastAPI service": 0})["the FastAPI service"]
     url = f"http://127.0.0.1:{port}"

@@ -63,8 +63,8 @@ def endpoints_check(
     timeout: Annotated[float, typer.Option(help="seconds to wait for each answer")] = 3.0,
 ) -> None:
     """Ask every server in FILE whether it is ready; says what is wrong otherwise, and exits 1."""
+    from photodup.serving.check import check, render_check
     from photodup.serving.endpoints import load_endpoints
-    from photodup.serving.endpoints_check import check, render_check
 
     rows = check(load_endpoints(file), timeout)
     print(render_check(rows))
@@ -85,7 +85,7 @@ def render(
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
     from photodup.serving.embedded import export_models
-    from photodup.serving.triton_repository import render_repository
+    from photodup.serving.triton.repository import render_repository
 
     made = export_models()
     print(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from photodup.embedding import imaging
-from photodup.serving.decoders import DECODERS
+from photodup.serving.triton.decoders import DECODERS
 
 Embed = Callable[[np.ndarray], np.ndarray]
 

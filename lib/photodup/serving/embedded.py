@@ -13,10 +13,10 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.endpoints import Endpoints, from_ports
-from photodup.serving.ports import claim_ports
-from photodup.serving.process import ServerProcess
-from photodup.serving.triton_repository import render_repository
-from photodup.serving.triton_server import EmbeddedTriton
+from photodup.serving.process.ports import claim_ports
+from photodup.serving.process.process import ServerProcess
+from photodup.serving.triton.repository import render_repository
+from photodup.serving.triton.server import EmbeddedTriton
 
 MODELS = (
     "openclip_vit_b32",

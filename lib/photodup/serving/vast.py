@@ -241,7 +241,7 @@ def _wait(client, name, instance, deadline, poll_s, check, progress) -> Path:
 
 
 def _check(endpoints: Endpoints) -> list[dict[str, Any]]:
-    from photodup.serving.endpoints_check import check
+    from photodup.serving.check import check
 
     return check(endpoints)
 

@@ -166,8 +166,8 @@ def measure_start(weights: str, *, repeats: int = 3, limit_s: float = 180.0) -> 
     import urllib.request
 
     from photodup.paths import build_dir
-    from photodup.serving.ports import claim_ports
-    from photodup.serving.process import ServerProcess
+    from photodup.serving.process.ports import claim_ports
+    from photodup.serving.process.process import ServerProcess
 
     taken = []
     for _ in range(repeats):

@@ -15,8 +15,8 @@ from photodup.bench import environment
 from photodup.bench.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.serving.check import handshake_ms, ready_models
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints
-from photodup.serving.endpoints_check import handshake_ms, ready_models
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 
 if TYPE_CHECKING:
-    from photodup.serving.triton import EmbeddedTriton
+    from photodup.serving.triton.server import EmbeddedTriton
     from photodup.study.run import Run
 
 ARRANGEMENTS = ("instances", "servers")
@@ -105,7 +105,8 @@ class DevicePool:
         return dict(added)
 
     def _started(self, count: int) -> "list[EmbeddedTriton]":
-        from photodup.serving.triton import EmbeddedTriton, render_repository
+        from photodup.serving.triton.repository import render_repository
+        from photodup.serving.triton.server import EmbeddedTriton
 
         if not self._servers:
             self._stack = contextlib.ExitStack()
@@ -117,7 +118,7 @@ class DevicePool:
         return self._servers[:count]
 
     def _configure(self, server: "EmbeddedTriton", model: str, instances: int, batching: bool) -> None:
-        from photodup.serving.triton_config import read_config
+        from photodup.serving.triton.config import read_config
 
         config = read_config(self._repository / model / "config.pbtxt")
         config.instance_group[0].count = instances
@@ -139,9 +140,9 @@ def balancer(ports: list[int]) -> Iterator[str]:
     Raises:
         PhotodupError: there is no nginx, or it does not start.
     """
-    from photodup.serving.ports import claim_ports
-    from photodup.serving.process import ServerProcess
-    from photodup.serving.triton_server import _status
+    from photodup.serving.process.ports import claim_ports
+    from photodup.serving.process.process import ServerProcess
+    from photodup.serving.triton.server import _status
 
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if program is None:

@@ -29,10 +29,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED, ImageModel, load_model
 from photodup.embedding.imaging import ImageError, decode, to_uint8
 from photodup.errors import PhotodupError
-from photodup.serving import bodies
-from photodup.serving.batching import Batcher
-from photodup.serving.bodies import Base64Request, ImageProblem, Problem, RequestError
-from photodup.serving.stages import Stages
+from photodup.serving.service import bodies
+from photodup.serving.service.batching import Batcher
+from photodup.serving.service.bodies import Base64Request, ImageProblem, Problem, RequestError
+from photodup.serving.service.stages import Stages
 
 log = logging.getLogger("photodup.service")
 
@@ -359,7 +359,7 @@ def main() -> int:
     """Serve until SIGINT or SIGTERM; return 2 when it could not."""
     import uvicorn
 
-    from photodup.serving.ports import claim_ports
+    from photodup.serving.process.ports import claim_ports
 
     try:
         settings = read_settings()

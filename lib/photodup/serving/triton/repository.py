@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.serving.triton_config import (
+from photodup.serving.triton.config import (
     check_config,
     read_config,
     set_batching,
@@ -95,7 +95,7 @@ def render_repository(
     Raises:
         PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
     """
-    from photodup.serving.decoders import DECODERS
+    from photodup.serving.triton.decoders import DECODERS
 
     if target not in TARGETS:
         raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
@@ -182,7 +182,7 @@ def _is_emulated(name: str) -> bool:
 
 
 def _wire_suffix(name: str) -> str:
-    from photodup.serving.emulated import parse_emulated
+    from photodup.serving.triton.emulated import parse_emulated
 
     return parse_emulated(name)[1]
 
@@ -253,7 +253,7 @@ def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Pat
 
 
 def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
-    from photodup.serving.emulated import parse_emulated
+    from photodup.serving.triton.emulated import parse_emulated
 
     preset, _ = parse_emulated(name)
     config.name = name
@@ -278,7 +278,7 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
 
 def _copy_preprocessing(version_dir: Path) -> None:
     from photodup.embedding import imaging
-    from photodup.serving import decoders
+    from photodup.serving.triton import decoders
 
     _copy(project_root() / "model_repository" / _PREPROCESS / "1" / "model.py", version_dir / "model.py")
     for module in (imaging, decoders):

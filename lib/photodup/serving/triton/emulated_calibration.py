@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.serving.emulated import parse_emulated
-from photodup.serving.triton_config import read_config, set_parameter, write_config
-from photodup.serving.triton_server import EmbeddedTriton
+from photodup.serving.triton.config import read_config, set_parameter, write_config
+from photodup.serving.triton.emulated import parse_emulated
+from photodup.serving.triton.server import EmbeddedTriton
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 TOLERANCE = 0.02

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
-from photodup.serving.control import load_model
-from photodup.serving.ports import claim_ports
-from photodup.serving.process import ServerProcess
-from photodup.serving.triton_config import check_config, read_config
+from photodup.serving.process.ports import claim_ports
+from photodup.serving.process.process import ServerProcess
+from photodup.serving.triton.config import check_config, read_config
+from photodup.serving.triton.control import load_model
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig

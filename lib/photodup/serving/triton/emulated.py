@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from photodup.errors import PhotodupError
-from photodup.serving.triton_models.emulation import compute_ms, emulated_embedding
+from photodup.serving.triton.models.emulation import compute_ms, emulated_embedding
 
 __all__ = ["WIRE_SUFFIXES", "Preset", "emulated_embedding", "emulated_models", "parse_emulated", "presets"]
 

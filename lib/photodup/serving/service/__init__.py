@@ -1,0 +1,4 @@
+"""The FastAPI service: encoded images in, embeddings out. `python -m photodup.serving.service` starts it.
+
+May import: embedding. Read `service.py` first, then `batching.py`.
+"""

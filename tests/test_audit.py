@@ -131,7 +131,7 @@ def test_a_dropped_row_is_an_error_not_a_guess():
 def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
     import shutil
 
-    from photodup.bench.record import RunStore
+    from photodup.bench.record.record import RunStore
 
     root = tmp_path / "checkout"
     shutil.copytree(audit.project_root() / "results" / "published", root / "results" / "published")

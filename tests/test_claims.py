@@ -212,7 +212,7 @@ def test_the_peak_must_be_where_it_is_claimed():
 
 @pytest.mark.parametrize(("trips", "expected"), [(True, CONTRADICTED), (False, REPRODUCED)])
 def test_latencies_made_by_either_law_are_told_apart(trips, expected):
-    from photodup.bench.latency_model import bandwidth_only_ms, rounds_ms
+    from photodup.bench.link.latency_model import bandwidth_only_ms, rounds_ms
 
     law = rounds_ms if trips else bandwidth_only_ms
     rows = [
@@ -348,8 +348,8 @@ def test_runs_of_different_models_are_called_unlike():
 
 
 def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
-    from photodup.bench.latency_model import rounds_ms
-    from photodup.bench.record import RunStore
+    from photodup.bench.link.latency_model import rounds_ms
+    from photodup.bench.record.record import RunStore
 
     link = "25ms-210mbit-cubic-iw10"
     sizes = (10_000, 150_528, 602_112, 19_267_584)
@@ -475,7 +475,7 @@ EXPECTED = {
 
 def record(directory, changed):
     """Write `RECORDS` as a run, with every field of these names replaced."""
-    from photodup.bench.record import RunStore
+    from photodup.bench.record.record import RunStore
 
     def spoil(value):
         if isinstance(value, list):
@@ -500,7 +500,7 @@ def test_measurements_that_are_no_points_decide_claims_and_other_numbers_turn_th
 
 
 def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
-    from photodup.bench.record import RecordError
+    from photodup.bench.record.record import RecordError
 
     record(tmp_path / "run", {})
     path = next((tmp_path / "run" / "records").glob("onnx-parity*.json"))
@@ -513,7 +513,7 @@ def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
 
 def test_a_run_s_digest_comes_from_its_reference_embeddings(tmp_path):
     """Two runs called random:0 may still hold different weights; that must not pass in silence."""
-    from photodup.bench.record import RunStore
+    from photodup.bench.record.record import RunStore
     from photodup.study.evidence import model_environment
 
     for name, digest in (("a", "1234"), ("b", "1234"), ("c", "beef")):

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from photodup.bench import counters
-from photodup.bench.adapters import adapter
-from photodup.bench.counters import CounterError
-from photodup.bench.load import Load, Stopping, measure
+from photodup.bench.backends.adapters import adapter
+from photodup.bench.load import counters
+from photodup.bench.load.counters import CounterError
+from photodup.bench.load.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
 pytestmark = pytest.mark.quiet
@@ -74,7 +74,7 @@ def test_gpu_columns_are_absent_without_a_gpu():
 
 
 def test_a_machine_without_a_gpu_has_no_gpu_columns():
-    from photodup.bench import environment
+    from photodup.bench.record import environment
 
     with counters.GpuSampler(interval_s=0.05) as gpu:
         time.sleep(0.1)
@@ -84,7 +84,7 @@ def test_a_machine_without_a_gpu_has_no_gpu_columns():
 
 @pytest.mark.gpu
 def test_a_local_gpu_is_sampled():
-    from photodup.bench import environment
+    from photodup.bench.record import environment
 
     if not environment.describe()["gpus"]:
         pytest.skip("needs an NVIDIA GPU")
@@ -108,7 +108,7 @@ def test_something_else_than_metrics_is_named():
 
 
 def test_missing_metrics_leave_the_point_alone():
-    from photodup.bench.adapters import Dummy
+    from photodup.bench.backends.adapters import Dummy
 
     point = measure(
         Dummy(2),
@@ -283,8 +283,8 @@ def reference(photos):
     """Embeddings of the pixels that are really sent."""
     from service_fixture import real_model
 
-    from photodup.bench.adapters_local import LocalPyTorch
-    from photodup.bench.wires import jpegs
+    from photodup.bench.backends.local_adapters import LocalPyTorch
+    from photodup.bench.backends.wires import jpegs
 
     local = LocalPyTorch(real_model())
     return local.request(local.prepare(jpegs(photos)))
@@ -321,7 +321,7 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
     from triton_fixture import tiny_embedding, tiny_triton
 
-    from photodup.bench import wires
+    from photodup.bench.backends import wires
 
     server = tiny_triton()
     system = adapter(
@@ -395,7 +395,7 @@ def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
 
 
 def test_the_models_that_account_for_a_backend():
-    from photodup.bench.triton_names import served_models
+    from photodup.bench.backends.triton_names import served_models
 
     assert served_models("triton-openvino-http-fp32") == ["openclip_vit_b32_openvino"]
     assert served_models("triton-onnx-http-json") == ["openclip_vit_b32"]

@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from photodup.bench import plan, stats
+from photodup.bench.judge import stats
+from photodup.bench.load import plan
 
 loadgen = pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen has no wheel here")
 

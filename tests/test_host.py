@@ -57,7 +57,7 @@ def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here
 
 def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path):
     """Called loopback, they would be judged as what a client beside the server sees."""
-    from photodup.bench.plan import Load
+    from photodup.bench.load.plan import Load
     from photodup.study.points import measure_point
     from photodup.study.predicates import link_rtt_ms
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.bench import latency_model as model
+from photodup.bench.link import latency_model as model
 from photodup.errors import PhotodupError
 
 JPEG, BASE64, UINT8, FP16, FP32 = 10_000, 13_686, 150_528, 301_056, 602_112
@@ -125,7 +125,7 @@ def test_fit_keeps_what_is_given_and_refuses_too_little():
 
 
 def test_preset_named_after_the_published_study_is_its_fit():
-    from photodup.bench.link import PRESETS
+    from photodup.bench.link.link import PRESETS
     from photodup.study import published
 
     rows = published.load_measurements()

@@ -21,12 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.bench import link as link_module
-from photodup.bench import link_packets as packets
-from photodup.bench import tcp
-from photodup.bench.ladder import measure_ladder, measure_parallel
-from photodup.bench.link import Link, LinkError, LinkSpec, available, devices, leftovers
-from photodup.bench.link_calibration import Calibration, calibrate
+from photodup.bench.link import link as link_module
+from photodup.bench.link import packets, tcp
+from photodup.bench.link.calibration import Calibration, calibrate
+from photodup.bench.link.ladder import measure_ladder, measure_parallel
+from photodup.bench.link.link import Link, LinkError, LinkSpec, available, devices, leftovers
 from photodup.errors import PhotodupError
 
 pytestmark = pytest.mark.quiet
@@ -368,7 +367,7 @@ def test_without_the_right_one_clear_sentence():
     def give_up_net_admin():
         assert ctypes.CDLL(None).prctl(24, 12, 0, 0, 0) == 0  # PR_CAPBSET_DROP, CAP_NET_ADMIN
 
-    code = "from photodup.bench.link import available; print(available())"
+    code = "from photodup.bench.link.link import available; print(available())"
     child = subprocess.run(
         [sys.executable, "-c", code], preexec_fn=give_up_net_admin, capture_output=True, text=True
     )

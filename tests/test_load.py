@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench import adapters_http, load, null_server, plan
-from photodup.bench.adapters import Dummy, adapter, known_embedding, split_backend
-from photodup.bench.http import HttpConnection, HttpError
-from photodup.bench.load import Load, Stopping, measure
+from photodup.bench import null_server
+from photodup.bench.backends import http_adapters
+from photodup.bench.backends.adapters import Dummy, adapter, known_embedding, split_backend
+from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.bench.load import load, plan
+from photodup.bench.load.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
 pytestmark = pytest.mark.quiet
@@ -21,7 +23,7 @@ REFERENCE = np.stack([known_embedding(photo) for photo in PHOTOS])
 SHORT = Stopping(min_duration_s=0.5, min_requests=64, max_duration_s=2, ramp_s=0.1)
 
 
-class Null(adapters_http.PyTorchHttp):
+class Null(http_adapters.PyTorchHttp):
     """The FastAPI adapter without an image library: bytes in, a fixed answer out."""
 
     def __init__(self, url, **options):
@@ -341,7 +343,7 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
 
 
 def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
-    from photodup.bench.record import RunStore, load_points
+    from photodup.bench.record.record import RunStore, load_points
 
     asked = Load("single_stream")
     config = {**asked.columns(), "backend": "dummy"}
@@ -365,7 +367,7 @@ def test_importing_the_engine_starts_nothing_heavy():
     import subprocess
     import sys
 
-    code = "import sys, photodup.bench.load, photodup.bench.counters, photodup.bench.adapters_http;"
+    code = "import sys, photodup.bench.load.load, photodup.bench.load.counters, photodup.bench.backends.http_adapters;"
     code += "print([m for m in ('torch', 'tritonclient', 'grpc', 'scipy', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

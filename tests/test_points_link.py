@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from triton_fixture import needs_triton, tiny_triton
 
-from photodup.bench import link as link_module
-from photodup.bench.link import LinkError, available
-from photodup.bench.plan import Load, Stopping
-from photodup.bench.record import RunStore
+from photodup.bench.link import link as link_module
+from photodup.bench.link.link import LinkError, available
+from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.record.record import RunStore
 from photodup.serving.endpoints import from_ports
 from photodup.study.points import measure_point
 from photodup.study.run import Run

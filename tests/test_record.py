@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench import environment, record
-from photodup.bench.record import RecordError, RunStore, load_points, load_records, plain
+from photodup.bench.record import environment, record
+from photodup.bench.record.record import RecordError, RunStore, load_points, load_records, plain
 
 CONFIG = {"scenario": "single_stream", "backend": "dummy", "batch": 1}
 

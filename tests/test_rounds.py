@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench import stats
-from photodup.bench.plan import Load, Stopping, in_blocks
-from photodup.bench.record import RunStore
+from photodup.bench.judge import stats
+from photodup.bench.load.plan import Load, Stopping, in_blocks
+from photodup.bench.record.record import RunStore
 from photodup.serving.endpoints import from_ports
 from photodup.study import points
 from photodup.study.claims import noise_floor_of

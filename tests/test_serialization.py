@@ -40,8 +40,8 @@ def test_a_body_gives_back_every_bit(form, n, side, seed):
 def test_the_binary_body_is_what_the_triton_adapter_sends():
     from PIL import Image
 
-    from photodup.bench.adapters_http import TritonHttp
-    from photodup.bench.wires import tensor
+    from photodup.bench.backends.http_adapters import TritonHttp
+    from photodup.bench.backends.wires import tensor
     from photodup.embedding.imaging import to_jpeg
 
     jpeg = to_jpeg(Image.fromarray(photograph().transpose(1, 2, 0)))

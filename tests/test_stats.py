@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as distributions
 
-from photodup.bench import scaling, stats
+from photodup.bench.judge import stats
+from photodup.bench.load import scaling
 
 
 def sample(n, *, mean_ms=10.0, sd_ms=0.5, concurrency=1, seed=0):

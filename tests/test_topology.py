@@ -10,10 +10,10 @@ import psutil
 import pytest
 from triton_fixture import needs_triton
 
-from photodup.bench.adapters import adapter
-from photodup.bench.counters import account_of
-from photodup.bench.load import measure
-from photodup.bench.plan import Load, Stopping
+from photodup.bench.backends.adapters import adapter
+from photodup.bench.load.counters import account_of
+from photodup.bench.load.load import measure
+from photodup.bench.load.plan import Load, Stopping
 from photodup.errors import PhotodupError
 from photodup.study import topology
 from photodup.study.topology import DevicePool, balancer, balancer_config
@@ -78,7 +78,7 @@ def test_every_server_behind_nginx_is_counted(pool, photo) -> None:
 
 
 def account(pool: DevicePool, server) -> float:
-    from photodup.bench import counters
+    from photodup.bench.load import counters
 
     return counters.total(counters.read(server.metrics_url), "nv_inference_request_success", model=MODEL) or 0
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from photodup.bench import null_server
-from photodup.bench.adapters import DIM
-from photodup.bench.adapters_http import PyTorchHttp
-from photodup.bench.load import Load, Stopping, measure
+from photodup.bench.backends.adapters import DIM
+from photodup.bench.backends.http_adapters import PyTorchHttp
+from photodup.bench.load.load import Load, Stopping, measure
 
 PAYLOAD_BYTES = 15_000
 CONCURRENCY = 16

@@ -160,7 +160,7 @@ def _service() -> Iterator[str]:
 
 
 def _connection(url: str):
-    from photodup.bench.http import HttpConnection
+    from photodup.bench.backends.http_connection import HttpConnection
 
     return HttpConnection(url)
 

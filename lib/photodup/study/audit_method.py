@@ -6,7 +6,7 @@ Assumptions are keyword arguments. The sentence and `stands` are computed, so ot
 import math
 from typing import TYPE_CHECKING
 
-from photodup.bench.latency_model import rounds
+from photodup.bench.link.latency_model import rounds
 from photodup.study.finding import FP32_BYTES, Finding, frame_of, value_of
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def judge(
     A claim is judged where its subject allows (each link, each engine) and then as a whole: see `combine`.
 
     Args:
-        noise_floor: largest |ln ratio| between a backend and itself; see `photodup.bench.stats.noise_floor`.
+        noise_floor: largest |ln ratio| between a backend and itself; see `photodup.bench.judge.stats.noise_floor`.
         run: name for the rows when there are no points at all.
 
     Returns:
@@ -202,7 +202,7 @@ def noise_floor_of(
     An A/A comparison is a point labelled "again" ("again 2", "aa") beside the one it repeats: the same backend under
     the same conditions. Without one it is `default`, and called assumed.
     """
-    from photodup.bench.stats import noise_floor
+    from photodup.bench.judge.stats import noise_floor
 
     if {"label", "backend", "valid", metric} <= set(points.columns):
         usable = points[points["valid"].eq(True) & points[metric].notna()]

@@ -4,7 +4,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench import latency_model
+from photodup.bench.link import latency_model
 from photodup.study.predicates import (
     CONTRADICTED,
     INCONCLUSIVE,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench import device as device_bench
-from photodup.bench import environment
+from photodup.bench.record import environment
 from photodup.errors import PhotodupError
 from photodup.study.roofline import achieved_tflops, limit_of, load_devices
 

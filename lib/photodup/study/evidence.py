@@ -26,7 +26,7 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    from photodup.bench.record import load_points, load_records
+    from photodup.bench.record.record import load_points, load_records
 
     rows = [
         {"run": directory.name, "link": "loopback", "batch": 1, "concurrency": 1, "valid": True, "key": key}
@@ -44,7 +44,7 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
 
 def model_environment(directory: Path) -> dict[str, Any]:
     """Return a run's environment with its model's digest, from the reference embeddings where it is only there."""
-    from photodup.bench.record import load_records
+    from photodup.bench.record.record import load_records
     from photodup.study.run import read_environment
 
     facts = read_environment(directory)

@@ -223,9 +223,9 @@ def experiment(
     Returns:
         `points` (one per load), `rows` and `events` of `Watch`, and `tour`.
     """
-    from photodup.bench.adapters import adapter
-    from photodup.bench.load import measure
-    from photodup.bench.plan import Load, Stopping
+    from photodup.bench.backends.adapters import adapter
+    from photodup.bench.load.load import measure
+    from photodup.bench.load.plan import Load, Stopping
     from photodup.study.weights import payload_photos
 
     photos, points = payload_photos(16), []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.plan import Load, Stopping, in_blocks
+from photodup.bench.load.plan import Load, Stopping, in_blocks
 from photodup.embedding.backends import parse_backend
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def measure_point(
         config: more that the result depends on; recorded.
         slo_ms: also record `goodput_images_per_s`, what was answered within this many milliseconds.
         before: called first if this point is measured now; see `when_measuring`.
-        link: name of an emulated link (`photodup.bench.link.PRESETS`) between client and server, which must
+        link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must
             be on this machine; "" is the real way to them (`Run.path`). Each point gets a fresh link, so none
             inherits another's queue.
         adapter_options: passed to the adapter, such as `channel="shared"`.
@@ -123,9 +123,9 @@ def _measure(
     options: dict[str, Any],
     link: str = "loopback",
 ) -> dict[str, Any]:
-    from photodup.bench import counters
-    from photodup.bench.adapters import adapter
-    from photodup.bench.load import measure
+    from photodup.bench.backends.adapters import adapter
+    from photodup.bench.load import counters
+    from photodup.bench.load.load import measure
     from photodup.study.weights import payload_photos
 
     wire = "" if backend.startswith("local-") else parse_backend(backend).wire
@@ -143,7 +143,7 @@ def _measure(
 
 def _through(name: str, backend: str, url: str, metrics_url: str | None, *rest: Any) -> dict[str, Any]:
     """Measure from the far end of an emulated link; a link that was late takes the point's validity."""
-    from photodup.bench.link import Link
+    from photodup.bench.link.link import Link
 
     with Link(name) as link:
         far = (backend, link.url(url), link.url(metrics_url) if metrics_url else None, *rest, name)
@@ -171,7 +171,7 @@ def reference_embeddings(run: Run) -> np.ndarray:
     """Return what the payload photographs embed to in this process, float32 [32, 512]; computed once a run."""
 
     def compute() -> dict[str, Any]:
-        from photodup.bench import wires
+        from photodup.bench.backends import wires
         from photodup.embedding import imaging
         from photodup.embedding.engines.encoder import load_model
         from photodup.study.weights import payload_photos

@@ -78,7 +78,7 @@ def link_rtt_ms(link: object) -> float:
 
     0 for loopback, NaN for what is neither.
     """
-    from photodup.bench.link import PRESETS
+    from photodup.bench.link.link import PRESETS
 
     if link is None or link != link or str(link).lower() in LOCAL_LINKS:
         return 0.0
@@ -90,7 +90,7 @@ def link_rtt_ms(link: object) -> float:
 
 def link_rate_mbit_s(link: object) -> float:
     """Return the rate in Mbit/s of a link, from its preset or its label; infinite for loopback, NaN for unknown."""
-    from photodup.bench.link import PRESETS
+    from photodup.bench.link.link import PRESETS
 
     if link is None or link != link or str(link).lower() in LOCAL_LINKS:
         return math.inf

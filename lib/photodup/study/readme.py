@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from photodup.bench.record import load_points
+from photodup.bench.record.record import load_points
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.report import DECISION, notebook_rows

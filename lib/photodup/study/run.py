@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup.bench import environment
-from photodup.bench.record import RunStore
+from photodup.bench.record import environment
+from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.serving.check import handshake_ms, ready_models
@@ -62,8 +62,8 @@ class Run:
         return result
 
     def points(self) -> pd.DataFrame:
-        """Return every point of this run as one tidy table (see `photodup.bench.record.load_points`)."""
-        from photodup.bench.record import load_points
+        """Return every point of this run as one tidy table (see `photodup.bench.record.record.load_points`)."""
+        from photodup.bench.record.record import load_points
 
         return load_points(self.directory)
 

@@ -27,13 +27,13 @@ class Side:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        from photodup.bench.record import load_records
+        from photodup.bench.record.record import load_records
 
         return list(load_records(self.directory))
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        from photodup.bench.record import load_points
+        from photodup.bench.record.record import load_points
 
         return load_points(self.directory)
 

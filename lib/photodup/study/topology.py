@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from photodup.bench.plan import Load, Stopping
+from photodup.bench.load.plan import Load, Stopping
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 
@@ -97,7 +97,7 @@ class DevicePool:
         return around
 
     def _counted(self) -> dict:
-        from photodup.bench import counters
+        from photodup.bench.load import counters
 
         added: Counter = Counter()
         for server in self._used:
@@ -218,9 +218,9 @@ def measure_devices(
     key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-{label}" if label else "")
 
     def measure_now() -> dict[str, Any]:
-        from photodup.bench import counters
-        from photodup.bench.adapters import adapter
-        from photodup.bench.load import measure
+        from photodup.bench.backends.adapters import adapter
+        from photodup.bench.load import counters
+        from photodup.bench.load.load import measure
         from photodup.study.weights import payload_photos
 
         address = pool.arrange(arrangement, devices, batching=batching)

@@ -6,9 +6,9 @@ import threading
 import time
 from dataclasses import dataclass
 
-from photodup.bench.link import Link, LinkSpec
-from photodup.bench.link_packets import MTU
-from photodup.bench.tcp import MSS_BYTES
+from photodup.bench.link.link import Link, LinkSpec
+from photodup.bench.link.packets import MTU
+from photodup.bench.link.tcp import MSS_BYTES
 
 RTT_TOLERANCE_MS = 1.0
 RATE_TOLERANCE = 0.05

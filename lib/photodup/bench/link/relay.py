@@ -1,6 +1,6 @@
 """The process behind one emulated link: two TUN devices and a delay line between them.
 
-`link.Link` starts it as `python -m photodup.bench.link_relay FD CONFIG`; nobody else does. It owns every
+`link.Link` starts it as `python -m photodup.bench.link.relay FD CONFIG`; nobody else does. It owns every
 kernel object of the link (both TUN devices, the client's anonymous network namespace), so all of them vanish
 with it: at `Link`'s exit, when the control socket closes, or when its parent is gone.
 
@@ -29,7 +29,7 @@ import sys
 import time
 from collections import deque
 
-from photodup.bench.link_packets import HEAD, MTU, VNET, rewrite_address, segments_of, split
+from photodup.bench.link.packets import HEAD, MTU, VNET, rewrite_address, segments_of, split
 
 SUPERPACKET_MS = 0.25
 LATE_BINS, LATE_BIN_MS = 2000, 0.05

@@ -32,14 +32,14 @@ from statistics import median
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from photodup.bench.link_relay import CLONE_NEWNET, DEVICE
+from photodup.bench.link.relay import CLONE_NEWNET, DEVICE
 from photodup.errors import PhotodupError
 
 T = TypeVar("T")
 MAX_RATE_MBIT_S = 1000
 MAX_LATE_MS = 1.0
 MAX_RTT_ERROR_MS = 1.0
-MODULE = "photodup.bench.link_relay"
+MODULE = "photodup.bench.link.relay"
 
 
 class LinkError(PhotodupError):

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench import environment
+from photodup.bench.record import environment
 from photodup.errors import PhotodupError
 
 if TYPE_CHECKING:

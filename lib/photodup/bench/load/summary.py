@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench import stats
-from photodup.bench.plan import Load, Stopping
-from photodup.bench.scaling import little_ratio
-from photodup.bench.workers import READINGS, Window
+from photodup.bench.judge import stats
+from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.scaling import little_ratio
+from photodup.bench.load.workers import READINGS, Window
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
 LATE_SHARE = 0.1  # … and beyond this share of the median latency

@@ -66,25 +66,25 @@ def adapter(backend: str, url: str | None = None, **options: Any) -> Adapter:
     if backend == "dummy":
         return Dummy(**options)
     if backend in ("local-pytorch", "local-onnx"):
-        from photodup.bench import adapters_local
+        from photodup.bench.backends import local_adapters
 
         return (
-            adapters_local.LocalPyTorch(**options)
+            local_adapters.LocalPyTorch(**options)
             if backend == "local-pytorch"
-            else (adapters_local.LocalOnnx(**options))
+            else (local_adapters.LocalOnnx(**options))
         )
     parts = split_backend(backend)
     if not url:
         raise PhotodupError(f"The backend {backend} needs the address of its server.")
     if parts["server"] == "pytorch":
-        from photodup.bench.adapters_http import PyTorchHttp
+        from photodup.bench.backends.http_adapters import PyTorchHttp
 
         return PyTorchHttp(backend, url, **options)
     if parts["protocol"] == "http":
-        from photodup.bench.adapters_http import TritonHttp
+        from photodup.bench.backends.http_adapters import TritonHttp
 
         return TritonHttp(backend, url, **options)
-    from photodup.bench.adapters_grpc import TritonGrpc
+    from photodup.bench.backends.grpc_adapters import TritonGrpc
 
     return TritonGrpc(backend, url, **options)
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench import points, stats
-from photodup.bench.adapters import Adapter, cosine_to_reference
-from photodup.bench.plan import Load, Stopping, arrivals_s, request_order
-from photodup.bench.workers import Window, clock, describe_error, run_blocking, run_in_loop
+from photodup.bench.backends.adapters import Adapter, cosine_to_reference
+from photodup.bench.judge import stats
+from photodup.bench.load import summary
+from photodup.bench.load.plan import Load, Stopping, arrivals_s, request_order
+from photodup.bench.load.workers import Window, clock, describe_error, run_blocking, run_in_loop
 from photodup.errors import PhotodupError
 
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
@@ -65,7 +66,7 @@ def measure(
         if reference is not None:
             point["cosine_min"] = cosine_to_reference(adapter, photos, reference)
             if not point["cosine_min"] >= min_cosine:  # also true for NaN
-                return points.failed(
+                return summary.failed(
                     point,
                     f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
                 )
@@ -79,12 +80,12 @@ def measure(
         ended, counted = run(window, load, stopping, connections, probe or (lambda: nullcontext({})))
         point |= counted
     except Exception as error:
-        return points.failed(point, describe_error(error))
+        return summary.failed(point, describe_error(error))
     finally:
         for connection in connections:
             connection.close()
         adapter.close()
-    return points.summarize(point, window, load, stopping, ended)
+    return summary.summarize(point, window, load, stopping, ended)
 
 
 def _window(adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping) -> Window:
@@ -206,7 +207,7 @@ def _watch(
             hopeless = len(window.errors) > max(10, 0.01 * max(n, 0))
             enough = elapsed >= max(stopping.min_duration_s, look_again) and n >= stopping.min_requests
             if enough and not open_loop:
-                enough = stats.stability(stats.windows(*points.answered(window), load.concurrency))[0]
+                enough = stats.stability(stats.windows(*summary.answered(window), load.concurrency))[0]
                 look_again = elapsed * 1.1
             if enough or hopeless or elapsed >= stopping.max_duration_s:
                 break

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.adapters import split_backend
-from photodup.bench.wires import pixels
+from photodup.bench.backends.adapters import split_backend
+from photodup.bench.backends.wires import pixels
 from photodup.embedding.imaging import normalize
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.adapters import Adapter, Connection
+from photodup.bench.backends.adapters import Adapter, Connection
 
 clock = time.perf_counter
 READINGS = ("due", "picked", "begun", "prepared", "answered", "done")

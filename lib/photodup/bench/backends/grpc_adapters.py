@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench import wires
-from photodup.bench.adapters import split_backend
-from photodup.bench.triton_names import model_name
+from photodup.bench.backends import wires
+from photodup.bench.backends.adapters import split_backend
+from photodup.bench.backends.triton_names import model_name
 from photodup.errors import PhotodupError
 
 CHANNELS = ("per-worker", "shared", "asyncio")

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
-from photodup.bench.link import Link, LinkSpec
-from photodup.bench.tcp import ByteSink, request_info, send_to_sink, tcp_info
+from photodup.bench.link.link import Link, LinkSpec
+from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
 
 LARGE_BYTES = 1_000_000
 WARM_UP_SENDS = 4  # slow start doubles the window only as far as it is used: one request is not enough

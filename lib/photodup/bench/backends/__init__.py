@@ -1,0 +1,4 @@
+"""Each backend under test behind the same few methods: how a request is made ready, sent and answered.
+
+May import: embedding. Read `adapters.py` first; `wires.py` says what crosses the network.
+"""

@@ -36,10 +36,10 @@ def test_every_benchmark_can_be_asked_for():
 
 
 def test_the_generator_prints_its_ratios(monkeypatch):
-    from photodup.bench import engine_bench
+    from photodup.selfbench import load_generator
 
-    monkeypatch.setattr(engine_bench, "ROUNDS", 1)
-    monkeypatch.setattr(engine_bench.run, "__kwdefaults__", {"seconds": 0.1})
+    monkeypatch.setattr(load_generator, "ROUNDS", 1)
+    monkeypatch.setattr(load_generator.run, "__kwdefaults__", {"seconds": 0.1})
     result = CliRunner().invoke(app, ["bench", "--only", "engine"], catch_exceptions=False)
     assert "bare socket" in result.output and "requests/s" in result.output
 
@@ -53,7 +53,7 @@ def test_the_peak_of_memory_is_the_process_own():
     """A child of a large process reports its own peak, and what it then takes."""
     ballast = np.ones(60_000_000)  # 480 MB here, in the parent
     code = (
-        "import numpy as np; from photodup.bench.grouping_bench import peak_memory_gb as peak; "
+        "import numpy as np; from photodup.selfbench.grouping import peak_memory_gb as peak; "
         "before = peak(); taken = np.ones(25_000_000); print(before, peak())"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

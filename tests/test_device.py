@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from photodup.bench import device
 from photodup.errors import PhotodupError
+from photodup.selfbench import device
 
 torch = pytest.importorskip("torch")
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench import null_server
 from photodup.bench.backends import http_adapters
 from photodup.bench.backends.adapters import Dummy, adapter, known_embedding, split_backend
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import load, plan
 from photodup.bench.load.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
+from photodup.selfbench import null_server
 
 pytestmark = pytest.mark.quiet
 PHOTOS = [bytes([number]) * 15_000 for number in range(12)]

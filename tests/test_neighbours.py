@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.bench.grouping_bench import main, synthetic_library
 from photodup.errors import PhotodupError
 from photodup.photos.groups.stars import group_by_cosine
 from photodup.photos.search import neighbours
 from photodup.photos.search.neighbours import NeighbourIndex, among_nearest, stars
+from photodup.selfbench.grouping import main, synthetic_library
 
 DIM = 64
 

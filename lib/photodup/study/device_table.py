@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from photodup.bench import device as device_bench
 from photodup.bench.record import environment
 from photodup.errors import PhotodupError
+from photodup.selfbench import device as device_bench
 from photodup.study.roofline import achieved_tflops, limit_of, load_devices
 
 # Short, so that a terminal of 80 columns holds them.
@@ -34,7 +34,7 @@ def print_bench(
     flop_per_cycle: int,
     json_file: Path | None,
 ) -> list[dict[str, Any]]:
-    """Measure, print the table and return its lines; see `photodup.bench.device.bench`."""
+    """Measure, print the table and return its lines; see `photodup.selfbench.device.bench`."""
     from rich.console import Console
     from rich.table import Table
 

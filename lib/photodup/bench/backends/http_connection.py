@@ -2,7 +2,7 @@
 
 Load generators must not measure themselves. The well-known clients cost several times what a blocking socket
 and the C parser of `httptools` cost, and would offer about half the load
-(`python -m photodup.bench.engine_bench` prints the comparison). Connecting is explicit, which the connection
+(`python -m photodup.selfbench.load_generator` prints the comparison). Connecting is explicit, which the connection
 policies of a measurement need. Not thread-safe: each worker has its own.
 """
 

@@ -19,7 +19,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.groups.stars import TOLERANCE, Group
 
 # Above this an index pays: exact is n²/2 products, 0.1 s at 10,000 rows and 15 s at 100,000 on two cores
-# (order of magnitude; `python -m photodup.bench.grouping_bench` measures it).
+# (order of magnitude; `python -m photodup.selfbench.grouping` measures it).
 EXACT_BELOW = 30_000
 SAMPLE = 1000
 # Of a crowd above the threshold each row keeps so many.

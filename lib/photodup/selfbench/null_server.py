@@ -1,6 +1,6 @@
 """A real HTTP server that does nothing, with planted delays: what the load generator is checked against.
 
-    python -m photodup.bench.null_server --delay-ms 5 --stall-after-s 2 --stall-s 1.4
+    python -m photodup.selfbench.null_server --delay-ms 5 --stall-after-s 2 --stall-s 1.4
 
 Prints its port on the first line. POST anything; the answer is a fixed JSON body.
 """

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.device_remedies import remedy
 from photodup.errors import PhotodupError
+from photodup.selfbench.device_remedies import remedy
 
 PROBE = Path(__file__).with_name("openvino_probe.py")
 _PROVIDERS = {

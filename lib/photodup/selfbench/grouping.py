@@ -1,6 +1,6 @@
 """How long grouping takes and what it finds, against the number of photographs.
 
-    python -m photodup.bench.grouping_bench --n 10000 --n 100000 --n 1000000
+    python -m photodup.selfbench.grouping --n 10000 --n 100000 --n 1000000
 
 Each size runs in a process of its own, so that peak memory is that size's. The vectors are synthetic
 (no library of a million photographs is at hand): scenes of a low-rank mixture, so that unrelated

@@ -1,6 +1,6 @@
 """What the FastAPI service costs on top of the model: both in one run, taking turns.
 
-    python -m photodup.bench.service_bench
+    python -m photodup.selfbench.service
 
 Two ratios, so that the machine's speed cancels out:
 

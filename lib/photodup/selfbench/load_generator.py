@@ -1,6 +1,6 @@
 """How much of a measurement is the measuring: the load generator against a bare socket and against wrk.
 
-    python -m photodup.bench.engine_bench
+    python -m photodup.selfbench.load_generator
 
 All numbers come from one run against the same null server, so the machine cancels out of the ratios.
 """
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench import null_server
 from photodup.bench.backends.adapters import DIM
 from photodup.bench.backends.http_adapters import PyTorchHttp
 from photodup.bench.load.load import Load, Stopping, measure
+from photodup.selfbench import null_server
 
 PAYLOAD_BYTES = 15_000
 CONCURRENCY = 16

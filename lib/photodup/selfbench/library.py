@@ -1,10 +1,10 @@
 """What it takes to find what is worth comparing in a whole library, and again when photos have been added.
 
-    python -m photodup.bench.library_bench --n 100000 --n 1000000
+    python -m photodup.selfbench.library --n 100000 --n 1000000
 
 From the catalogue on disk to the pairs to look at: reading it, the neighbours by embedding and by hash, what
 is kept for the next run. The catalogue is synthetic (no library of a million photographs is at hand): the
-vectors of `photodup.bench.grouping_bench`, random hashes, and of each fifth photo a copy's. Its files do not
+vectors of `photodup.selfbench.grouping`, random hashes, and of each fifth photo a copy's. Its files do not
 exist, so the pixels are not part of this; their price is the pairs a photo times what one comparison takes
 (`photodup evaluate` prints it).
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from photodup.bench.grouping_bench import INCREMENT, SIZES, peak_memory_gb, synthetic_library
+from photodup.selfbench.grouping import INCREMENT, SIZES, peak_memory_gb, synthetic_library
 
 DIGEST = "5" * 64
 THRESHOLD, NEAREST_FROM = 0.9, 0.75

@@ -33,7 +33,7 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def demo_dir() -> Path:
     """The demonstration library, built once; tests that change photos must copy them first."""
-    from photodup.study.weights import demo_library
+    from photodup.study.notebook.weights import demo_library
 
     return demo_library()
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.errors import PhotodupError
-from photodup.study.advice import COLUMNS, Workload, conclusion, rank, rtt_of
+from photodup.study.parts.advice import COLUMNS, Workload, conclusion, rank, rtt_of
 
 
 def point(backend, p95, rate, **values):

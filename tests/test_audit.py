@@ -3,8 +3,8 @@
 import pytest
 
 from photodup.errors import PhotodupError
-from photodup.study import audit, audit_method, audit_speed
-from photodup.study.published import PublishedError, load_measurements
+from photodup.study.published import audit, method, speed
+from photodup.study.published.published import PublishedError, load_measurements
 
 ROWS = load_measurements()
 FINDINGS = audit.run_all(ROWS)
@@ -73,15 +73,13 @@ def test_other_rows_turn_the_verdict(name):
 
 
 def test_assumptions_are_parameters():
-    assert audit_speed.littles_law(ROWS, tolerance=2.0).stands
-    assert audit_speed.queue_delay(ROWS, delay_ms=0.0).stands
-    assert audit_method.protective_probe(ROWS, unready=0).stands
-    assert audit_method.laptop_against_gpu(ROWS, laptop_watts=0).stands
-    assert audit_method.connection_policy(ROWS, rtt_ms=1e-6, rate_mb_per_s=1e9).stands
-    assert (
-        audit_method.json_factor(ROWS, fastest_copy_gb_per_s=100).stands is False
-    )  # the path still differed
-    near = audit_speed.bandwidth_or_round_trips(ROWS, rtt_ms=1.0)
+    assert speed.littles_law(ROWS, tolerance=2.0).stands
+    assert speed.queue_delay(ROWS, delay_ms=0.0).stands
+    assert method.protective_probe(ROWS, unready=0).stands
+    assert method.laptop_against_gpu(ROWS, laptop_watts=0).stands
+    assert method.connection_policy(ROWS, rtt_ms=1e-6, rate_mb_per_s=1e9).stands
+    assert method.json_factor(ROWS, fastest_copy_gb_per_s=100).stands is False  # the path still differed
+    near = speed.bandwidth_or_round_trips(ROWS, rtt_ms=1.0)
     assert near.table["round_trips_give_ms"].max() < 30
 
 
@@ -92,7 +90,7 @@ def test_a_same_workload_would_make_the_gpu_ratio_a_ratio():
         1,
         32,
     ]
-    assert audit_speed.multi_gpu_scaling(rows).stands is True
+    assert speed.multi_gpu_scaling(rows).stands is True
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_sentences_carry_the_numbers():
 
 def test_a_dropped_row_is_an_error_not_a_guess():
     with pytest.raises(PublishedError, match="step6b_requests"):
-        audit_speed.multi_gpu_scaling(ROWS.drop(index="step6b_requests"))
+        speed.multi_gpu_scaling(ROWS.drop(index="step6b_requests"))
 
 
 def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.paths import project_root
-from photodup.study import claims, predicates, published
-from photodup.study.claims import Claim, judge
-from photodup.study.claims_list import CLAIMS
-from photodup.study.claims_notes import NONE_WRITTEN, NOTES
-from photodup.study.predicates import CONTRADICTED, INCONCLUSIVE, NOT_MEASURED, REPRODUCED, ratio
+from photodup.study.claims import claims, predicates
+from photodup.study.claims.claims import Claim, judge
+from photodup.study.claims.claims_list import CLAIMS
+from photodup.study.claims.claims_notes import NONE_WRITTEN, NOTES
+from photodup.study.claims.predicates import CONTRADICTED, INCONCLUSIVE, NOT_MEASURED, REPRODUCED, ratio
+from photodup.study.published import published
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 
@@ -514,7 +515,7 @@ def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
 def test_a_run_s_digest_comes_from_its_reference_embeddings(tmp_path):
     """Two runs called random:0 may still hold different weights; that must not pass in silence."""
     from photodup.bench.record.record import RunStore
-    from photodup.study.evidence import model_environment
+    from photodup.study.claims.evidence import model_environment
 
     for name, digest in (("a", "1234"), ("b", "1234"), ("c", "beef")):
         with RunStore(tmp_path / name) as store:

@@ -111,7 +111,7 @@ def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(tmp_path, mon
 
 
 def test_engines_of_another_gpu_are_not_found_in_the_cache():
-    from photodup.study.device_table import _cache_name
+    from photodup.study.parts.device_table import _cache_name
 
     names = [
         _cache_name({"gpus": [{"name": gpu}], "packages": {"onnxruntime": version}})
@@ -139,7 +139,7 @@ def test_openvino_without_its_python_is_one_sentence(tmp_path):
 
 
 def test_openvino_reports_a_graph_it_cannot_read(tmp_path):
-    from photodup.study.device_table import openvino_python
+    from photodup.study.parts.device_table import openvino_python
 
     python = openvino_python()
     if python is None:
@@ -151,7 +151,7 @@ def test_openvino_reports_a_graph_it_cannot_read(tmp_path):
 
 
 def test_table_writes_what_it_printed(tmp_path):
-    from photodup.study import device_table
+    from photodup.study.parts import device_table
 
     with pytest.raises(PhotodupError, match="another file"):
         device_table._write(tmp_path / "none" / "file.json", {})
@@ -163,7 +163,7 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
     import onnx
     from onnx import TensorProto, helper
 
-    from photodup.study.device_table import openvino_python
+    from photodup.study.parts.device_table import openvino_python
 
     python = openvino_python()
     if python is None:
@@ -186,7 +186,7 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
 
 
 def test_what_did_not_run_is_said_once_for_each_reason():
-    from photodup.study.device_table import _not_run
+    from photodup.study.parts.device_table import _not_run
 
     lines = [
         {"engine": "a", "precision": "fp32", "batch": 1, "latency_ms_p50": 1.0},

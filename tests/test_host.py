@@ -9,7 +9,7 @@ from photodup.embedding.backends import parse_backend
 from photodup.serving.check import check, ready_models
 from photodup.serving.endpoints import from_ports
 from photodup.serving.process.ports import claim_ports
-from photodup.study.run import open_run
+from photodup.study.notebook.run import open_run
 
 
 @needs_triton()
@@ -58,8 +58,8 @@ def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here
 def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path):
     """Called loopback, they would be judged as what a client beside the server sees."""
     from photodup.bench.load.plan import Load
-    from photodup.study.points import measure_point
-    from photodup.study.predicates import link_rtt_ms
+    from photodup.study.claims.predicates import link_rtt_ms
+    from photodup.study.notebook.points import measure_point
 
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     assert open_run("here", host="127.0.0.1").path == "loopback"

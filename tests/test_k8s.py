@@ -11,8 +11,15 @@ import yaml
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.study import kube_checks, kube_manifests
-from photodup.study.kube_manifests import OVERLAYS, of_kind, quantity, read_workload, render, render_chart
+from photodup.study.kubernetes import checks, manifests
+from photodup.study.kubernetes.manifests import (
+    OVERLAYS,
+    of_kind,
+    quantity,
+    read_workload,
+    render,
+    render_chart,
+)
 
 K8S = project_root() / "k8s"
 
@@ -37,7 +44,7 @@ def kind():
 
 
 def rules(objects, **options):
-    return {finding.rule for finding in kube_checks.check(objects, **options)}
+    return {finding.rule for finding in checks.check(objects, **options)}
 
 
 def container(objects):
@@ -53,33 +60,33 @@ def quota(objects):
 
 
 def test_every_overlay_is_valid_and_consistent(target):
-    assert kube_checks.check(render(OVERLAYS[target])) == []
+    assert checks.check(render(OVERLAYS[target])) == []
 
 
 @pytest.mark.slow
 def test_every_overlay_passes_the_policies(target):
-    assert kube_checks.policies(target, render(OVERLAYS[target])) == []
+    assert checks.policies(target, render(OVERLAYS[target])) == []
 
 
 @pytest.mark.slow
 def test_a_privileged_container_fails_the_policies(kind):
     container(kind)["securityContext"]["privileged"] = True
 
-    assert "CKV_K8S_16" in {finding.rule for finding in kube_checks.policies("kind", kind)}
+    assert "CKV_K8S_16" in {finding.rule for finding in checks.policies("kind", kind)}
 
 
 def test_a_policy_excuse_without_a_reason_is_refused(tmp_path, monkeypatch, kind):
     (tmp_path / "k8s").mkdir()
     (tmp_path / "k8s" / "policy.yaml").write_text("skip: [{check: CKV_K8S_43, targets: [kind]}]")
-    monkeypatch.setattr(kube_checks, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(checks, "project_root", lambda: tmp_path)
 
     with pytest.raises(PhotodupError, match="CKV_K8S_43 has no reason"):
-        kube_checks.policies("kind", kind)
+        checks.policies("kind", kind)
 
 
 def test_published_manifests_contradict_themselves():
     objects = render("k8s/published")
-    findings = kube_checks.check(objects)
+    findings = checks.check(objects)
 
     assert read_workload(objects).admitted() == 4
     assert {f.rule for f in findings} == {"quota-admits-max", "probe-live-is-ready", "probe-live-patience"}
@@ -222,7 +229,7 @@ def test_chart_gives_the_objects_of_the_overlay(name):
 
 @pytest.mark.parametrize("values", [[], ["values-kind.yaml"], ["values-gpu.yaml"]])
 def test_chart_lints(values):
-    command = [kube_manifests.tool("helm"), "lint", "--strict", K8S / "chart"]
+    command = [manifests.tool("helm"), "lint", "--strict", K8S / "chart"]
     for file in values:
         command += ["--values", K8S / "chart" / file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -238,7 +245,7 @@ def test_chart_refuses_a_value_that_does_not_exist(tmp_path):
 
 
 def test_chart_objects_fit_the_schema():
-    assert kube_checks.schema(render_chart(K8S / "chart" / "values-gpu.yaml")) == []
+    assert checks.schema(render_chart(K8S / "chart" / "values-gpu.yaml")) == []
 
 
 def test_every_chart_value_is_in_the_schema():

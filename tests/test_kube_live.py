@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from photodup.errors import PhotodupError
-from photodup.study import kube_live
+from photodup.study.kubernetes import live
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def stand_ins(tmp_path, monkeypatch):
     for name in ("docker", "kind", "kubectl"):
         install(name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(kube_live, "tool", lambda name: str(tmp_path / name))
-    monkeypatch.setattr(kube_live, "render", lambda overlay: [])
-    monkeypatch.setattr(kube_live, "check", lambda objects: [])
+    monkeypatch.setattr(live, "tool", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(live, "render", lambda overlay: [])
+    monkeypatch.setattr(live, "check", lambda objects: [])
     install.log = log
     install.folder = tmp_path
     return install
@@ -42,35 +42,35 @@ def test_what_stands_in_the_way_is_named_with_its_remedy(stand_ins, name, body, 
     stand_ins(name, body)
 
     with pytest.raises(PhotodupError, match=sentence):
-        kube_live.ready_to_create()
+        live.ready_to_create()
 
 
 @pytest.mark.parametrize("name", ["docker", "kind"])
 def test_a_missing_tool_is_named(stand_ins, name):
     (stand_ins.folder / name).unlink()
 
-    assert kube_live.missing().startswith(f"{name} is not installed")
+    assert live.missing().startswith(f"{name} is not installed")
 
 
 def test_a_taken_port_is_named(stand_ins):
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", kube_live.PORT))
+        taken.bind(("127.0.0.1", live.PORT))
         taken.listen()
 
         with pytest.raises(PhotodupError, match="Port 8092 is taken"):
-            kube_live.ready_to_create()
+            live.ready_to_create()
 
 
 def test_a_contradictory_overlay_is_refused(stand_ins, monkeypatch):
-    monkeypatch.setattr(kube_live, "check", lambda objects: ["quota-admits-max · admits 4 pods"])
+    monkeypatch.setattr(live, "check", lambda objects: ["quota-admits-max · admits 4 pods"])
 
     with pytest.raises(PhotodupError, match="quota-admits-max"):
-        kube_live.ready_to_create()
+        live.ready_to_create()
 
 
 def test_a_cluster_is_made_used_and_deleted(stand_ins):
-    with kube_live.cluster():
+    with live.cluster():
         pass
     asked = [" ".join(line.split()[:3]) for line in stand_ins.log.read_text().splitlines()]
 
@@ -81,7 +81,7 @@ def test_a_cluster_is_made_used_and_deleted(stand_ins):
 def test_a_half_made_cluster_is_deleted(stand_ins):
     stand_ins("kubectl", "echo no such server >&2; exit 1")
 
-    with pytest.raises(PhotodupError, match="no such server"), kube_live.cluster(keep=True):
+    with pytest.raises(PhotodupError, match="no such server"), live.cluster(keep=True):
         pass
     assert stand_ins.log.read_text().splitlines()[-1] == "kind delete cluster --name photodup"
 
@@ -89,7 +89,7 @@ def test_a_half_made_cluster_is_deleted(stand_ins):
 def test_a_cluster_that_cannot_be_deleted_is_named(stand_ins):
     stand_ins("kind", '[ "$1" != delete ]')
 
-    with pytest.raises(PhotodupError, match="could not be removed: repeat"), kube_live.cluster():
+    with pytest.raises(PhotodupError, match="could not be removed: repeat"), live.cluster():
         pass
 
 
@@ -107,7 +107,7 @@ def test_snapshot_reads_what_kubectl_lists():
         ]
     }
 
-    assert kube_live.snapshot(listing) == {
+    assert live.snapshot(listing) == {
         "replicas": 6,
         "pods": 2,
         "ready": 1,

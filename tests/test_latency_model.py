@@ -126,7 +126,7 @@ def test_fit_keeps_what_is_given_and_refuses_too_little():
 
 def test_preset_named_after_the_published_study_is_its_fit():
     from photodup.bench.link.link import PRESETS
-    from photodup.study import published
+    from photodup.study.published import published
 
     rows = published.load_measurements()
     rate = published.value("step7_a100_onnx_http_c16_throughput", rows) * FP32 * 8e-6

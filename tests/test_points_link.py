@@ -10,8 +10,8 @@ from photodup.bench.link.link import LinkError, available
 from photodup.bench.load.plan import Load, Stopping
 from photodup.bench.record.record import RunStore
 from photodup.serving.endpoints import from_ports
-from photodup.study.points import measure_point
-from photodup.study.run import Run
+from photodup.study.notebook.points import measure_point
+from photodup.study.notebook.run import Run
 
 pytestmark = pytest.mark.quiet
 REASON = available()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.study import published
-from photodup.study.published import PublishedError
+from photodup.study.published import published
+from photodup.study.published.published import PublishedError
 
 ROWS, RATIOS, TABLES = published.load_measurements(), published.load_ratios(), published.load_tables()
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from photodup.errors import PhotodupError
-from photodup.study import compare
-from photodup.study.report import write_reports
-from photodup.study.report_compare import summary, write_comparison
-from photodup.study.sides import environment_rows, open_sides, warnings
-from photodup.study.slides import write_slides
+from photodup.study.report import compare
+from photodup.study.report.compare_page import summary, write_comparison
+from photodup.study.report.page import write_reports
+from photodup.study.report.sides import environment_rows, open_sides, warnings
+from photodup.study.report.slides import write_slides
 
 REFERENCE = ROOT / "results" / "reference-cpu"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -296,7 +296,7 @@ def test_a_deck_needs_an_executed_notebook(project):
 
 
 def test_every_numbered_notebook_marks_its_opening_and_something_to_show():
-    from photodup.study.execute import notebooks
+    from photodup.study.runner.execute import notebooks
 
     for path in notebooks():
         cells = nbformat.read(ROOT / "notebooks" / path.name, as_version=4).cells
@@ -370,7 +370,7 @@ def test_a_number_typed_into_a_table_is_seen(number):
 
 
 def test_a_readme_that_lost_its_markers_is_said(tmp_path):
-    from photodup.study.readme import write_blocks
+    from photodup.study.report.readme import write_blocks
 
     copy = tmp_path / "README.md"
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -137,7 +137,7 @@ def command_fault(line: str) -> str:
 
 
 def papermill_fault(rest: list[str]) -> str:
-    from photodup.study.execute import declared_parameters
+    from photodup.study.runner.execute import declared_parameters
 
     notebook = ROOT / rest[0]
     if not notebook.is_file():
@@ -164,7 +164,7 @@ def typer_fault(rest: list[str]) -> str:
 
 def test_readme_tables_are_the_records(tmp_path):
     """`photodup study readme` would change nothing."""
-    from photodup.study.readme import write_blocks
+    from photodup.study.report.readme import write_blocks
 
     copy = tmp_path / "README.md"
     copy.write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
@@ -173,7 +173,7 @@ def test_readme_tables_are_the_records(tmp_path):
 
 
 def test_a_number_typed_into_the_readme_is_seen(tmp_path):
-    from photodup.study.readme import write_blocks
+    from photodup.study.report.readme import write_blocks
 
     copy = tmp_path / "README.md"
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.errors import PhotodupError
-from photodup.study import roofline
+from photodup.study.published import roofline
 
 
 def test_known_limits():

@@ -12,9 +12,9 @@ from photodup.bench.judge import stats
 from photodup.bench.load.plan import Load, Stopping, in_blocks
 from photodup.bench.record.record import RunStore
 from photodup.serving.endpoints import from_ports
-from photodup.study import points
-from photodup.study.claims import noise_floor_of
-from photodup.study.run import Run
+from photodup.study.claims.claims import noise_floor_of
+from photodup.study.notebook import points
+from photodup.study.notebook.run import Run
 
 
 @given(st.lists(st.none() | st.integers(0, 4), max_size=40), st.integers(0, 9))

@@ -8,12 +8,12 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from photodup.errors import PhotodupError
-from photodup.study import execute
-from photodup.study.execute import execute_notebook, parse_parameters, run_study, source_sha256
-from photodup.study.notebook_html import render_notebook
-from photodup.study.render import _quote_answer
-from photodup.study.report import write_report
-from photodup.study.run import open_run
+from photodup.study.notebook.run import open_run
+from photodup.study.report.cells import render_notebook
+from photodup.study.report.page import write_report
+from photodup.study.runner import execute
+from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study, source_sha256
+from photodup.study.runner.render import _quote_answer
 
 ENDPOINTS = "name: nowhere\nbackends:\n  pytorch-http-jpeg: http://127.0.0.1:1\n"
 
@@ -223,7 +223,7 @@ def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):
 
 def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
     from photodup.bench.load.plan import Load
-    from photodup.study import points
+    from photodup.study.notebook import points
 
     elsewhere = "name: there\nbackends:\n  triton-onnx-http-fp32: http://127.0.0.1:1\n"
     (project / "elsewhere.yaml").write_text(elsewhere)

@@ -40,7 +40,7 @@ def study_run(
 
     Give notebook parameters as papermill does: -p KEY VALUE, as often as you like.
     """
-    from photodup.study.execute import parse_parameters, run_study
+    from photodup.study.runner.execute import parse_parameters, run_study
 
     outcomes = run_study(
         run,
@@ -58,7 +58,7 @@ def study_run(
 @study.command("parameters")
 def study_parameters() -> None:
     """List every notebook's parameters with their help."""
-    from photodup.study.execute import declared_parameters, notebooks
+    from photodup.study.runner.execute import declared_parameters, notebooks
 
     for path in notebooks():
         print(path.stem)
@@ -73,7 +73,7 @@ def study_render(
     ] = None,
 ) -> None:
     """Execute the committed notebooks in place from the records of the reference run; nothing is measured."""
-    from photodup.study.render import render_notebooks
+    from photodup.study.runner.render import render_notebooks
 
     for path in render_notebooks(only or ()):
         print(path.name)
@@ -82,7 +82,7 @@ def study_render(
 @study.command("readme")
 def study_readme() -> None:
     """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
-    from photodup.study.readme import write_blocks
+    from photodup.study.report.readme import write_blocks
 
     print(write_blocks())
 
@@ -121,7 +121,7 @@ def bench_device(
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the lines here")] = None,
 ) -> None:
     """Time every engine on one device with no server between: PyTorch, ONNX Runtime, OpenVINO, TensorRT."""
-    from photodup.study.device_table import print_bench
+    from photodup.study.parts.device_table import print_bench
 
     print_bench(device, batch or [1, 8, 32], repeats, compile_on_cpu, ghz, flop_per_cycle, json_file)
 
@@ -136,7 +136,7 @@ def report(
     output: Annotated[Path | None, typer.Option(help="file for --compare or --slides")] = None,
 ) -> None:
     """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison, or a deck."""
-    from photodup.study.report import write_reports
+    from photodup.study.report.page import write_reports
 
     print(write_reports(runs or ["quick"], compare=compare, slides=slides, output=output))
 
@@ -149,7 +149,7 @@ def audit(
     ] = None,
 ) -> None:
     """Audit the published claims: against their own numbers, and against a run's records."""
-    from photodup.study.audit import report_lines
+    from photodup.study.published.audit import report_lines
 
     for line in report_lines(run, documents):
         print(line)
@@ -377,8 +377,8 @@ def kube_check(
     ] = None,
 ) -> None:
     """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
-    from photodup.study.kube_checks import check
-    from photodup.study.kube_manifests import OVERLAYS, render
+    from photodup.study.kubernetes.checks import check
+    from photodup.study.kubernetes.manifests import OVERLAYS, render
 
     found = 0
     for directory in directories or OVERLAYS.values():

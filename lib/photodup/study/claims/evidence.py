@@ -1,0 +1,149 @@
+"""Everything a run's records say that a claim may rest on, as one table: points, and what was measured otherwise.
+
+A served point is a row of its own. Cold starts, message bodies, exported files, reduced precision, link ladders and
+replays of an autoscaler are recorded by their notebooks in forms of their own; each becomes rows here, under a
+backend's name where there is one and otherwise under a plain name (`network-only`, `simulated-hpa`). Their scenario
+says what they are, so that no claim about requests takes them for one.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, Any]
+
+
+def load_evidence(directory: Path) -> "pd.DataFrame":
+    """Return the points of a run and one row per other measurement that a claim can be judged by.
+
+    Raises:
+        RecordError: a record that cannot be read; names the file and the field.
+    """
+    import pandas as pd
+
+    from photodup.bench.record.record import load_points, load_records
+
+    rows = [
+        {"run": directory.name, "link": "loopback", "batch": 1, "concurrency": 1, "valid": True, "key": key}
+        | row
+        for record in load_records(directory)
+        if record["status"] == "ok"
+        for key in [record["key"]]
+        for begins, reader in READERS.items()
+        if key.startswith(begins)
+        for row in reader(key, record["result"])
+    ]
+    tables = [table for table in (load_points(directory), pd.DataFrame(rows)) if len(table)]
+    return pd.concat(tables, ignore_index=True) if tables else load_points(directory)
+
+
+def model_environment(directory: Path) -> dict[str, Any]:
+    """Return a run's environment with its model's digest, from the reference embeddings where it is only there."""
+    from photodup.bench.record.record import load_records
+    from photodup.study.notebook.run import read_environment
+
+    facts = read_environment(directory)
+    computed = next((r["result"] for r in load_records(directory) if r["key"] == "reference-embeddings"), {})
+    known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
+    return facts | {"model": known | facts.get("model", {})} if facts or known else {}
+
+
+def _ladder(key: str, result: Row) -> Iterator[Row]:
+    """Latencies over a link with no server behind them."""
+    for row in result.get("rows", []):
+        plain = {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
+        yield {"backend": "network-only", "scenario": "single_stream"} | plain
+
+
+def _cold_start(key: str, result: Row) -> Iterator[Row]:
+    """From nothing to the first answer of one server."""
+    backend = key.removeprefix("cold-start-").rpartition("-")[0]
+    if result.get("first_answer_s") is not None:
+        yield {"backend": backend, "scenario": "start", **_numbers(result, "first_answer_s", "ready_s")}
+
+
+def _bodies(key: str, result: Row) -> Iterator[Row]:
+    """CPU time to write one request's body, with the tensor in hand."""
+    for row in result.get("rows", []):
+        yield {
+            "backend": f"body-{row['form']}",
+            "scenario": "encode",
+            "batch": row["batch"],
+            "payload_bytes": row["bytes"],
+            "encode_ms": row["encode_ms"],
+        }
+
+
+def _export_parity(key: str, result: Row) -> Iterator[Row]:
+    """How far the exported file's vectors are from PyTorch's; vectors have length 1."""
+    for row in result.get("rows", []):
+        if row.get("variant") == "fp32":
+            here = {"backend": "local-onnx", "scenario": "parity", "batch": row["batch"]}
+            yield here | {"difference_max": row["difference"]}
+
+
+def _server_parity(key: str, result: Row) -> Iterator[Row]:
+    """How far a server's vectors are from PyTorch's, over each wire."""
+    for row in result.get("rows", []):
+        yield {"backend": row["backend"], "scenario": "parity", "difference_max": row["worst"]}
+
+
+def _precision(key: str, result: Row) -> Iterator[Row]:
+    """A network computed in reduced precision against its float32 answers; no server and no clock."""
+    for row in result.get("rows", []):
+        if "cosine_min" in row:
+            kind = row["precision"].replace(" ", "-").lower()
+            yield {
+                "backend": f"rounded-{kind}",
+                "scenario": "fidelity",
+                "subject": row["network"],
+            } | _numbers(row, "cosine_min", "flipped", "pairs", "neighbour_kept")
+
+
+def _session(key: str, result: Row) -> Iterator[Row]:
+    """ONNX Runtime in this process: no server, no wire. The interval is that of the median, by order statistics."""
+    for batch, times in result.get("batch_ms", {}).items():
+        if len(times) < 3:
+            continue
+        ordered, n = sorted(times), int(batch)
+        reach = max(1, math.ceil(0.98 * math.sqrt(len(ordered))))
+        middle = len(ordered) // 2
+        low, high = ordered[max(0, middle - reach)], ordered[min(len(ordered) - 1, middle + reach)]
+        yield {
+            "backend": "local-onnx",
+            "engine": "onnx",
+            "scenario": "session",
+            "batch": n,
+            "span": "prepared",
+            "latency_ms_p50": statistics.median(ordered),
+            "throughput_images_per_s": 1000 * n / statistics.median(ordered),
+            "throughput_images_per_s_ci_low": 1000 * n / high,
+            "throughput_images_per_s_ci_high": 1000 * n / low,
+        }
+
+
+def _replay(key: str, result: Row) -> Iterator[Row]:
+    """The published load against the published manifests, simulated; the interval is over sampling phases."""
+    names = [f"{n}{end}" for n in ("pods_ready_max", "hpa_reaction_s") for end in ("", "_ci_low", "_ci_high")]
+    yield {"backend": "simulated-hpa", "scenario": "replay", **_numbers(result, *names)}
+
+
+def _numbers(row: Row, *names: str) -> Row:
+    return {name: row[name] for name in names if row.get(name) is not None}
+
+
+READERS: dict[str, Callable[[str, Row], Iterator[Row]]] = {  # by the beginning of a record's key
+    "ladder-": _ladder,
+    "cold-start-": _cold_start,
+    "serialization-b": _bodies,
+    "onnx-parity": _export_parity,
+    "triton-parity": _server_parity,
+    "precision-": _precision,
+    "onnx-profile": _session,
+    "kube-replay": _replay,
+}

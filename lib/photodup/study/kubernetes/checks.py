@@ -1,0 +1,237 @@
+"""Check manifests: the schema and the policies by their own tools, and by us only what no tool knows.
+
+What no tool knows is how objects of one application contradict each other: a quota that forbids what the
+autoscaler asks for, a startup probe that gives up before the model is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.kubernetes.manifests import (
+    KUBERNETES_VERSION,
+    START_SECONDS,
+    Workload,
+    fits,
+    of_kind,
+    read_workload,
+    tool,
+)
+
+START_MARGIN = 2.0  # a loaded node starts a pod at half speed
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong: the rule, the object, and a sentence with the remedy."""
+
+    rule: str
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} · {self.where} · {self.message}"
+
+
+def check(objects: list[dict[str, Any]], *, start_s: float | None = None) -> list[Finding]:
+    """Return what is wrong with these objects, schema first, then the contradictions between them.
+
+    Args:
+        objects: as `render` returns them.
+        start_s: measured seconds from container start to ready; the Deployment's annotation otherwise.
+    """
+    findings = schema(objects)
+    if findings:
+        return findings
+    workload = read_workload(objects)
+    return [*quota(workload), *probes(workload, start_s), *references(objects, workload)]
+
+
+def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> list[Finding]:
+    """Return what Kubernetes' own schema of `version` refuses; unknown fields included."""
+    import kubernetes_validate
+
+    findings = []
+    for item in objects:
+        where = f"{item.get('kind', '?')}/{item.get('metadata', {}).get('name', '?')}"
+        try:
+            kubernetes_validate.validate(item, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            path = ".".join(str(part) for part in error.path)
+            findings.append(Finding("schema", where, f"{path or 'object'}: {error.message}"))
+        except kubernetes_validate.SchemaNotFoundError:
+            findings.append(
+                Finding("schema", where, f"no such kind in Kubernetes {version}: check apiVersion.")
+            )
+    return findings
+
+
+def quota(workload: Workload) -> list[Finding]:
+    """Return each namespace limit that admits fewer pods than the autoscaler may ask for."""
+    findings = []
+    hard = workload.quota or {}
+    for name, need in workload.quota_needs().items():
+        admitted = fits(hard[name], need)
+        for rule, pods, why in (
+            ("quota-admits-max", workload.max_replicas, f"maxReplicas {workload.max_replicas}"),
+            (
+                "quota-admits-surge",
+                workload.max_replicas + workload.max_surge,
+                f"maxReplicas {workload.max_replicas} and {workload.max_surge} surge pods of an update",
+            ),
+        ):
+            if admitted < pods:
+                findings.append(
+                    Finding(
+                        rule,
+                        f"ResourceQuota/{name}",
+                        f"admits {admitted} pods of {_number(need)} each, not {why}: raise it from "
+                        f"{_number(hard[name])} to {_number(need * pods)}, or lower maxReplicas.",
+                    )
+                )
+                break
+    limits = {name for name in hard if name.startswith(("requests.", "limits."))}
+    for name in sorted(limits - set(workload.quota_needs())):
+        kind, _, resource = name.partition(".")
+        if resource in ("cpu", "memory"):
+            findings.append(
+                Finding(
+                    "quota-needs-resources",
+                    f"Deployment/{workload.name}",
+                    f"sets no {resource} in {kind}, but the quota has {name}: every pod would be refused.",
+                )
+            )
+    return findings
+
+
+def probes(workload: Workload, start_s: float | None = None) -> list[Finding]:
+    """Return probe settings that restart a pod which only starts slowly or is only busy."""
+    where = f"Deployment/{workload.name}"
+    start_s = start_s if start_s is not None else workload.start_s
+    if start_s is None:
+        return [
+            Finding("probe-start-known", where, f"says nowhere how long it starts: annotate {START_SECONDS}.")
+        ]
+    findings = []
+    needed = START_MARGIN * start_s
+    guard, field = (
+        (workload.startup, "startupProbe") if workload.startup else (workload.liveness, "livenessProbe")
+    )
+    if guard is not None and guard.budget_s < needed:
+        findings.append(
+            Finding(
+                "probe-allows-start",
+                where,
+                f"{field} gives up after {guard.budget_s:g} s, a start takes {start_s:g} s: raise failureThreshold "
+                f"to {int(-(-(needed - guard.initial_delay_s) // guard.period_s))}, or the pod restarts for ever.",
+            )
+        )
+    if workload.readiness is None:
+        findings.append(
+            Finding("probe-readiness", where, "has no readinessProbe: it gets traffic while loading.")
+        )
+    ready, live = workload.readiness, workload.liveness
+    if ready and live and ready.path == live.path:
+        findings.append(
+            Finding(
+                "probe-live-is-ready",
+                where,
+                f"livenessProbe and readinessProbe both ask {live.path}: a pod that is not ready would be restarted "
+                "instead of rested; give liveness a path of its own.",
+            )
+        )
+    if ready and live and live.period_s * live.failure_threshold <= ready.period_s * ready.failure_threshold:
+        findings.append(
+            Finding(
+                "probe-live-patience",
+                where,
+                f"livenessProbe restarts after {live.period_s * live.failure_threshold:g} s, no later than "
+                "readinessProbe withdraws the pod: give it more periods or more failures.",
+            )
+        )
+    return findings
+
+
+def references(objects: list[dict[str, Any]], workload: Workload) -> list[Finding]:
+    """Return selectors, ports and budgets of one application that do not fit each other."""
+    findings = []
+    deployment = next(d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == workload.name)
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    names = {
+        port.get("name") for port in deployment["spec"]["template"]["spec"]["containers"][0].get("ports", [])
+    }
+    for service in of_kind(objects, "Service"):
+        where = f"Service/{service['metadata']['name']}"
+        if not service["spec"].get("selector", {}).items() <= labels:
+            findings.append(
+                Finding("selector", where, "selects none of the Deployment's pods: compare labels.")
+            )
+        for port in service["spec"]["ports"]:
+            target = port.get("targetPort", port["port"])
+            if isinstance(target, str) and target not in names:
+                findings.append(Finding("port", where, f"targets port {target!r}, which no container names."))
+            if "nodePort" in port and port["nodePort"] not in _mapped_node_ports():
+                findings.append(
+                    Finding(
+                        "port", where, f"nodePort {port['nodePort']} is not mapped by k8s/kind.yaml: add it."
+                    )
+                )
+    least = int(workload.hpa.get("minReplicas", 1))
+    for budget in of_kind(objects, "PodDisruptionBudget"):
+        kept = budget["spec"].get("minAvailable")
+        if isinstance(kept, int) and kept >= least:
+            findings.append(
+                Finding(
+                    "budget-allows-drain",
+                    f"PodDisruptionBudget/{budget['metadata']['name']}",
+                    f"keeps {kept} of {least} pods: at minReplicas no node can be drained; keep fewer.",
+                )
+            )
+    return findings
+
+
+def policies(target: str, objects: list[dict[str, Any]]) -> list[Finding]:
+    """Return what checkov refuses and k8s/policy.yaml does not excuse for `target` (base, kind, gpu).
+
+    Raises:
+        PhotodupError: checkov is missing or broke, or an excuse has no reason.
+    """
+    excuses = yaml.safe_load((project_root() / "k8s" / "policy.yaml").read_text())["skip"]
+    for excuse in excuses:
+        if not str(excuse.get("reason", "")).strip():
+            raise PhotodupError(f"k8s/policy.yaml: {excuse['check']} has no reason; write one or remove it.")
+    skip = [excuse["check"] for excuse in excuses if target in excuse["targets"]]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "objects.yaml"
+        file.write_text(yaml.safe_dump_all(objects))
+        command = [tool("checkov"), "--file", str(file), "--framework", "kubernetes", "--output", "json"]
+        command += ["--compact", "--quiet"] + (["--skip-check", ",".join(skip)] if skip else [])
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        report = json.loads(done.stdout)
+        failed, passed = report["results"]["failed_checks"], report["summary"]["passed"]
+    except (ValueError, KeyError, TypeError):
+        raise PhotodupError(f"checkov gave no report: {' '.join(done.stderr.split())[-200:]}") from None
+    if not passed:
+        raise PhotodupError("checkov passed nothing at all: it did not see the objects.")
+    return [Finding(item["check_id"], item["resource"], item["check_name"]) for item in failed]
+
+
+def _mapped_node_ports() -> set[int]:
+    cluster = yaml.safe_load((project_root() / "k8s" / "kind.yaml").read_text())
+    return {port["containerPort"] for node in cluster["nodes"] for port in node.get("extraPortMappings", [])}
+
+
+def _number(value: float) -> str:
+    if value >= 1024**2 and value % 1024**2 == 0:
+        return f"{value / 1024**3:g}Gi"
+    return f"{value:g}"

@@ -1,0 +1,64 @@
+"""One look for every figure: style, colours, caption, and where the file goes.
+
+A notebook draws with seaborn or matplotlib itself; this module only removes the decisions that must be the
+same everywhere. Colour means the engine, in every figure.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from photodup.paths import project_root
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from photodup.study.notebook.run import Run
+
+ENGINE_COLORS = {
+    "pytorch": "#e07a5f",
+    "onnx": "#2a6f97",
+    "openvino": "#3d9970",
+    "trt": "#3d9970",
+    "emulated": "#8e6c8a",
+    "published": "#6b7280",
+}
+GOOD, BAD, MUTED = "#3d9970", "#c8553d", "#9aa0aa"
+
+
+def use_style() -> None:
+    """Apply the repository's matplotlibrc to this process. Call it once, in a notebook's import cell.
+
+    It also seeds NumPy's global generator, from which seaborn draws the jitter of a strip plot: an
+    unchanged figure is then an unchanged file.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    plt.style.use(project_root() / "matplotlibrc")
+    np.random.seed(0)
+
+
+def engine_color(engine: str) -> str:
+    """Return the colour that stands for `engine` (`emulated-a100` and its kin share one)."""
+    return ENGINE_COLORS.get(engine.split("-")[0], MUTED)
+
+
+def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:
+    """Write `text` (machine, n, what is emulated) under the figure in small grey letters; return it."""
+    lines = textwrap.fill(" ".join(text.split()), width=width)
+    figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, color="#6b7280")
+    return figure
+
+
+def save(figure: Figure, run: Run, name: str) -> Path:
+    """Write the figure as `results/<run>/figures/<name>.png` for the report and return the path.
+
+    The PNG carries no creation date or software version, so an unchanged figure is an unchanged file.
+    """
+    path = run.directory / "figures" / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None})
+    return path

@@ -1,0 +1,4 @@
+"""What single notebooks need and no other: topologies, serialization costs, the table of a device, advice.
+
+May import: everything below study, study.published. Each module names its notebook.
+"""

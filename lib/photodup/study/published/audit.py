@@ -1,0 +1,109 @@
+"""What the published numbers say about the published claims: no run needed, only results/published/.
+
+E1 to E21 name the checks; each is a function of the rows with its assumptions as keyword arguments
+(`audit_speed`, `audit_method`) and returns a `Finding`.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.published import method, speed
+from photodup.study.published.finding import Finding
+from photodup.study.published.published import check_ratios, compare_with_documents, load_measurements
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHECKS: dict[str, Callable[..., Finding]] = {
+    "E1": speed.bandwidth_or_round_trips,
+    "E2": speed.inherent_slowness,
+    "E3": speed.compute_advantage,
+    "E4": speed.architecture_decides,
+    "E5": speed.multi_gpu_scaling,
+    "E6": speed.littles_law,
+    "E7": speed.queue_delay,
+    "E8": speed.cuda_graphs,
+    "E9": speed.concurrency_tie,
+    "E10": speed.fastapi_scales,
+    "E11": speed.latency_follows_gpu,
+    "E12": method.pods_against_quota,
+    "E13": method.protective_probe,
+    "E14": method.repeat_spread,
+    "E15": method.json_factor,
+    "E16": method.laptop_against_gpu,
+    "E17": method.payload_is_a_crop,
+    "E18": method.connection_policy,
+    "E19": method.batch_scaling,
+    "E20": method.fastest_compute,
+    "E21": method.same_ordering,
+}
+
+
+def run_all(rows: "pd.DataFrame | None" = None) -> dict[str, Finding]:
+    """Return every finding, with the default assumptions."""
+    rows = load_measurements() if rows is None else rows
+    return {name: check(rows) for name, check in CHECKS.items()}
+
+
+def summary(findings: "dict[str, Finding] | None" = None) -> "pd.DataFrame":
+    """Return one row per check: `claim`, `verdict` (stands, does not stand, not arithmetic), `because`."""
+    import pandas as pd
+
+    words = {True: "stands", False: "does not stand", None: "not arithmetic"}
+    found = run_all() if findings is None else findings
+    rows = [(f.check, f.claim, words[f.stands], f.sentence) for f in found.values()]
+    return pd.DataFrame(rows, columns=["check", "claim", "verdict", "because"]).set_index("check")
+
+
+def report_lines(run: str | None = None, documents: Path | None = None) -> Iterator[str]:
+    """Yield what `photodup audit` prints: the checks, the ratios that do not follow, a run's verdicts.
+
+    Args:
+        run: directory under results/ to judge as well; its `verdicts.json` is written.
+        documents: folder with the source documents, to hold the data against them.
+
+    Raises:
+        PhotodupError: no such run, or the data differs from the documents.
+    """
+    for check, row in summary().iterrows():
+        yield f"{check:>4} {row['verdict']:16} {row['claim']}"
+        yield f"     {row['because']}"
+    ratios = check_ratios()
+    for name, ratio in ratios[~ratios["follows"]].iterrows():
+        low, high = ratio["computed_low"], ratio["computed_high"]
+        yield f"does not follow: {name} is printed {ratio['printed_text']!r}, rows give {low:.4g} to {high:.4g}"
+    yield f"{len(ratios)} printed ratios recomputed, {int((~ratios['follows']).sum())} do not follow"
+    if documents is not None:
+        if differences := compare_with_documents(documents):
+            raise PhotodupError(
+                f"The data differs from the documents in {documents}: {' '.join(differences[:5])}"
+            )
+        yield f"the data agrees with the documents in {documents}"
+    if run is not None:
+        yield from _run_lines(run)
+
+
+def _run_lines(run: str) -> Iterator[str]:
+    from photodup.study.claims import claims
+    from photodup.study.claims.claims_list import CLAIMS
+    from photodup.study.claims.predicates import NOT_MEASURED
+
+    directory = project_root() / "results" / run
+    if not (directory / "records").is_dir():
+        raise PhotodupError(f"There are no records in results/{run}: make the run first, or check its name.")
+    points = claims.load_evidence(directory)
+    floor, source = claims.noise_floor_of(points)
+    judged = claims.judge(CLAIMS, points, floor, run=run)
+    for _, row in judged[judged["verdict"] != NOT_MEASURED].iterrows():
+        where = f" [{row['link']}]" if row["link"] else ""
+        yield f"{row['verdict']:13} {row['claim']}{where}: published {row['published']}, here {row['here']}"
+        for place in row["breakdown"] if len(row["breakdown"]) > 1 else []:
+            yield f"{'':15}{place['where']}: {place['verdict']}, {place['here']}"
+    for needed, ids in claims.missing(judged).items():
+        yield f"not measured, needs {needed}: {', '.join(ids)}"
+    tally = ", ".join(f"{n} {word}" for word, n in claims.counts(judged).items())
+    yield f"{run}: {tally}; noise floor {floor:.1%}, {source}"
+    yield f"written: {claims.write_verdicts(judged, directory).relative_to(project_root())}"

@@ -1,0 +1,166 @@
+"""How much of a device a throughput uses: the model's arithmetic against the maker's peak rates.
+
+A share far below one per cent says that something other than the device is being measured.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from photodup.errors import PhotodupError
+from photodup.study.published.published import load_measurements, published_dir
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IMAGE_GFLOP = 8.82  # ViT-B/32 image tower, one multiply-add = 2; open_clip docs/model_profile.csv
+PARAMETERS = 87.85e6  # the same table
+BYTES_PER_WEIGHT = {"fp32": 4, "tf32": 4, "fp16": 2}
+
+
+def load_devices() -> "pd.DataFrame":
+    """Return peak rates by device: `fp32_tflops`, `tf32_tflops`, `fp16_tflops` (dense), `memory_gb_per_s`."""
+    import pandas as pd
+
+    return pd.read_csv(published_dir() / "devices.csv").set_index("device")
+
+
+def load_model_throughput() -> "pd.DataFrame":
+    """Return public measurements of this model alone: no server, no network, large batches."""
+    import pandas as pd
+
+    return pd.read_csv(published_dir() / "model_throughput.csv")
+
+
+def _device(name: str, precision: str) -> "pd.Series":
+    devices = load_devices()
+    if name not in devices.index:
+        raise PhotodupError(f"No peak rates for {name!r}: add a line to results/published/devices.csv.")
+    if precision not in BYTES_PER_WEIGHT:
+        raise PhotodupError(f"No precision {precision!r}: use one of {', '.join(BYTES_PER_WEIGHT)}.")
+    return devices.loc[name]
+
+
+def achieved_tflops(throughput_images_per_s: float, *, image_gflop: float = IMAGE_GFLOP) -> float:
+    """Return the arithmetic rate in TFLOP/s that a throughput in images per second means."""
+    return throughput_images_per_s * image_gflop / 1000
+
+
+def peak_images_per_s(device: str, precision: str = "fp16", *, gpus: int = 1) -> float:
+    """Return images per second at the device's peak rate: an upper bound nobody reaches (60 % is good)."""
+    return _device(device, precision)[f"{precision}_tflops"] * 1000 / IMAGE_GFLOP * gpus
+
+
+def weight_floor_ms(device: str, precision: str = "fp32") -> float:
+    """Return the least time for one image at batch 1 in ms: reading every weight once from device memory."""
+    memory = _device(device, precision)["memory_gb_per_s"] * 1e9
+    return PARAMETERS * BYTES_PER_WEIGHT[precision] / memory * 1000
+
+
+def share_of_peak(
+    throughput_images_per_s: float,
+    device: str | None = None,
+    precision: str = "fp32",
+    *,
+    gpus: int = 1,
+    peak_tflops: float | None = None,
+) -> float:
+    """Return the share (0 to 1) of the peak rate that a throughput uses.
+
+    Args:
+        device: a name in devices.csv, or None when `peak_tflops` is given (a CPU: see `cpu_peak_tflops`).
+        precision: what the engine computed in. FP32 gives the kindest share; use it when nobody said.
+    """
+    if peak_tflops is None:
+        if device is None:
+            raise PhotodupError("Name a device of results/published/devices.csv or give peak_tflops.")
+        peak_tflops = float(_device(device, precision)[f"{precision}_tflops"])
+    return achieved_tflops(throughput_images_per_s) / (peak_tflops * gpus)
+
+
+def cpu_peak_tflops(cores: int, ghz: float, *, flop_per_cycle: int = 32) -> float:
+    """Return a CPU's FP32 peak in TFLOP/s.
+
+    Args:
+        cores: physical cores (hyper-threads share the arithmetic units).
+        ghz: the clock held with wide vectors, below the advertised boost.
+        flop_per_cycle: 32 for AVX2 with two FMA units, 64 for AVX-512 with two.
+    """
+    return cores * ghz * flop_per_cycle / 1000
+
+
+def precision_of(backend: str) -> str:
+    """Return what the published engine computed in: FP16 for TensorRT, FP32 for the others."""
+    return "fp16" if "-trt-" in backend else "fp32"
+
+
+def published_shares(precision: str | None = None) -> "pd.DataFrame":
+    """Return every published throughput as a share of its device's peak, smallest first.
+
+    `precision` None takes each engine's own (see `precision_of`). Only rows whose
+    hardware is in devices.csv: CPU rows do not say which CPU.
+    """
+    rows = load_measurements()
+    devices = load_devices().index
+    rows = rows[(rows["quantity"] == "throughput_images_per_s") & rows["hardware"].isin(devices)]
+    table = rows[["step", "hardware", "gpus", "backend", "scenario", "batch", "concurrency"]].copy()
+    table["throughput_images_per_s"] = rows["value"]
+    table["tflops"] = rows["value"].map(achieved_tflops)
+    table["share_of_peak"] = [
+        share_of_peak(r["value"], r["hardware"], precision or precision_of(r["backend"]), gpus=int(r["gpus"]))
+        for _, r in rows.iterrows()
+    ]
+    return table.sort_values("share_of_peak")
+
+
+def published_compute(precision: str | None = None) -> "pd.DataFrame":
+    """Return every published GPU time beside the weight-read floor; `times_floor` is their quotient."""
+    rows = load_measurements()
+    rows = rows[(rows["quantity"] == "gpu_compute_ms") & rows["hardware"].isin(load_devices().index)]
+    table = rows[["step", "hardware", "backend", "how_measured"]].copy()
+    table["gpu_compute_ms"] = rows["value"]
+    table["floor_ms"] = [
+        weight_floor_ms(r["hardware"], precision or precision_of(r["backend"])) for _, r in rows.iterrows()
+    ]
+    table["times_floor"] = table["gpu_compute_ms"] / table["floor_ms"]
+    return table.sort_values("times_floor")
+
+
+def measured_shares(
+    points: "pd.DataFrame",
+    *,
+    device: str | None = None,
+    precision: str = "fp32",
+    peak_tflops: float | None = None,
+) -> "pd.DataFrame":
+    """Return the valid points of a run with `tflops` and `share_of_peak`; empty when there are none.
+
+    Emulated engines compute nothing and are left out. A share above 1 is impossible and means a wrong device,
+    precision or clock: it is kept and shows.
+    """
+    columns = ["run", "backend", "scenario", "batch", "concurrency", "link", "throughput_images_per_s"]
+    usable = points.reindex(columns=[*columns, "valid"])
+    emulated = usable["backend"].astype(str).str.contains("emulated-")
+    measured = usable["valid"].eq(True) & usable["throughput_images_per_s"].notna() & ~emulated
+    usable = usable[measured][columns].copy()
+    usable["tflops"] = usable["throughput_images_per_s"].map(achieved_tflops)
+    usable["share_of_peak"] = [
+        share_of_peak(value, device, precision, peak_tflops=peak_tflops)
+        for value in usable["throughput_images_per_s"]
+    ]
+    return usable.sort_values("share_of_peak")
+
+
+def limit_of(environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int) -> tuple[float, str]:
+    """Return the FP32 peak in TFLOP/s of a run's machine and how it was obtained.
+
+    A GPU in devices.csv gives its data-sheet peak; otherwise the CPU's cores times the two assumptions.
+    """
+    for gpu in environment.get("gpus") or []:
+        name = str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu)
+        words = set(name.upper().replace("-", " ").split())
+        for device, row in load_devices().iterrows():
+            if set(str(device).upper().split()) & words - {"NVIDIA", "RTX", "GEFORCE"}:
+                return float(row["fp32_tflops"]), f"{device}, data sheet"
+    cores = int(environment.get("cores_usable") or environment.get("cores") or 1)
+    peak = cpu_peak_tflops(cores, ghz, flop_per_cycle=flop_per_cycle)
+    return peak, f"{cores} cores × {ghz:g} GHz × {flop_per_cycle} FLOP per cycle, assumed"

@@ -1,0 +1,207 @@
+"""Write the page that puts runs side by side: `results/<first>/compare-<others>.html`."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from photodup.study.notebook.run import describe_machine, describe_weights
+from photodup.study.report import compare
+from photodup.study.report.cells import environment
+from photodup.study.report.sides import Side, environment_rows, open_sides, warnings
+
+LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label")
+SCENARIOS = {
+    "single_stream": "one at a time",
+    "closed_loop": "closed loop",
+    "server": "open loop",
+    "offline": "offline",
+}
+
+
+def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
+    """Write one self-contained page about two runs or more and return its path.
+
+    Args:
+        names: runs under results/; ratios refer to the first.
+        output: file to write instead of `results/<first>/compare-<others>.html`.
+
+    Raises:
+        PhotodupError: an unknown run, or fewer than two.
+    """
+    sides = open_sides(names)
+    rows = compare.shared_points(sides)
+    verdicts = compare.verdict_rows(sides)
+    facts = environment_rows(sides)
+    page = (
+        environment()
+        .get_template("compare.html")
+        .render(
+            runs=[_about(side) for side in sides],
+            warnings=warnings(sides),
+            facts=facts,
+            n_same=sum(row["same"] for row in facts),
+            rows=[_row(row) for row in rows],
+            summary=summary(rows, sides),
+            only_in={name: n for name, n in compare.only_in(sides).items() if n},
+            verdicts=verdicts,
+            figure=_figure(sides, rows),
+        )
+    )
+    output = output or sides[0].directory / f"compare-{'-'.join(names[1:])}.html"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page, encoding="utf-8")
+    return output
+
+
+def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[str]:
+    """Return one sentence per further run: of how many shared points its latency was higher, lower or neither."""
+    found = []
+    for index, side in enumerate(sides[1:], start=1):
+        both = [row["changes"][index]["latency_ms_p50"] for row in rows if row["changes"][index]]
+        n = {
+            word: sum(c["verdict"] == word for c in both)
+            for word in ("lower", "higher", "no difference", "unknown")
+        }
+        unknown = f"; {n['unknown']} cannot be compared, because one of the two is not valid"
+        found.append(
+            f"{side.name} against {sides[0].name}: {len(both)} shared points, p50 lower in {n['lower']}, "
+            f"higher in {n['higher']}, no difference in {n['no difference']}{unknown if n['unknown'] else ''}."
+        )
+    return found
+
+
+def _about(side: Side) -> dict[str, str]:
+    floor, source = side.noise_floor
+    model = side.environment.get("model", {})
+    return {
+        "name": side.name,
+        "machine": describe_machine(side.environment) or "no environment record",
+        "weights": describe_weights(side.environment) if side.environment else "not recorded",
+        "digest": str(model.get("digest", "not recorded"))[:12],
+        "noise": f"{math.expm1(floor):.1%} ({source})",
+        "points": str(len(side.points)),
+    }
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    condition = row["condition"]
+    rest = [
+        f"{n} {v:g}" if isinstance(v, float) else f"{n} {v}" for n, v in condition.items() if n not in LOAD
+    ]
+    rest = [text for text in rest if not text.startswith(("backend ", "span "))]
+    return {
+        "backend": condition.get("backend", ""),
+        "load": describe_load(condition),
+        "rest": ", ".join(rest),
+        "points": [_cells(point) for point in row["points"]],
+        "changes": [
+            changes and [_ratio(changes[m]) for m in compare.METRICS] for changes in row["changes"][1:]
+        ],
+    }
+
+
+def describe_load(condition: Mapping[str, Any]) -> str:
+    """Return a load in a few words: `closed loop, 8 in flight, us-east`."""
+    rate = condition.get("offered_per_s")
+    parts = [
+        SCENARIOS.get(str(condition.get("scenario")), str(condition.get("scenario"))),
+        f"batch {condition['batch']:g}" if (condition.get("batch") or 1) > 1 else "",
+        f"{condition['concurrency']:g} in flight" if condition.get("scenario") == "closed_loop" else "",
+        f"{rate:g} per s" if rate else "",
+        str(condition.get("connection", "")).replace("warm", ""),
+        str(condition.get("link", "")).replace("loopback", ""),
+        str(condition.get("label", "")),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _cells(point: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A point's three numbers as text, or one text that says why there are none."""
+    if point is None:
+        return {"gap": "not measured", "why": ""}
+    if not point.get("valid"):
+        return {"gap": "not valid", "why": str(point.get("invalid_because") or "")}
+    return {"numbers": [_number(point, metric) for metric in compare.METRICS]}
+
+
+def _number(point: Mapping[str, Any], metric: str) -> str:
+    value = point.get(metric)
+    return "–" if value is None else _digits(value)
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _ratio(found: Mapping[str, Any]) -> dict[str, str]:
+    """A ratio as text with its interval, and whether it is a difference at all."""
+    if found["ratio"] is None:
+        return {"text": "–", "interval": "", "mark": "", "because": found["because"], "kind": "unknown"}
+    low, high = found.get("ratio_ci_low"), found.get("ratio_ci_high")
+    noise = found["verdict"] == "no difference"
+    return {
+        "text": f"{found['ratio']:.2f}×",
+        "interval": "" if low is None else f"{low:.2f} to {high:.2f}",
+        "mark": "≈" if noise else "",
+        "because": found["because"],
+        "kind": "noise" if noise else "differs",
+    }
+
+
+def _figure(sides: Sequence[Side], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Draw p50 of every shared valid point, first run across, the others up; return a PNG as base64 or ""."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from photodup.study.notebook import charts
+
+    pairs = [[_pair(row, index) for row in rows] for index in range(1, len(sides))]
+    pairs = [[pair for pair in column if pair] for column in pairs]
+    if not any(pairs):
+        return ""
+    charts.use_style()
+    figure, axes = plt.subplots(1, len(pairs), figsize=(5.2 * len(pairs) + 0.8, 5), squeeze=False)
+    for axis, side, column in zip(axes[0], sides[1:], pairs, strict=True):
+        floor = math.exp(max(sides[0].noise_floor[0], side.noise_floor[0]))
+        if column:
+            ends = [min(min(x, y) for x, y, _ in column) * 0.8, max(max(x, y) for x, y, _ in column) * 1.25]
+            axis.fill_between(
+                ends, [e / floor for e in ends], [e * floor for e in ends], color="#9aa0aa", alpha=0.25
+            )
+            axis.plot(ends, ends, color="#6b7280", linewidth=0.8)
+        for engine in sorted({engine for _, _, engine in column}):
+            mine = [(x, y) for x, y, e in column if e == engine]
+            axis.scatter(
+                *zip(*mine, strict=True), s=26, color=charts.engine_color(engine), label=engine, alpha=0.8
+            )
+        axis.set(
+            xscale="log", yscale="log", xlabel=f"{sides[0].name}: p50, ms", ylabel=f"{side.name}: p50, ms"
+        )
+        if column:
+            axis.legend(loc="upper left")
+    text = f"Valid points that both runs have ({', '.join(str(len(c)) for c in pairs)}). On the line: equal; in the "
+    charts.caption(
+        figure,
+        text + "band: inside the noise floor; above the line: slower than the first run.",
+        width=84 * len(pairs),
+    )
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    plt.close(figure)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _pair(row: Mapping[str, Any], index: int) -> tuple[float, float, str] | None:
+    first, other = row["points"][0], row["points"][index]
+    if not (first and other and first.get("valid") and other.get("valid")):
+        return None
+    values = first.get("latency_ms_p50"), other.get("latency_ms_p50")
+    engine = str(first.get("engine") or "unknown").split("-")[0]
+    return (*values, engine) if all(values) else None

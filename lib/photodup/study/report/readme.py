@@ -1,0 +1,108 @@
+"""The parts of README.md that are generated from records, so that they cannot drift from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from photodup.bench.record.record import load_points
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
+from photodup.study.report.page import DECISION, notebook_rows
+
+BACKENDS = {
+    "pytorch-http-jpeg": "PyTorch behind FastAPI, JPEG",
+    "triton-onnx-http-fp32": "ONNX Runtime behind Triton, HTTP",
+    "triton-onnx-grpc-fp32": "ONNX Runtime behind Triton, gRPC",
+    "triton-openvino-http-fp32": "OpenVINO behind Triton, HTTP",
+    "triton-trt-http-fp32": "TensorRT behind Triton, HTTP",
+    "triton-onnx-http-jpeg": "ONNX Runtime behind Triton, JPEG",
+}
+
+
+def generated_blocks() -> dict[str, str]:
+    """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+    return {
+        "figure": figure_block(),
+        "results": "\n".join(results_table(load_points(project_root() / "results" / REFERENCE))),
+        "notebooks": "| notebook | question |\n|---|---|\n"
+        + "\n".join(
+            f"| [{row['title']}](notebooks/{row['stem']}.ipynb) | {row['question']} |"
+            for row in notebook_rows(REFERENCE)
+        ),
+    }
+
+
+def figure_block() -> str:
+    """Return the README's one figure, or nothing while the reference run has not drawn it."""
+    path = f"results/{REFERENCE}/figures/{DECISION}.png"
+    if not (project_root() / path).is_file():
+        return ""
+    return f"![Where the time of one request goes, by backend]({path})"
+
+
+def results_table(points: pd.DataFrame) -> Iterator[str]:
+    """Yield the lines of the result table: valid points only; what was not measured has no number."""
+    facts = read_environment(project_root() / "results" / REFERENCE)
+    yield "| backend | one photo, p50 [range] | best throughput, 1 image a request | valid points |"
+    yield "|---|---:|---:|---:|"
+    for backend, title in BACKENDS.items():
+        mine = points[(points.backend == backend) & points.link.isin(["loopback"])]
+        if mine.empty:
+            continue
+        valid = mine[mine.valid.fillna(False).astype(bool)]
+        label = valid.label.fillna("")
+        warm = valid.connection == "warm"
+        usual, rounds = valid[warm & (label == "")], valid[warm & label.str.fullmatch(r"|again.*")]
+        # One span a column: notebook 11 times single requests without the client's own decoding.
+        single = rounds[(rounds.scenario == "single_stream") & (rounds.span == "photo")]
+        closed = usual[(usual.scenario == "closed_loop") & (usual.span == "prepared") & (usual.batch == 1)]
+        yield f"| {title} | {_latency(single)} | {_best(closed)} | {len(valid)} of {len(mine)} |"
+    yield ""
+    yield (
+        f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. The range is that of the "
+        "medians where a backend was measured in rounds, else the median's 95 % interval."
+    )
+
+
+def write_blocks(readme: Path | None = None) -> Path:
+    """Replace the generated parts of README.md and return its path.
+
+    Raises:
+        PhotodupError: the markers of a part are gone, and with them the part.
+    """
+    readme = readme or project_root() / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name, content in generated_blocks().items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        if begin not in text or end not in text:
+            raise PhotodupError(
+                f"{readme.name} has no place for its part {name!r}: put {begin} and {end} into it."
+            )
+        body = f"{begin}\n{content}\n{end}" if content else f"{begin}\n{end}"
+        text = re.sub(
+            f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, body=body: body, text, flags=re.DOTALL
+        )
+    readme.write_text(text, encoding="utf-8")
+    return readme
+
+
+def _latency(points: pd.DataFrame) -> str:
+    if points.empty:
+        return "not measured"
+    p50 = points.latency_ms_p50
+    low, high = points.latency_ms_p50_ci_low, points.latency_ms_p50_ci_high
+    if len(points) > 1:
+        low = high = p50
+    return f"{p50.median():.0f} ms [{low.min():.0f}, {high.max():.0f}]"
+
+
+def _best(points: pd.DataFrame) -> str:
+    if points.empty:
+        return "not measured"
+    row = points.loc[points.throughput_images_per_s.idxmax()]
+    return f"{row.throughput_images_per_s:.1f} images/s ({row.concurrency:.0f} in flight)"

@@ -1,0 +1,174 @@
+"""The runs of a comparison, and what makes them unlike: machine, model, sizes, environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.notebook.run import describe_machine, read_environment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PLACES = ("RUN", "ENDPOINTS", "HOST")  # parameters that say where, not how much
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run, read for a comparison."""
+
+    name: str
+    directory: Path
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        from photodup.bench.record.record import load_records
+
+        return list(load_records(self.directory))
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        from photodup.bench.record.record import load_points
+
+        return load_points(self.directory)
+
+    @cached_property
+    def evidence(self) -> pd.DataFrame:
+        from photodup.study.claims.claims import load_evidence
+
+        return load_evidence(self.directory)
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """The run's environment; the model's digest comes from its reference embeddings where it is not there."""
+        facts = read_environment(self.directory)
+        computed = next((r["result"] for r in self.records if r["key"] == "reference-embeddings"), {})
+        known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
+        return {**facts, "model": {**known, **facts.get("model", {})}} if facts else {}
+
+    @cached_property
+    def noise_floor(self) -> tuple[float, str]:
+        """Largest |ln ratio| between a backend and itself in this run, and where it comes from."""
+        from photodup.study.claims.claims import noise_floor_of
+
+        return noise_floor_of(self.points)
+
+    @cached_property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """Parameters that the run gave to each notebook, other than where its servers are."""
+        import json
+
+        path = self.directory / "study.json"
+        rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        return {
+            row["notebook"]: {
+                name: value
+                for name, value in row.get("parameters", {}).items()
+                if name not in _PLACES and not name.endswith("_PORT")
+            }
+            for row in rows
+        }
+
+    def conditions(self) -> set[str]:
+        """Names of what its load points were asked for, whatever the notebooks put into a record's config."""
+        return {
+            name for record in self.records for name in record["config"] if "scenario" in record["config"]
+        }
+
+
+def open_sides(names: Sequence[str]) -> list[Side]:
+    """Return the runs to compare, the one that ratios refer to first.
+
+    Raises:
+        PhotodupError: fewer than two, one of them twice, no such run, or the published study named as a run.
+    """
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise PhotodupError("A comparison needs two different runs or more: photodup report --compare A B.")
+    if "published" in names:
+        raise PhotodupError(
+            "The published study is no run: its tables state no link, interval or validity, so no load point of a "
+            "run equals one of theirs; `photodup audit RUN` holds a run against them, claim by claim."
+        )
+    results = project_root() / "results"
+    known = sorted(path.parent.name for path in results.glob("*/records"))
+    for name in names:
+        if name not in known:
+            raise PhotodupError(
+                f"There is no run {name!r} with records under results/: there are {', '.join(known) or 'none'}."
+            )
+    return [Side(name, results / name) for name in names]
+
+
+def warnings(sides: Sequence[Side]) -> list[str]:
+    """Return one sentence for each reason why these runs are not simply comparable; empty when there is none."""
+    from photodup.study.claims.claims import unlike
+
+    found = [f"{s.name} left no environment record." for s in sides if not s.environment]
+    machines = {s.name: describe_machine(s.environment) for s in sides if s.environment}
+    if len(set(machines.values())) > 1:
+        held = "; ".join(f"{name}: {machine}" for name, machine in machines.items())
+        found.append(f"The runs were made on different machines. {held}.")
+    found += unlike({s.name: s.environment for s in sides})
+    for side in sides:
+        if others := sorted(side.directory.glob("environment-*.json")):
+            found.append(
+                f"{side.name} was measured in {1 + len(others)} environments: the first is shown here."
+            )
+    found += _sizes(sides)
+    return found
+
+
+def _sizes(sides: Sequence[Side]) -> list[str]:
+    first, *others = sides
+    found = []
+    for other in others:
+        both = sorted(first.parameters.keys() & other.parameters.keys())
+        unlike = [name[:2] for name in both if first.parameters[name] != other.parameters[name]]
+        if unlike:
+            found.append(
+                f"{other.name} ran at other sizes than {first.name} (parameters of notebooks {', '.join(unlike)})."
+            )
+    rules = {side.name: _stopping_rules(side) for side in sides}
+    if len(set(rules.values())) > 1:
+        held = "; ".join(f"{name}: {rule}" for name, rule in rules.items())
+        found.append(f"The runs stopped measuring a point by different rules. Least asked for, {held}.")
+    return found
+
+
+def _stopping_rules(side: Side) -> str:
+    rules = [record["config"].get("stopping") for record in side.records]
+    rules = [rule for rule in rules if isinstance(rule, Mapping)]
+    ranges = [
+        (min(values), max(values), unit)
+        for name, unit in (("min_duration_s", "s"), ("min_requests", "requests"))
+        if (values := [rule[name] for rule in rules if name in rule])
+    ]
+    texts = [
+        f"{low:g} {unit}" if low == high else f"{low:g} to {high:g} {unit}" for low, high, unit in ranges
+    ]
+    return " and ".join(texts) or "not recorded"
+
+
+def environment_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
+    """Return one row per fact of the environments: `fact`, `values` (one per run), `same`; differences first."""
+    flat = [_flatten(side.environment) for side in sides]
+    rows = []
+    for fact in sorted(set().union(*flat)):
+        values = [str(facts.get(fact, "not recorded")) for facts in flat]
+        rows.append({"fact": fact, "values": values, "same": len(set(values)) == 1})
+    return sorted(rows, key=lambda row: row["same"])
+
+
+def _flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            found |= _flatten(value, f"{prefix}{name} ")
+        else:
+            found[prefix + name] = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+    return found

@@ -1,0 +1,118 @@
+"""Make a deck from the executed notebooks: question, answer and the figure that decides it, one slide each.
+
+What is shown is chosen in the notebooks, by the cell metadata `slideshow.slide_type` that JupyterLab's property
+inspector writes and nbconvert reads: `slide` begins a slide, `fragment` continues it, `subslide` begins one of its own.
+A cell without it is not in the deck. nbconvert's own deck loads reveal.js from a CDN; this one is a single file that
+scrolls and snaps with plain CSS, so it opens with no network and prints one slide a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from photodup.errors import PhotodupError
+from photodup.study.report.cells import Cell, environment, render_cells
+from photodup.study.report.page import (
+    executed_notebook,
+    notebook_rows,
+    run_directory,
+    run_facts,
+    run_verdicts,
+    tally,
+)
+from photodup.study.runner.execute import notebooks
+
+ROWS = 8  # verdicts that fit one slide at 1280 × 720
+TYPES = ("slide", "subslide", "fragment")
+
+
+@dataclass
+class Slide:
+    """One slide: either a notebook's question and answer beside its figures, or cells as they are."""
+
+    title: str = ""
+    question: str = ""
+    answer: str = ""
+    href: str = ""
+    cells: list[Cell] = field(default_factory=list)
+
+
+def write_slides(run: str, output: Path | None = None) -> Path:
+    """Write `results/<run>/slides.html` (or `output`) and return its path.
+
+    Raises:
+        PhotodupError: no such run, or none of its notebooks has been executed.
+    """
+    directory = run_directory(run)
+    slides = list(run_slides(run))
+    if not slides:
+        raise PhotodupError(
+            f"No notebook of the run {run!r} has been executed: photodup study run --run {run}."
+        )
+    verdicts, n_not_measured = run_verdicts(directory)
+    page = (
+        environment()
+        .get_template("slides.html")
+        .render(
+            run=run,
+            **run_facts(directory),
+            slides=slides,
+            verdict_pages=[verdicts[i : i + ROWS] for i in range(0, len(verdicts), ROWS)],
+            tally=tally(verdicts),
+            n_not_measured=n_not_measured,
+        )
+    )
+    output = output or directory / "slides.html"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page, encoding="utf-8")
+    return output
+
+
+def run_slides(run: str) -> Iterator[Slide]:
+    """Yield the slides of every executed notebook, in order."""
+    rows = {row["stem"]: row for row in notebook_rows(run)}
+    for source in notebooks():
+        if executed := executed_notebook(run, source):
+            yield from notebook_slides(nbformat.read(executed, as_version=4).cells, rows[source.stem])
+
+
+def notebook_slides(cells: list[Any], row: dict[str, Any]) -> Iterator[Slide]:
+    """Yield the slides that the cells of one notebook mark.
+
+    The opening cell becomes its title, question and this run's answer (its text quotes the reference run's).
+
+    Raises:
+        PhotodupError: an unknown slide type; names the notebook.
+    """
+    slide: Slide | None = None
+    for index, cell in enumerate(cells):
+        kind = cell.metadata.get("slideshow", {}).get("slide_type", "")
+        if kind in ("", "-", "skip", "notes"):
+            continue
+        if kind not in TYPES:
+            raise PhotodupError(f"{row['stem']}, cell {index}: {kind!r} is none of {', '.join(TYPES)}.")
+        if kind != "fragment" or slide is None:
+            if slide is not None:
+                yield slide
+            slide = Slide(href=row["href"])
+        if index == 0:
+            slide.title, slide.question, slide.answer = row["title"], row["question"], row["answer"]
+        else:
+            slide.cells += _shown(cell)
+    if slide is not None:
+        yield slide
+
+
+def _shown(cell: Any) -> list[Cell]:
+    """A figure is shown without the code that drew it, and without what the cell printed beside it."""
+    rendered = render_cells([cell])
+    for found in rendered:
+        if found.kind == "code":
+            found.html = ""
+            found.outputs = [o for o in found.outputs if "<img" in o] or found.outputs
+    return rendered

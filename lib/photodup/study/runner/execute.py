@@ -1,0 +1,312 @@
+"""Run the numbered notebooks in order through papermill, each within its time budget, and resume."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+
+DEFAULT_BUDGET_S = 1200
+# Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
+EMULATED = tuple(
+    f"emulated_{gpu}{wire}" for gpu in ("a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")
+)
+
+
+# Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
+PROGRAMS = {"09_scale_on_kind": "kubectl"}
+
+
+@dataclass
+class Outcome:
+    """What became of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
+
+    notebook: str
+    status: str = "not_run"
+    seconds: float = 0.0
+    error: str = ""
+    source_sha256: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def notebooks(only: Iterable[str] = ()) -> list[Path]:
+    """Return the numbered notebooks in order, or those whose name starts with one of `only` (`03`, `03_set`).
+
+    Raises:
+        PhotodupError: a prefix that matches no notebook.
+    """
+    every = sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    wanted = tuple(only)
+    for prefix in wanted:
+        if not any(path.name.startswith(prefix) for path in every):
+            raise PhotodupError(
+                f"No notebook begins with {prefix!r}: there are {', '.join(p.stem for p in every)}."
+            )
+    return [path for path in every if not wanted or path.name.startswith(wanted)]
+
+
+def declared_parameters(notebook: Path) -> dict[str, str]:
+    """Return the notebook's parameters and their help text, as papermill reads them."""
+    import papermill
+
+    return {name: info["help"] for name, info in papermill.inspect_notebook(str(notebook)).items()}
+
+
+def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
+    """Refuse a parameter the notebook does not declare: papermill only warns, runs the default and exits 0.
+
+    Raises:
+        PhotodupError: names the parameter and what is declared.
+    """
+    declared = declared_parameters(notebook)
+    if unknown := sorted(set(given) - set(declared)):
+        raise PhotodupError(
+            f"{notebook.name} has no parameter {', '.join(unknown)}: it declares {', '.join(declared)}."
+        )
+
+
+def parse_parameters(arguments: Iterable[str]) -> dict[str, Any]:
+    """Turn `-p KEY VALUE -p KEY VALUE …` into parameters; values are read as YAML (`8`, `[1, 8]`, `text`).
+
+    Raises:
+        PhotodupError: something else on the command line.
+    """
+    given, rest = {}, list(arguments)
+    while rest:
+        flag, *pair = rest[:3]
+        if flag not in ("-p", "--parameter") or len(pair) != 2:
+            raise PhotodupError(
+                f"{' '.join(rest[:3])!r} is not understood: parameters are given as -p KEY VALUE."
+            )
+        given[pair[0]] = yaml.safe_load(pair[1])
+        rest = rest[3:]
+    return given
+
+
+def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
+    """Return per-notebook `parameters` and `budget_s` for `full` (none: the notebooks' own) or `quick`.
+
+    Raises:
+        PhotodupError: another word.
+    """
+    if sizes == "full":
+        return {}
+    if sizes != "quick":
+        raise PhotodupError(f"SIZES is {sizes!r}: it can be quick (tests/overrides.yaml) or full.")
+    return yaml.safe_load((project_root() / "tests" / "overrides.yaml").read_text()) or {}
+
+
+def execute_notebook(
+    source: Path, output: Path, parameters: Mapping[str, Any], *, budget_s: float, on_cell=None
+) -> Outcome:
+    """Run one notebook in a process of its own and write the executed copy to `output`.
+
+    papermill limits single cells only, so the whole notebook runs in a process group that is killed, kernel
+    included, when `budget_s` has passed. `on_cell(done, total)` is called as cells finish.
+    """
+    check_parameters(source, parameters)
+    outcome = Outcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "papermill", str(source), str(output), "--no-progress-bar"]
+    command += ["--kernel", "python3", "--cwd", str(source.parent), "-y", json.dumps(dict(parameters))]
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:  # a pipe nobody reads would block it
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            while process.poll() is None and time.monotonic() - started < budget_s:
+                if on_cell:
+                    on_cell(*_cells_done(output))
+                time.sleep(0.5)
+            if process.returncode is None:
+                outcome.status = "timeout"
+                outcome.error = f"{source.name} was stopped after its budget of {budget_s:.0f} s."
+            elif process.returncode == 0:
+                outcome.status = "passed"
+            else:
+                log.seek(0)
+                outcome.status, outcome.error = "failed", "\n".join(log.read().strip().splitlines()[-8:])
+        finally:
+            _end_group(process)
+    outcome.seconds = round(time.monotonic() - started, 1)
+    return outcome
+
+
+def run_study(
+    name: str,
+    *,
+    endpoints: str | Path | None = None,
+    sizes: str = "quick",
+    only: Iterable[str] = (),
+    parameters: Mapping[str, Any] | None = None,
+    weights: str | None = None,
+    again: bool = False,
+) -> list[Outcome]:
+    """Run the study into `results/<name>/` and return every notebook's outcome.
+
+    Notebooks that already passed with the same source and parameters are not run again, and records that
+    exist are not measured again. The embedded servers are started when no endpoints file is given and a
+    notebook has to run; they are stopped on success, failure and Ctrl-C alike.
+
+    Args:
+        endpoints: YAML file of servers that run elsewhere.
+        sizes: `quick` (the sizes of tests/overrides.yaml) or `full` (the notebooks' defaults).
+        only: notebook prefixes.
+        parameters: extra papermill parameters, given to the notebooks that declare them.
+        weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.
+        again: run notebooks even if they passed before.
+
+    Raises:
+        PhotodupError: an unknown notebook or parameter, or servers that cannot be started.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from photodup.study.notebook.weights import prepare_model
+    from photodup.study.report.page import write_report
+
+    chosen = notebooks(only)
+    for key in parameters or {}:
+        if not any(key in declared_parameters(path) for path in chosen):
+            raise PhotodupError(f"No chosen notebook has a parameter {key}: see `photodup study parameters`.")
+    chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
+    plan = [(path, *_plan(path, name, sizes, parameters or {})) for path in chosen]
+    directory = project_root() / "results" / name
+    done = {} if again else _read_outcomes(directory)
+    due = [(p, q, b) for p, q, b in plan if not _is_current(done.get(p.stem), p, q, directory)]
+    outcomes = {**_read_outcomes(directory)}
+    console = Console()
+    with ExitStack() as stack:
+        extra: dict[str, Any] = {}
+        if due:
+            weights = prepare_model(weights)
+            extra["ENDPOINTS"] = str(endpoints or _start_embedded(stack, directory))
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
+        with Progress(*columns, console=console) as progress:
+            for path, params, budget_s in plan:
+                bar = progress.add_task(f"{path.stem}", total=None)
+                if (path, params, budget_s) not in due:
+                    progress.update(bar, description=f"{path.stem} [dim]done before[/]", total=1, completed=1)
+                    continue
+                declared = declared_parameters(path)
+                given = {**params, **{k: v for k, v in extra.items() if k in declared}}
+                outcome = _missing_program(path) or execute_notebook(
+                    path,
+                    directory / "notebooks" / path.name,
+                    given,
+                    budget_s=budget_s,
+                    on_cell=lambda n, total, bar=bar: progress.update(bar, completed=n, total=total or None),
+                )
+                outcome.parameters = params
+                outcomes[path.stem] = outcome
+                _write_outcomes(directory, outcomes)
+                mark = "[green]passed[/]" if outcome.status == "passed" else f"[red]{outcome.status}[/]"
+                progress.update(bar, description=f"{path.stem} {mark}", total=1, completed=1)
+                if outcome.error:
+                    console.print(f"{path.name}\n{outcome.error}", style="red", highlight=False, markup=False)
+    index = write_report(name)
+    console.print(f"\nReport: {index}", soft_wrap=True, highlight=False)
+    return [outcomes[path.stem] for path in chosen]
+
+
+def _missing_program(path: Path) -> Outcome | None:
+    """Return the outcome `skipped` if a program that the notebook needs is not on this machine."""
+    from photodup.study.kubernetes.manifests import tool
+
+    try:
+        if program := PROGRAMS.get(path.stem):
+            tool(program)
+    except PhotodupError as reason:
+        return Outcome(path.stem, "skipped", error=str(reason), source_sha256=source_sha256(path))
+    return None
+
+
+def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    size = load_sizes(sizes).get(path.stem, {})
+    declared = declared_parameters(path)
+    given = {**size.get("parameters", {}), **{k: v for k, v in extra.items() if k in declared}}
+    if "RUN" in declared:
+        given["RUN"] = run
+    check_parameters(path, given)
+    return given, float(size.get("budget_s", DEFAULT_BUDGET_S))
+
+
+def _start_embedded(stack: ExitStack, directory: Path) -> Path:
+    from photodup.serving.embedded import MODELS, embedded_servers
+    from photodup.serving.endpoints import save_endpoints
+
+    free = dict.fromkeys(("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0)
+    print("Starting FastAPI and Triton on this machine", flush=True)
+    running = stack.enter_context(embedded_servers(models=(*MODELS, *EMULATED), **free))
+    path = project_root() / "build" / f"endpoints-{directory.name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_endpoints(running, path)
+    return path
+
+
+def _is_current(previous: Outcome | None, path: Path, parameters: dict[str, Any], directory: Path) -> bool:
+    return (
+        previous is not None
+        and previous.status == "passed"
+        and previous.source_sha256 == source_sha256(path)
+        and previous.parameters == parameters
+        and (directory / "notebooks" / path.name).is_file()
+    )
+
+
+def source_sha256(notebook: Path) -> str:
+    """Return the digest of what a notebook does: its code cells and their tags, not prose, not outputs."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    code = [c for c in cells if c["cell_type"] == "code"]
+    source = json.dumps([["".join(c["source"]), c["metadata"].get("tags", [])] for c in code])
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def _cells_done(output: Path) -> tuple[int, int]:
+    try:
+        cells = json.loads(output.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError):  # not written yet, or caught in the middle of a save
+        return 0, 0
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    return sum(c["metadata"].get("papermill", {}).get("status") == "completed" for c in code), len(code)
+
+
+def _end_group(process: subprocess.Popen) -> None:
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _read_outcomes(directory: Path) -> dict[str, Outcome]:
+    path = directory / "study.json"
+    if not path.is_file():
+        return {}
+    return {row["notebook"]: Outcome(**row) for row in json.loads(path.read_text(encoding="utf-8"))}
+
+
+def _write_outcomes(directory: Path, outcomes: dict[str, Outcome]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "study.json"
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps([asdict(outcomes[k]) for k in sorted(outcomes)], indent=1) + "\n")
+    scratch.replace(path)

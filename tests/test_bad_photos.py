@@ -256,8 +256,8 @@ UNREADABLE = """
 import json, os, sys
 from pathlib import Path
 from photodup.errors import PhotodupError
-from photodup.photos.hashing import read_facts
-from photodup.photos.library import scan
+from photodup.photos.library.hashing import read_facts
+from photodup.photos.library.scan import scan
 read_facts(Path(sys.argv[1], "a.jpg").read_bytes())  # nobody may be unable to import what is still missing
 os.setgid(65534); os.setuid(65534)  # root may read everything
 try:

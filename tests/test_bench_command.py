@@ -16,14 +16,14 @@ from photodup.cli import BENCHMARKS, app
     [
         (
             "grouping",
-            "grouping_bench",
+            "grouping",
             ("seconds", "peak_memory_gb", "recall", "2000", "seconds_to_add_1000"),
         ),
-        ("library", "library_bench", ("pairs_a_photo", "seconds_after_adding_1000", "2000", "hash (within")),
+        ("library", "library", ("pairs_a_photo", "seconds_after_adding_1000", "2000", "hash (within")),
     ],
 )
 def test_the_figures_of_scale_are_printed(monkeypatch, name, module, words):
-    monkeypatch.setattr(f"photodup.bench.{module}.SIZES", (2000,))
+    monkeypatch.setattr(f"photodup.selfbench.{module}.SIZES", (2000,))
     result = CliRunner().invoke(app, ["bench", "--only", name], catch_exceptions=False)
     assert result.exit_code == 0
     for word in (name, *words):
@@ -32,7 +32,7 @@ def test_the_figures_of_scale_are_printed(monkeypatch, name, module, words):
 
 def test_every_benchmark_can_be_asked_for():
     for name in BENCHMARKS:
-        assert callable(importlib.import_module(f"photodup.bench.{name}_bench").main)
+        assert callable(importlib.import_module(f"photodup.selfbench.{name}").main)
 
 
 def test_the_generator_prints_its_ratios(monkeypatch):
@@ -40,7 +40,7 @@ def test_the_generator_prints_its_ratios(monkeypatch):
 
     monkeypatch.setattr(load_generator, "ROUNDS", 1)
     monkeypatch.setattr(load_generator.run, "__kwdefaults__", {"seconds": 0.1})
-    result = CliRunner().invoke(app, ["bench", "--only", "engine"], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["bench", "--only", "load_generator"], catch_exceptions=False)
     assert "bare socket" in result.output and "requests/s" in result.output
 
 

@@ -390,7 +390,7 @@ def test_nothing_is_left_after_exit_and_after_an_exception():
 
 HOLDER = """
 import os, sys, time
-from photodup.bench.link import Link
+from photodup.bench.link.link import Link
 with Link(rtt_ms=1, rate_mbit_s=50) as link:
     if "fork" in sys.argv and os.fork() == 0:
         time.sleep(60)  # a worker that outlives its parent and holds the control socket

@@ -173,7 +173,7 @@ def test_a_missing_run_is_refused(tmp_path):
 
 HOLDER = """
 import sys, time
-from photodup.bench.record import RunStore
+from photodup.bench.record.record import RunStore
 RunStore(sys.argv[1]).lock()
 print("held", flush=True)
 time.sleep(60)

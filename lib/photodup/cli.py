@@ -20,7 +20,7 @@ study = typer.Typer(no_args_is_help=True, help="Run the notebooks against server
 app.add_typer(study, name="study")
 
 
-BENCHMARKS = ("service", "scan", "engine", "grouping", "library")
+BENCHMARKS = ("service", "scan", "load_generator", "grouping", "library")
 
 Only = Annotated[list[str] | None, typer.Option(help="notebook prefix such as 03; repeat for more")]
 
@@ -106,7 +106,7 @@ def bench(
         raise PhotodupError(f"There is no benchmark {unknown.pop()!r}: choose of {', '.join(BENCHMARKS)}.")
     for name in only or BENCHMARKS:
         print(name)
-        importlib.import_module(f"photodup.bench.{name}_bench").main()
+        importlib.import_module(f"photodup.selfbench.{name}").main()
 
 
 @app.command("bench-device", hidden=True)
@@ -254,7 +254,7 @@ def embed(
     """
     from photodup.photos.commands.embed_command import embed_and_print
 
-    options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
+    options = {"batch": batch, "load_generator": engine, "workers": workers, "endpoints": _servers(endpoints)}
     embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
 
 

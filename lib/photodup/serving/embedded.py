@@ -31,8 +31,8 @@ MODELS = (
 _EXPORT = """
 import json, sys
 from pathlib import Path
-from photodup.embedding.export import export
-from photodup.embedding.model import load_model
+from photodup.embedding.engines.export import export
+from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
 try:
     model = load_model()

@@ -1,4 +1,5 @@
 """The load generator: one point at a time, from a plan to the columns of a record.
 
-May import: embedding, bench.backends, bench.judge. Read `plan.py` first (what is asked), then `load.py` (how it is measured).
+May import: embedding, bench.backends, bench.judge. Read `plan.py` first (what is asked), then
+`load.py` (how it is measured).
 """

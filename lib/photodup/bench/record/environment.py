@@ -61,7 +61,7 @@ def describe(model: Mapping[str, Any] | None = None) -> dict[str, Any]:
 @cache
 def source_version() -> tuple[str | None, bool | None]:
     """Return the checkout's commit and whether its sources differ from it; (None, None) outside git."""
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     commit = _git(root, "rev-parse", "HEAD")
     status = _git(root, "status", "--porcelain", "--", *SOURCES)
     return commit, None if status is None else bool(status)

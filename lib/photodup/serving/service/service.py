@@ -391,7 +391,3 @@ def main() -> int:
     if failures:
         print(f"photodup: {failures[0]}", file=sys.stderr)
     return 2 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

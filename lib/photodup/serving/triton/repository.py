@@ -298,7 +298,7 @@ def _cores() -> int:
 
 
 def _code(name: str) -> Path:
-    return Path(__file__).parent / "triton_models" / name
+    return Path(__file__).parent / "models" / name
 
 
 def _copy(source: Path, destination: Path) -> None:

@@ -1,7 +1,7 @@
 """What the published numbers say about the published claims: no run needed, only results/published/.
 
 E1 to E21 name the checks; each is a function of the rows with its assumptions as keyword arguments
-(`audit_speed`, `audit_method`) and returns a `Finding`.
+(`speed`, `method`) and returns a `Finding`.
 """
 
 from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from conftest import ROOT
 
-from photodup.study.runner.execute import notebooks, source_sha256
+from photodup.study.notebook.files import notebooks, source_sha256
 
 NUMBERED = notebooks()
 TEMPLATE = ROOT / "notebooks" / "_template.ipynb"

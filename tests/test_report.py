@@ -1,6 +1,5 @@
 """The pages made from records: runs side by side, and the deck. Each law has its planted fault."""
 
-import base64
 import json
 import math
 import re
@@ -16,9 +15,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from photodup.errors import PhotodupError
 from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
-from photodup.study.report.page import write_reports
 from photodup.study.report.sides import environment_rows, open_sides, warnings
 from photodup.study.report.slides import write_slides
+from photodup.study.report.write import write_reports
 
 REFERENCE = ROOT / "results" / "reference-cpu"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -245,15 +244,23 @@ def deck(project):
 
 
 def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
-    figures = deck / "results" / "a" / "figures"
-    figures.mkdir()
-    for name in ("06_stages", "02_parity"):
-        (figures / f"{name}.png").write_bytes(base64.b64decode(PIXEL))
+    for folder in (deck / "notebooks", deck / "results" / "a" / "notebooks"):
+        write_notebook(folder / "06_compare_three_backends.ipynb", "06 · Compare", "Which?")
 
     page = write_reports(["a"]).read_text()
 
-    assert page.count(PIXEL) == 2, "each figure once"
-    assert page.index(PIXEL) < page.index("The questions") < page.index("1 contradicted") < page.rindex(PIXEL)
+    assert page.count("data:image/png") == 3, "each notebook's figure once"
+    first, *others = [m.start() for m in re.finditer("data:image/png", page)]
+    assert first < page.index("The questions") < page.index("1 contradicted") < others[0]
+    assert page.count("<figcaption>") == 2 and "<h3>01 · Look at one</h3>" in page, (
+        "each says where it is from"
+    )
+
+
+def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
+    monkeypatch.setattr("photodup.study.report.figures.LARGEST_BYTES", 10)
+
+    assert "data:image/png" not in write_reports(["a"]).read_text()
 
 
 def slides_of(page):
@@ -296,7 +303,7 @@ def test_a_deck_needs_an_executed_notebook(project):
 
 
 def test_every_numbered_notebook_marks_its_opening_and_something_to_show():
-    from photodup.study.runner.execute import notebooks
+    from photodup.study.notebook.files import notebooks
 
     for path in notebooks():
         cells = nbformat.read(ROOT / "notebooks" / path.name, as_version=4).cells

@@ -8,11 +8,12 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from photodup.errors import PhotodupError
+from photodup.study.notebook.files import source_sha256
 from photodup.study.notebook.run import open_run
 from photodup.study.report.cells import render_notebook
 from photodup.study.report.page import write_report
 from photodup.study.runner import execute
-from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study, source_sha256
+from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study
 from photodup.study.runner.render import _quote_answer
 
 ENDPOINTS = "name: nowhere\nbackends:\n  pytorch-http-jpeg: http://127.0.0.1:1\n"

@@ -58,7 +58,8 @@ def study_run(
 @study.command("parameters")
 def study_parameters() -> None:
     """List every notebook's parameters with their help."""
-    from photodup.study.runner.execute import declared_parameters, notebooks
+    from photodup.study.notebook.files import notebooks
+    from photodup.study.runner.execute import declared_parameters
 
     for path in notebooks():
         print(path.stem)
@@ -136,7 +137,7 @@ def report(
     output: Annotated[Path | None, typer.Option(help="file for --compare or --slides")] = None,
 ) -> None:
     """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison, or a deck."""
-    from photodup.study.report.page import write_reports
+    from photodup.study.report.write import write_reports
 
     print(write_reports(runs or ["quick"], compare=compare, slides=slides, output=output))
 

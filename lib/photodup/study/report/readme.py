@@ -12,7 +12,8 @@ from photodup.bench.record.record import load_points
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
-from photodup.study.report.page import DECISION, notebook_rows
+from photodup.study.report.facts import notebook_rows
+from photodup.study.report.figures import DECISION
 
 BACKENDS = {
     "pytorch-http-jpeg": "PyTorch behind FastAPI, JPEG",

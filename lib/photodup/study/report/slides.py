@@ -16,8 +16,9 @@ from typing import Any
 import nbformat
 
 from photodup.errors import PhotodupError
+from photodup.study.notebook.files import notebooks
 from photodup.study.report.cells import Cell, environment, render_cells
-from photodup.study.report.page import (
+from photodup.study.report.facts import (
     executed_notebook,
     notebook_rows,
     run_directory,
@@ -25,7 +26,6 @@ from photodup.study.report.page import (
     run_verdicts,
     tally,
 )
-from photodup.study.runner.execute import notebooks
 
 ROWS = 8  # verdicts that fit one slide at 1280 × 720
 TYPES = ("slide", "subslide", "fragment")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ import yaml
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.notebook.files import notebooks, source_sha256
 
 DEFAULT_BUDGET_S = 1200
 # Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
@@ -42,22 +42,6 @@ class Outcome:
     error: str = ""
     source_sha256: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
-
-
-def notebooks(only: Iterable[str] = ()) -> list[Path]:
-    """Return the numbered notebooks in order, or those whose name starts with one of `only` (`03`, `03_set`).
-
-    Raises:
-        PhotodupError: a prefix that matches no notebook.
-    """
-    every = sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    wanted = tuple(only)
-    for prefix in wanted:
-        if not any(path.name.startswith(prefix) for path in every):
-            raise PhotodupError(
-                f"No notebook begins with {prefix!r}: there are {', '.join(p.stem for p in every)}."
-            )
-    return [path for path in every if not wanted or path.name.startswith(wanted)]
 
 
 def declared_parameters(notebook: Path) -> dict[str, str]:
@@ -266,14 +250,6 @@ def _is_current(previous: Outcome | None, path: Path, parameters: dict[str, Any]
         and previous.parameters == parameters
         and (directory / "notebooks" / path.name).is_file()
     )
-
-
-def source_sha256(notebook: Path) -> str:
-    """Return the digest of what a notebook does: its code cells and their tags, not prose, not outputs."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    code = [c for c in cells if c["cell_type"] == "code"]
-    source = json.dumps([["".join(c["source"]), c["metadata"].get("tags", [])] for c in code])
-    return hashlib.sha256(source.encode()).hexdigest()
 
 
 def _cells_done(output: Path) -> tuple[int, int]:

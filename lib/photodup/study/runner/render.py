@@ -11,8 +11,8 @@ import nbformat
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.notebook.files import notebooks, source_sha256
 from photodup.study.notebook.run import REFERENCE
-from photodup.study.runner.execute import notebooks, source_sha256
 
 _ANSWER = re.compile(r"(\*\*Answer\*\* \(reference run\)\.).*?(\n\n\*\*Needs\*\*)", re.DOTALL)
 

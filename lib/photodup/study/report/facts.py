@@ -1,0 +1,129 @@
+"""What the records and executed notebooks of one run say, in the pieces that every page is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.notebook.files import notebooks
+from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
+
+
+def run_directory(run: str) -> Path:
+    """Return the folder of a run that exists.
+
+    Raises:
+        PhotodupError: there is no such run; names those there are.
+    """
+    directory = project_root() / "results" / run
+    if not directory.is_dir():
+        known = sorted(p.name for p in directory.parent.glob("*/") if (p / "records").is_dir())
+        raise PhotodupError(
+            f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
+        )
+    return directory
+
+
+def run_facts(directory: Path) -> dict[str, Any]:
+    """Return what every page says first: `machine`, `weights` and `facts`, pairs of label and text."""
+    env = read_environment(directory)
+    facts = [("machine", describe_machine(env)), ("weights", describe_weights(env))] if env else []
+    facts.append(("records", str(len(list((directory / "records").glob("*.json"))))))
+    return {
+        "machine": describe_machine(env),
+        "weights": env.get("model", {}).get("pretrained", ""),
+        "facts": facts,
+    }
+
+
+def run_verdicts(directory: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of `verdicts.json` that were judged, and how many claims could not be."""
+    rows = read_json(directory / "verdicts.json", [])
+    judged = [row for row in rows if row["verdict"] != "not measured"]
+    return judged, len({row["claim"] for row in rows} - {row["claim"] for row in judged})
+
+
+def executed_notebook(run: str, source: Path) -> Path | None:
+    """Return the executed copy of a notebook in `run`: for the reference run, the committed notebook itself."""
+    if run == REFERENCE:
+        stamped = nbformat.read(source, as_version=4).metadata.get("photodup", {})
+        if stamped.get("run") == REFERENCE:
+            return source
+    path = project_root() / "results" / run / "notebooks" / source.name
+    return path if path.is_file() else None
+
+
+def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
+    """Yield title, question, this run's answer and state of every numbered notebook.
+
+    The answer is what the cell tagged `answer` printed in this run, never the prose of another one.
+    """
+    outcomes = {
+        row["notebook"]: row for row in read_json(project_root() / "results" / run / "study.json", [])
+    }
+    for source in notebooks():
+        executed = executed_notebook(run, source)
+        opening = nbformat.read(source, as_version=4).cells[0].source
+        outcome = outcomes.get(source.stem, {})
+        yield {
+            "stem": source.stem,
+            "title": _first(r"^#\s*(.+)$", opening) or source.stem,
+            "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
+            "answer": printed_answer(executed) if executed else "",
+            "status": outcome.get("status", "not_run"),
+            "seconds": outcome.get("seconds"),
+            "href": page_address(run, source) if executed else "",
+        }
+
+
+def page_address(run: str, source: Path) -> str:
+    """Return where a run's index links to for a notebook: the page beside it, or the committed notebook itself.
+
+    The reference run's pages are built, not committed, so its index links to what a clone holds.
+    """
+    return f"../../notebooks/{source.name}" if run == REFERENCE else f"notebooks/{source.stem}.html"
+
+
+def printed_answer(executed: Path) -> str:
+    """Return what the cell tagged `answer` of an executed notebook printed, or an empty string."""
+    for cell in nbformat.read(executed, as_version=4).cells:
+        if "answer" in cell.metadata.get("tags", []):
+            return " ".join("".join(o.get("text", "") for o in cell.get("outputs", [])).split())
+    return ""
+
+
+def tally(verdicts: Sequence[dict[str, Any]]) -> str:
+    """Return how many rows have each verdict, in words."""
+    words = sorted({row["verdict"] for row in verdicts})
+    return ", ".join(f"{sum(row['verdict'] == word for row in verdicts)} {word}" for word in words)
+
+
+def finding_rows(run: str) -> Iterator[dict[str, Any]]:
+    """Yield what became of the claims of the published executive summary in `run`, in the order it makes them.
+
+    Rows of `verdicts.json`, with `finding` added: the number of the finding, or a dash for its tables.
+    """
+    rows = read_json(project_root() / "results" / run / "verdicts.json", [])
+    found = [
+        row | {"finding": _first(r"finding (\d+)", row["source"]) or "–"}
+        for row in rows
+        if row["source"].startswith("executive-summary")
+    ]
+    yield from sorted(found, key=lambda row: (row["finding"] == "–", row["finding"]))
+
+
+def _first(pattern: str, text: str) -> str:
+    match = re.search(pattern, text, re.MULTILINE | re.DOTALL if "+?" in pattern else re.MULTILINE)
+    return " ".join(match.group(1).split()) if match else ""
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """Return what a JSON file holds, or `default` where there is no such file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default

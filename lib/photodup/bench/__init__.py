@@ -1,1 +1,4 @@
-"""How a number is made and kept."""
+"""How a number is made and kept: load, links, records, and what may be said of them.
+
+May import: embedding. Read `load/plan.py` first, then `record/record.py`.
+"""

@@ -1,1 +1,4 @@
-"""Photos in, decisions out: scan, hash, group, review, remove."""
+"""Photographs in, decisions out: scan, embed, search, compare, group, review, remove.
+
+May import: embedding. Read `library/scan.py` first, then `groups/tiers.py` and `trash/trash.py`.
+"""

@@ -1,1 +1,4 @@
-"""What the notebooks share."""
+"""The study in notebooks: runs, published claims, reports, Kubernetes. It may use every room below.
+
+May import: everything. Read `notebook/run.py` first, it is what each notebook opens.
+"""

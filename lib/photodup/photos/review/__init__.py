@@ -1,1 +1,4 @@
-"""The review page: a local web application that shows groups and moves what is accepted to the trash."""
+"""The review page: a local web application that shows groups and moves what is accepted to the trash.
+
+May import: photos. Read `session.py` first (what a reviewer decides), then `app.py` (pages and actions).
+"""

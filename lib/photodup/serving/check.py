@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.serving.control_key import grpc_metadata, http_headers
 from photodup.serving.endpoints import Endpoints
 
 TIMEOUT_S = 3.0
@@ -27,6 +28,7 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     """
     if importlib.util.find_spec("tritonclient") is None:
         raise PhotodupError("Checking endpoints needs Triton's client: pip install 'tritonclient[grpc]'.")
+    endpoints.use_control_key()
     probe = _Probe(timeout_s)
     rows = []
     for name, url in endpoints.backends.items():
@@ -63,8 +65,8 @@ def handshake_ms(url: str, n: int = 9, timeout_s: float = 5.0) -> float:
 
 def ready_models(url: str, timeout_s: float = TIMEOUT_S) -> list[str] | None:
     """Return the models that the Triton at `url` (HTTP) has loaded; None where no Triton answers."""
-    index = _index(url, timeout_s)
-    return None if index is None else sorted({m["name"] for m in index if m.get("state") == "READY"})
+    models = _models(url, timeout_s)
+    return None if models is None else sorted({m["name"] for m in models if m.get("state") == "READY"})
 
 
 def render_check(rows: Iterable[dict[str, Any]]) -> str:
@@ -97,7 +99,7 @@ class _Probe:
             return problem
         if self._get(f"{url}/v2/models/{model}/ready")[0] == 200:
             return "ready"
-        return _missing(model, self._once(("index", url), lambda: _index(url, self.timeout_s) or []))
+        return _missing(model, self._once(("models", url), lambda: _models(url, self.timeout_s) or []))
 
     def triton_grpc(self, address: str, model: str) -> str:
         from tritonclient.utils import InferenceServerException
@@ -108,10 +110,9 @@ class _Probe:
             try:
                 if client.is_model_ready(model, client_timeout=self.timeout_s):
                     return "ready"
-                index = client.get_model_repository_index(as_json=True, client_timeout=self.timeout_s)
+                return _missing(model, _models_grpc(client, address, self.timeout_s))
             except InferenceServerException as error:
                 return f"Triton answers over gRPC, but not about {model}: {error.message()}"
-        return _missing(model, index.get("models", []))
 
     def metrics(self, url: str) -> str:
         status, text, reason = self._get(url)
@@ -193,14 +194,39 @@ class _Probe:
         return self._answers[key]
 
 
-def _index(url: str, timeout_s: float) -> list[dict[str, str]] | None:
-    """Ask a Triton for its repository index."""
+def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
+    """Ask a Triton for its models: the repository's index where its control is open to us, else those that are ready.
+
+    Returns:
+        `name`, `state` and perhaps `reason` of each; None where no Triton answers.
+    """
     import httpx
 
     try:
-        return httpx.post(f"{url}/v2/repository/index", timeout=timeout_s).raise_for_status().json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        with httpx.Client(base_url=url, timeout=timeout_s) as client:
+            index = client.post("/v2/repository/index", headers=http_headers(url))
+            if index.status_code == 200:
+                return index.json()
+            # Statistics are open, and have a row for each model that is ready.
+            return _ready(client.get("/v2/models/stats").raise_for_status().json())
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return None
+
+
+def _models_grpc(client: Any, address: str, timeout_s: float) -> list[dict[str, str]]:
+    """Return what `_models` does, over gRPC."""
+    from tritonclient.utils import InferenceServerException
+
+    options = {"as_json": True, "client_timeout": timeout_s}
+    try:
+        index = client.get_model_repository_index(headers=grpc_metadata(address), **options)
+        return index.get("models", [])
+    except InferenceServerException:
+        return _ready(client.get_inference_statistics(**options))
+
+
+def _ready(statistics: dict[str, Any]) -> list[dict[str, str]]:
+    return [{"name": row["name"], "state": "READY"} for row in statistics.get("model_stats", [])]
 
 
 def _missing(model: str, index: list[dict[str, str]]) -> str:

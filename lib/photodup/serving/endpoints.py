@@ -5,10 +5,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
 
@@ -24,9 +25,11 @@ class Endpoints(BaseModel):
         backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
             reported as not measured.
         metrics: `pytorch` and `triton` -> address of the Prometheus page.
+        triton_control_key: what Triton's model control needs, for changing its batching and the like: the key
+            itself, or `env:NAME` for the environment variable that holds it. Never printed, never in a record.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # one is a key
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     gpu: str = "none"
@@ -34,6 +37,25 @@ class Endpoints(BaseModel):
     location: str = ""
     backends: dict[str, str] = Field(min_length=1)
     metrics: dict[str, str] = {}
+    triton_control_key: SecretStr | None = None
+
+    @field_validator("triton_control_key")
+    @classmethod
+    def _key(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None:
+            value = key.get_secret_value()
+            try:
+                if not (value.startswith("env:") and value[4:].isidentifier()):
+                    control_key.check_key(value, "it")
+            except PhotodupError as error:
+                raise ValueError(f"{str(error).rstrip('.')}, or env:NAME") from None
+        return key
+
+    def use_control_key(self) -> None:
+        """Use the key of this file, in this process, for whatever controls its Tritons; without one do nothing."""
+        if self.triton_control_key is not None:
+            tritons = [url for name, url in self.backends.items() if parse_backend(name).triton_model]
+            control_key.use(tritons, self.triton_control_key.get_secret_value())
 
     @field_validator("backends")
     @classmethod
@@ -87,8 +109,13 @@ def load_endpoints(path: Path | str) -> Endpoints:
 
 
 def save_endpoints(endpoints: Endpoints, path: Path) -> None:
-    """Write an endpoints file that `load_endpoints` reads back."""
-    path.write_text(yaml.safe_dump(endpoints.model_dump(), sort_keys=False))
+    """Write an endpoints file that `load_endpoints` reads back; for this user only if it holds a key."""
+    data = endpoints.model_dump(exclude={"triton_control_key"})
+    if endpoints.triton_control_key is not None:
+        data["triton_control_key"] = endpoints.triton_control_key.get_secret_value()
+        path.unlink(missing_ok=True)  # its mode may be another
+        path.touch(0o600)
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
 
 
 def from_ports(

@@ -38,8 +38,17 @@ class TritonPythonModel:
                         raise ValueError(f"{len(data):,} bytes, more than the limit of {self.max_bytes:,}")
                     pixels[index] = to_uint8(self.decode(data, self.max_pixels))
                 except Exception as error:
-                    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+                    reason = _no_decoder(data, error) or getattr(error, "reason", None)
+                    reason = reason or str(error) or type(error).__name__
                     raise ValueError(f"image {index}: {reason}") from error
             return pb_utils.InferenceResponse([pb_utils.Tensor("image", pixels)])
         except Exception as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+
+
+def _no_decoder(data, error):
+    """Name the format and the remedy where only the library that reads it is missing; else None."""
+    if not isinstance(error.__cause__, ImportError):
+        return None
+    name = "AVIF" if data[8:12] in (b"avif", b"avis") else "HEIC"
+    return f"it is {name}, and this Triton's Python has no {error.__cause__.name}: install it there, or send JPEG"

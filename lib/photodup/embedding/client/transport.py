@@ -227,8 +227,8 @@ class _Triton:
         tensor.set_data_from_numpy(batch)
         return [tensor], [module.InferRequestedOutput("embedding")]
 
-    def _missing(self, index: list[dict]) -> ServerError:
-        ready = sorted({entry["name"] for entry in index if entry.get("state") == "READY"})
+    def _missing(self, statistics: dict) -> ServerError:
+        ready = sorted({row["name"] for row in statistics.get("model_stats", [])})
         return ServerError(
             f"Triton at {self.url} has no model {self.model} ready: load it, or choose the backend of one "
             f"that is ({', '.join(ready) or 'none is'})."
@@ -251,9 +251,10 @@ class TritonHttp(_Triton):
         path = f"/v2/models/{self.model}"
         metadata = self._http.call("GET", path)
         if metadata.status_code != 200:
-            index = self._http.call("POST", "/v2/repository/index")
-            if index.status_code == 200:
-                raise self._missing(index.json())
+            # Statistics name the models that are ready; the repository's index may need a key.
+            statistics = self._http.call("GET", "/v2/models/stats")
+            if statistics.status_code == 200:
+                raise self._missing(statistics.json())
             raise self._http.explain(metadata, "Triton's HTTP port")
         try:
             config = self._http.call("GET", f"{path}/config").raise_for_status().json()
@@ -328,8 +329,7 @@ class TritonGrpc(_Triton):
         except InferenceServerException as error:
             status, said = str(error.status() or ""), error.message()
         if "NOT_FOUND" in status or ("UNAVAILABLE" in status and "unknown model" in said):
-            index = self._client.get_model_repository_index(as_json=True).get("models", [])
-            raise self._missing(index)
+            raise self._missing(self._client.get_inference_statistics(as_json=True))
         if (
             "UNAVAILABLE" in status
             or "DEADLINE" in status

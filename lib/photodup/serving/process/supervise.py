@@ -5,10 +5,13 @@
 The command gets its own process group. When the pipe closes (the starter ended in whatever way, kill -9
 included) or SIGTERM arrives, the command is asked to stop and, after GRACE_S seconds, its group is killed.
 The kernel kills the command if this process dies first (Linux only; the rest also works on macOS).
+An argument `hidden:NAME` is the value of the environment variable NAME, out of sight (`hidden_arguments.py`).
 """
 
 import contextlib
+import importlib.util
 import os
+import pathlib
 import select
 import signal
 import subprocess
@@ -26,6 +29,21 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value)
 
 
+def _start(command: list[str]) -> subprocess.Popen:
+    def prepare() -> None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    options = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+    if not any(argument.startswith("hidden:") for argument in command):
+        return subprocess.Popen(command, preexec_fn=prepare, **options)
+    # By path: this script runs isolated (-I), without its own folder or the library on the path.
+    place = pathlib.Path(__file__).with_name("hidden_arguments.py")
+    spec = importlib.util.spec_from_file_location("hidden_arguments", place)
+    hidden_arguments = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hidden_arguments)
+    return hidden_arguments.start(command, prepare, **options)
+
+
 class Group:
     """The command and everything it starts, in a process group of its own."""
 
@@ -33,12 +51,7 @@ class Group:
         # Orphans of the command become ours, so they can be reaped here: an init that does not reap
         # (a container's often does not) would keep them as zombies.
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.pid = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
-        ).pid
+        self.pid = _start(command).pid
         self.status: int | None = None
 
     def reap(self) -> None:

@@ -1,4 +1,7 @@
-"""Change a running Triton (another configuration, another version) and see what its clients notice."""
+"""Change a running Triton (another configuration, another version) and see what its clients notice.
+
+The key that this needs is found by the server's address (`control_key.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
+from photodup.serving.control_key import VARIABLE, grpc_metadata
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,14 +27,27 @@ def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> 
             was sent for as long as the files are as they were. So whoever wants another one back sends that.
 
     Raises:
-        PhotodupError: the server does not allow loading, or refuses the configuration; its reason is quoted.
+        PhotodupError: the server does not allow loading, its key is missing or wrong, or it refuses the
+            configuration; its reason is quoted.
     """
     from google.protobuf import json_format
     from tritonclient.grpc import InferenceServerClient
 
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
-        client.load_model(model, config=text)
+        client.load_model(model, headers=grpc_metadata(grpc_url), config=text)
+
+
+def unload_model(grpc_url: str, model: str) -> None:
+    """Retire a model; requests in flight are answered first.
+
+    Raises:
+        PhotodupError: as `load_model`.
+    """
+    from tritonclient.grpc import InferenceServerClient
+
+    with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
+        client.unload_model(model, headers=grpc_metadata(grpc_url))
 
 
 @contextlib.contextmanager
@@ -69,7 +86,19 @@ def _refusal(grpc_url: str, model: str) -> Iterator[None]:
     try:
         yield
     except InferenceServerException as error:
-        raise PhotodupError(f"Triton at {grpc_url} keeps {model} as it is: {error.message()}") from error
+        said = f"Triton at {grpc_url} keeps {model} as it is"
+        if "is restricted" in error.message():  # it names the header, whose value may be missing or wrong
+            known = "the key given for it is wrong" if grpc_metadata(grpc_url) else "no key is given for it"
+            raise PhotodupError(
+                f"{said}: its control needs a key, and {known} (set `triton_control_key` in the endpoints file, or "
+                f"{VARIABLE})."
+            ) from None
+        if "not allowed" in error.message():
+            raise PhotodupError(
+                f"{said}: it was started without model control (--model-control-mode=explicit; our images start "
+                f"with it when {VARIABLE} is set)."
+            ) from None
+        raise PhotodupError(f"{said}: {error.message()}") from error
 
 
 def answers_during(

@@ -2,8 +2,14 @@
 
 The binary is the one that NVIDIA's `nvidia-pytriton` wheel carries. It lives in a virtual environment of its
 own (it needs NumPy 1.x): `PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout.
+
+SECURITY. Each start makes a new random key, without which nobody loads a model, registers shared memory or changes
+tracing or logging, over HTTP or gRPC (`control_key.py`). `tritonserver` takes it as an argument only; `ps` shows
+`hidden:TRITON_HTTP_RESTRICTED` in its place (`hidden_arguments.py`). Where the system forbids what that needs, the
+key is on the command line, and a line of progress says so. Processes of the same user can read it in any case.
 """
 
+import contextlib
 import glob
 import os
 import platform
@@ -19,10 +25,12 @@ from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
+from photodup.serving import control_key
+from photodup.serving.process.hidden_arguments import PREFIX, WARNING
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess
 from photodup.serving.triton.config import check_config, read_config
-from photodup.serving.triton.control import load_model
+from photodup.serving.triton.control import load_model, unload_model
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -91,6 +99,13 @@ def _environment(venv: Path) -> dict[str, str]:
     return environment
 
 
+_HIDDEN = {
+    "--http-restricted-api": "TRITON_HTTP_RESTRICTED",
+    "--grpc-restricted-protocol": "TRITON_GRPC_RESTRICTED",
+}
+"""Options that hold the key -> environment variables in which the server is given them."""
+
+
 def _explain(log: str) -> str:
     if "libpython" in log and "cannot open shared object" in log:
         return "Install the shared library of that Python (Debian: apt-get install libpython3.11)."
@@ -137,6 +152,7 @@ class EmbeddedTriton:
         self.progress, self.server_args = progress, list(server_args)
         self.startup_s = 0.0
         self._process: ServerProcess | None = None
+        self._key_files = contextlib.ExitStack()
         self.log_path = build_dir() / "logs" / f"triton-{http_port}.log"
         self._shm_prefix = f"{_SHM_PREFIX}{os.getpid()}_{uuid.uuid4().hex[:6]}_"
 
@@ -181,8 +197,13 @@ class EmbeddedTriton:
         self.http_port, self.grpc_port, self.metrics_port = ports.values()
         remove_stale_shared_memory()
         self.log_path = build_dir() / "logs" / f"triton-{self.http_port}.log"
-        self._process = ServerProcess("Triton", self._command(venv), self.log_path, _environment(venv))
+        key = control_key.new_key()
+        hidden = {name: f"{option}={control_key.restriction(key)}" for option, name in _HIDDEN.items()}
+        self._process = ServerProcess(
+            "Triton", self._command(venv), self.log_path, _environment(venv) | hidden
+        )
         try:
+            self._key_files.enter_context(control_key.kept([self.http_url, self.grpc_url], key))
             self.startup_s = self._process.wait_ready(
                 lambda: _status(f"{self.http_url}/v2/health/ready") == 200,
                 self.timeout_s,
@@ -192,6 +213,8 @@ class EmbeddedTriton:
         except BaseException:
             self.stop()
             raise
+        if self.progress and WARNING in self._process.log_text():
+            self.progress(f"Triton: {WARNING}: this system does not let a process trace its own child.")
         return self
 
     def _command(self, venv: Path) -> list[str]:
@@ -211,6 +234,10 @@ class EmbeddedTriton:
             f"--metrics-address={self.host}",
             f"--metrics-port={self.metrics_port}",
             "--allow-gpu-metrics=false",
+            # Two more front ends of this binary, which know no restriction; an environment variable opens one.
+            "--allow-sagemaker=false",
+            "--allow-vertex-ai=false",
+            *(PREFIX + name for name in _HIDDEN.values()),
             "--exit-timeout-secs=2",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             *self.server_args,
@@ -233,16 +260,14 @@ class EmbeddedTriton:
 
     def unload(self, model: str) -> None:
         """Retire a model; requests in flight are answered first."""
-        from tritonclient.grpc import InferenceServerClient
-
-        with InferenceServerClient(self.grpc_url) as client:
-            client.unload_model(model)
+        unload_model(self.grpc_url, model)
 
     def stop(self) -> None:
         """Stop the server; does nothing if it is not running."""
         if self._process is not None:
             self._process.stop()
             self._process = None
+        self._key_files.close()
         _remove_shared_memory(self._shm_prefix)
 
     def __enter__(self) -> "EmbeddedTriton":

@@ -177,6 +177,7 @@ def open_run(
     else:
         path = Path(endpoints or "notebooks/endpoints/embedded.yaml")
         where = load_endpoints(path if path.is_absolute() else project_root() / path)
+        where.use_control_key()
     if not _NAME.fullmatch(run):
         raise PhotodupError(f"{run!r} is no run name: use small letters, digits, '.', '_' and '-'.")
     directory = project_root() / "results" / run

@@ -8,6 +8,7 @@ ARG BASE_IMAGE=photodup-triton
 FROM ${BASE_IMAGE}
 ARG TORCH_INDEX=
 ARG MODEL_PRETRAINED=laion2b_s34b_b79k
+USER 0
 WORKDIR /src
 # Ubuntu keeps one version of python3-venv per release of the base image, so there is none to pin.
 # hadolint ignore=DL3008
@@ -17,10 +18,12 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN /opt/venv/bin/pip install --no-cache-dir -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} \
     && /opt/venv/bin/python3 -c "import torch; assert torch.version.cuda, 'TORCH_INDEX gave a CPU build of torch'"
 COPY lib lib
-RUN /opt/venv/bin/pip install --no-cache-dir -c constraints.txt ".[embed,service,gpu]" && mkdir -p /cache
+RUN /opt/venv/bin/pip install --no-cache-dir -c constraints.txt ".[embed,service,gpu]" \
+    && mkdir -p /cache && chown 10001:10001 /cache
 COPY docker/start-all.sh /usr/local/bin/start-all
 # The same weights as those inside /models; `photodup endpoints check` and the notebooks compare digests.
 ENV HOST=0.0.0.0 PORT=8002 DEVICE=cuda HF_HOME=/cache/huggingface MODEL_PRETRAINED=${MODEL_PRETRAINED}
+USER 10001:10001
 VOLUME /cache
 EXPOSE 8002 8003 8004 8005
 HEALTHCHECK --interval=10s --timeout=3s --start-period=900s --retries=3 CMD ["/bin/bash", "-c", \

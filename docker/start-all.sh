@@ -4,9 +4,8 @@ set -euo pipefail
 
 trap 'kill $(jobs -p) 2>/dev/null; wait; exit 143' TERM INT
 
-/opt/venv/bin/python3 -m photodup.serving.service &
-tritonserver --model-repository=/models --exit-on-error=false \
-  --http-port=8003 --grpc-port=8004 --metrics-port=8005 &
+env -u PHOTODUP_TRITON_CONTROL_KEY /opt/venv/bin/python3 -m photodup.serving.service &
+start-triton --exit-on-error=false --http-port=8003 --grpc-port=8004 --metrics-port=8005 &
 
 status=0
 wait -n || status=$?

@@ -15,15 +15,19 @@ RUN test -f /opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so \
 COPY constraints.txt /tmp/constraints.txt
 # What the preprocessing model (Triton's Python backend) imports.
 RUN pip3 install --no-cache-dir --break-system-packages -c /tmp/constraints.txt pillow pillow-heif \
-    && python3 -c "import numpy, PIL, pillow_heif" && mkdir -p /models /tmp/trt_cache
+    && python3 -c "import numpy, PIL, pillow_heif" && mkdir -p /models /tmp/trt_cache \
+    && chown 10001:10001 /tmp/trt_cache
+COPY docker/start-triton.sh /usr/local/bin/start-triton
+# The user of the service images, by number. It writes below /tmp alone: engines, CUDA's cache, the Python backend's files.
+ENV HOME=/tmp
+USER 10001:10001
 # Engines fit one type of GPU and one version of TensorRT: keep this volume per machine, not per image.
 VOLUME /tmp/trt_cache
 EXPOSE 8003 8004 8005
 # Ready, not alive: READY comes after warm-up, and the first start compiles the TensorRT engines.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=900s --retries=3 \
     CMD ["curl", "--fail", "--silent", "http://127.0.0.1:8003/v2/health/ready"]
-CMD ["tritonserver", "--model-repository=/models", "--exit-on-error=false", \
-    "--http-port=8003", "--grpc-port=8004", "--metrics-port=8005"]
+CMD ["start-triton", "--exit-on-error=false", "--http-port=8003", "--grpc-port=8004", "--metrics-port=8005"]
 
 FROM ${BASE_IMAGE} AS export
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu

@@ -115,9 +115,9 @@ def test_planted_faults_are_found(old, new, finding):
     assert any(finding in problem for problem in problems(text.replace(old, new)))
 
 
-@pytest.mark.parametrize("name", ["service.Dockerfile", "service-gpu.Dockerfile"])
-def test_service_images_run_as_a_number_that_is_not_root(name):
-    users = [rest for word, rest in instructions((DOCKER / name).read_text()) if word == "USER"]
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_every_image_runs_as_a_number_that_is_not_root(path):
+    users = [rest for word, rest in instructions(path.read_text()) if word == "USER"]
     assert users[-1] == "10001:10001"
 
 
@@ -142,7 +142,9 @@ def test_compose_names_files_that_exist_and_the_published_ports():
             assert (DOCKER / build["context"] / build["dockerfile"]).is_file(), name
             assert build["platforms"] == ["linux/amd64"]
         for port in service["ports"]:
-            outside, inside = port.split(":")
+            published = re.fullmatch(r"\$\{PHOTODUP_BIND:-127\.0\.0\.1\}:(\d+):(\d+)", port)
+            assert published, f"{name}: {port} is open to more than this machine, without being asked for"
+            outside, inside = published.groups()
             assert outside == inside
             taken = by_profile.setdefault(service["profiles"][0], set())
             assert outside not in taken, f"{name}: port {outside} twice in one profile"

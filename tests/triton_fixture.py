@@ -74,6 +74,13 @@ def needs_triton():
     return pytest.mark.skipif(not possible, reason="the embedded Triton is for Linux on x86-64 only")
 
 
+def render_tiny(folder: Path, models: list[str]) -> Path:
+    """A repository of tiny graphs in `folder`, for a server of a test's own."""
+    from photodup.serving.triton.repository import render_repository
+
+    return render_repository("cpu-embedded", folder, tiny_exports(), models=models, model_digest="tiny")
+
+
 @functools.cache
 def tiny_triton():
     """The shared server; also stopped by the supervisor if the test run is killed."""

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from triton_fixture import infer, needs_triton, scratch, tiny_exports, tiny_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
+from photodup.serving.check import check
 from photodup.serving.endpoints import Endpoints, load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.repository import render_repository
@@ -182,7 +183,7 @@ def test_our_own_control_works_and_is_refused_with_one_sentence_without_the_key(
     triton.load("emulated_zero")
     triton.unload("emulated_zero")
     for key, said in ((None, "no key is given for it"), ("0" * 64, "the key given for it is wrong")):
-        monkeypatch.setattr(control_key, "key_for", lambda _, key=key: key)
+        monkeypatch.setattr(control_key, "key_for", lambda _, key=key, **__: key)
         with pytest.raises(
             PhotodupError, match=rf"keeps {MODEL} as it is: its control needs a key, and {said}"
         ):
@@ -291,6 +292,11 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
         control_key._of_endpoints.clear()
         monkeypatch.setenv(control_key.VARIABLE, key)
         control.load_model(address, MODEL)
+        asked = Endpoints(name="x", backends={"triton-emulated-a100-grpc-jpeg": address})
+        (row,) = check(asked)
+        assert "Triton has no model" in row["finding"], "that variable's key went to a server merely asked"
+        (row,) = check(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
+        assert "in the repository but not loaded" in row["finding"]
 
 
 def test_endpoints_show_no_key(tmp_path: Path) -> None:
@@ -310,6 +316,32 @@ def test_endpoints_show_no_key(tmp_path: Path) -> None:
         with pytest.raises(PhotodupError, match="triton_control_key: it should be 16 to 256") as error:
             load_endpoints(tmp_path / "bad.yaml")
         assert bad not in str(error.value)
+
+
+def test_no_record_of_a_run_holds_the_key(triton, monkeypatch, tmp_path: Path) -> None:
+    """Neither a point that worked, nor one that failed for a wrong key, nor the facts about the machine."""
+    from photodup.study.notebook.run import open_run
+
+    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
+    monkeypatch.setattr(control_key, "_of_endpoints", {})
+    wrong = "w" * 64
+    (tmp_path / "keyed.yaml").write_text(
+        f"name: keyed\nbackends: {{triton-onnx-grpc-fp32: '{triton.grpc_url}'}}\ntriton_control_key: {wrong}\n"
+    )
+    run = open_run("keyed", endpoints=tmp_path / "keyed.yaml")
+
+    def reload() -> dict:
+        control.load_model(triton.grpc_url, MODEL)
+        return {"done": True}
+
+    failed = run.measure_or_load("wrong-key", reload, may_fail=True)
+    assert "the key given for it is wrong" in failed["error"]
+    right = httpx.get(f"{triton.http_url}/v2").json()["name"]
+    run.measure_or_load("open", lambda: {"server": right, "endpoints": repr(run.endpoints)})
+    written = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert len(written) >= 2
+    assert not [path for path in written if wrong.encode() in path.read_bytes()]
+    assert wrong not in repr(run) + run._repr_markdown_() + str(run.endpoints)
 
 
 def test_a_triton_without_model_control_says_so(tmp_path: Path) -> None:

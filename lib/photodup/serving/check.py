@@ -204,7 +204,7 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
 
     try:
         with httpx.Client(base_url=url, timeout=timeout_s) as client:
-            index = client.post("/v2/repository/index", headers=http_headers(url))
+            index = client.post("/v2/repository/index", headers=http_headers(url, environment=False))
             if index.status_code == 200:
                 return index.json()
             # Statistics are open, and have a row for each model that is ready.
@@ -219,7 +219,9 @@ def _models_grpc(client: Any, address: str, timeout_s: float) -> list[dict[str, 
 
     options = {"as_json": True, "client_timeout": timeout_s}
     try:
-        index = client.get_model_repository_index(headers=grpc_metadata(address), **options)
+        index = client.get_model_repository_index(
+            headers=grpc_metadata(address, environment=False), **options
+        )
         return index.get("models", [])
     except InferenceServerException:
         return _ready(client.get_inference_statistics(**options))

@@ -9,7 +9,8 @@ Who knows the key of a Triton:
 * an embedded server makes a new one at each start, and keeps it in a file that only this user can read
   (`build/triton/control/`, gone with the server), so that notebooks and commands of this user find it;
 * an endpoints file may carry that of a server elsewhere (`triton_control_key`);
-* the environment variable `PHOTODUP_TRITON_CONTROL_KEY` is used for any other.
+* the environment variable `PHOTODUP_TRITON_CONTROL_KEY` is used for any other that is told to load or change a model,
+  and is not sent to a server that is merely asked what it has.
 """
 
 import contextlib
@@ -45,15 +46,15 @@ def restriction(key: str) -> str:
     return f"{','.join(RESTRICTED)}:{HEADER}={check_key(key)}"
 
 
-def http_headers(address: str) -> dict[str, str]:
+def http_headers(address: str, *, environment: bool = True) -> dict[str, str]:
     """Return the headers that a control request over HTTP to `address` needs; none for an unknown key."""
-    key = key_for(address)
+    key = key_for(address, environment=environment)
     return {HEADER: key} if key else {}
 
 
-def grpc_metadata(address: str) -> dict[str, str] | None:
+def grpc_metadata(address: str, *, environment: bool = True) -> dict[str, str] | None:
     """Return the metadata that a control request over gRPC to `address` needs; None for an unknown key."""
-    key = key_for(address)
+    key = key_for(address, environment=environment)
     return {f"triton-grpc-protocol-{HEADER}": key} if key else None
 
 
@@ -81,8 +82,11 @@ def use(addresses: Iterable[str], reference: str) -> None:
         _of_endpoints[_normal(address)] = reference
 
 
-def key_for(address: str) -> str | None:
+def key_for(address: str, *, environment: bool = True) -> str | None:
     """Return the key for the Triton at `address` (`host:port` or a URL); None if no one was given.
+
+    Args:
+        environment: whether to fall back on the key in the environment, which belongs to no certain address.
 
     Raises:
         PhotodupError: the endpoints file names an environment variable that is not set, or the key cannot be one.
@@ -102,7 +106,7 @@ def key_for(address: str) -> str | None:
         if _is_alive(file):
             with contextlib.suppress(OSError):
                 return file.read_text(encoding="ascii")
-    if key := os.environ.get(VARIABLE):
+    if environment and (key := os.environ.get(VARIABLE)):
         return check_key(key, f"The key in {VARIABLE}")
     return None
 

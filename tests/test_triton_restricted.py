@@ -244,7 +244,7 @@ def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(tmp_p
         over.set()
         watcher.join()
     assert len(set(keys)) == 2 and all(len(key) == 64 for key in keys)
-    servers = [line for line in lines if b"tritonserver\0" in line]
+    servers = [line for line in lines if b"tritonserver\0" in line and str(tmp_path).encode() in line]
     assert servers and all(b"hidden:TRITON_HTTP_RESTRICTED" in line for line in servers)
     assert not any(key.encode() in line for key in keys for line in lines)
 

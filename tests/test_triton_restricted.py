@@ -252,7 +252,7 @@ def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(tmp_p
 def test_where_tracing_is_forbidden_the_server_is_restricted_all_the_same(tmp_path: Path) -> None:
     """The way without ptrace, on any program: the argument arrives, and a line says what `ps` shows."""
     code = (
-        "import sys; from photodup.serving import hidden_arguments as h\n"
+        "import sys; from photodup.serving.process import hidden_arguments as h\n"
         "def refused(*_): raise OSError(1, 'Operation not permitted')\n"
         "h._ptrace = refused\n"
         "p = h.start([sys.executable, '-c', 'import sys; print(sys.argv[1])', 'hidden:SECRET'], lambda: None)\n"

@@ -264,7 +264,7 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str")
     code = textwrap.dedent(f"""
         import time
         from pathlib import Path
-        from photodup.serving.triton import EmbeddedTriton
+        from photodup.serving.triton.server import EmbeddedTriton
         server = EmbeddedTriton(Path({str(scratch() / "repository")!r}), ["openclip_vit_b32"],
                                 http_port=0, grpc_port=0, metrics_port=0)
         with server:

@@ -98,7 +98,7 @@ def up(
     Args:
         max_hours: It is destroyed after this long. There is no default: nobody knows it but you.
         wait_s: Longest wait until ready; the image is many gigabytes and TensorRT compiles at the first start.
-        check: As `endpoints_check.check`.
+        check: As `serving.check.check`.
         watch: Leave a process behind that destroys the instance when its time is over.
     """
     if not 0 < max_hours <= 72:

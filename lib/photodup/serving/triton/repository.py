@@ -82,7 +82,7 @@ def render_repository(
         exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.export.export`.
         models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
             None is every model of the target whose graph is in `exported`, without DALI's.
-        variant: Batching of the encoders: a name of `triton_config.BATCHING` or a pbtxt snippet.
+        variant: Batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
         instances: Encoder instances: on GPU targets per GPU, on the CPU in all, emulated: the number of GPUs.
         threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
         pin: CPU only: instance i keeps to its own cores, so that instances stand for devices.

@@ -105,6 +105,7 @@ def test_facts_are_those_of_the_upright_photograph(tmp_path):
 
 
 def test_own_folders_and_attribute_files_are_never_scanned(tmp_path):
+    scan(tmp_path, progress=False)
     for name in (".photodup/x.jpg", "deep/.photodup-trash/x.jpg", "._a.jpg", "a.jpg", "notes.txt.jpg.bak"):
         photo(tmp_path / "seen.jpg")
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

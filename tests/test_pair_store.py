@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from photodup.photos.library.own_folder import MARKER, OwnFolder
 from photodup.photos.search.kept_pairs import stored_pairs
 from photodup.photos.search.neighbours import NeighbourIndex
 
@@ -36,6 +37,7 @@ def fresh(md5s, vectors):
 @given(data=st.data())
 def test_any_sequence_of_additions_and_removals_gives_the_pairs_of_a_fresh_comparison(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("store")
+    OwnFolder(folder).prepare()
     md5s, vectors = library(60, seed=data.draw(st.integers(0, 50)))
     for _ in range(4):
         there = data.draw(st.lists(st.integers(0, 59), min_size=2, max_size=60, unique=True))
@@ -45,6 +47,7 @@ def test_any_sequence_of_additions_and_removals_gives_the_pairs_of_a_fresh_compa
 
 @pytest.mark.parametrize("exact_below", [10_000, 1000])
 def test_only_the_new_rows_are_compared(tmp_path, monkeypatch, exact_below):
+    OwnFolder(tmp_path).prepare()
     md5s, vectors = library(3000)
     options = {"exact_below": exact_below}
     stored_pairs(tmp_path, "a" * 64, md5s[:2900], vectors[:2900], THRESHOLD, **options)
@@ -74,6 +77,7 @@ def test_only_the_new_rows_are_compared(tmp_path, monkeypatch, exact_below):
 
 @pytest.mark.parametrize("fault", ["threshold", "model", "garbage", "cut", "most gone", "cells gone"])
 def test_what_does_not_fit_is_compared_again(tmp_path, fault):
+    OwnFolder(tmp_path).prepare()
     md5s, vectors = library(1500)
     options = {"exact_below": 1000}
     stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD, **options)
@@ -98,6 +102,7 @@ def test_what_does_not_fit_is_compared_again(tmp_path, fault):
 
 
 def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):
+    OwnFolder(tmp_path).prepare()
     md5s, vectors = library(100)
 
     def full(*arguments, **options):
@@ -105,4 +110,4 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", full)
     assert named(stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD), md5s) == fresh(md5s, vectors)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [MARKER]

@@ -15,6 +15,7 @@ from review_library import HOSTILE, make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.own_folder import OwnFolder
 from photodup.photos.library.scan import Catalogue, scan
 from photodup.photos.review import pictures
 from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
@@ -583,16 +584,20 @@ def test_zoomed_in_a_jpeg_is_shown_as_it_is_and_smaller_ones_keep_its_colours(la
 
     from PIL import Image
 
+    own = OwnFolder(tmp_path / "own")
+    own.prepare()
     folder, photo, profile = large
-    assert picture(folder, tmp_path / "cache", photo, "large") == (folder / "large.jpg").read_bytes()
+    assert picture(folder, own, photo, "large") == (folder / "large.jpg").read_bytes()
     for size in ("small", "screen"):
-        made = Image.open(BytesIO(picture(folder, tmp_path / "cache", photo, size)))
+        made = Image.open(BytesIO(picture(folder, own, photo, size)))
         assert made.info["icc_profile"] == profile and max(made.size) == SIZES[size]
 
 
 def test_a_cached_picture_costs_no_reading(large, tmp_path, monkeypatch):
+    own = OwnFolder(tmp_path / "own")
+    own.prepare()
     folder, photo, _ = large
-    first = picture(folder, tmp_path / "cache", photo, "small")
+    first = picture(folder, own, photo, "small")
     checked = []
 
     @contextmanager
@@ -600,13 +605,14 @@ def test_a_cached_picture_costs_no_reading(large, tmp_path, monkeypatch):
         yield checked.append(photo)
 
     monkeypatch.setattr(pictures, "open_photo", unreadable)
-    assert picture(folder, tmp_path / "cache", photo, "small") == first and checked == [photo]
+    assert picture(folder, own, photo, "small") == first and checked == [photo]
 
 
 def test_pictures_are_shown_where_nothing_can_be_written(large, tmp_path):
+    own = OwnFolder(tmp_path / "own")
     folder, photo, _ = large
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    assert picture(folder, tmp_path / "cache", photo, "small").startswith(b"\xff\xd8")
+    (tmp_path / "own").write_text("a file where the folder should be")
+    assert picture(folder, own, photo, "small").startswith(b"\xff\xd8")
 
 
 def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, tmp_path, monkeypatch):
@@ -625,24 +631,25 @@ def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, 
     monkeypatch.setattr(pictures.imaging, "decode", watched)
     with ThreadPoolExecutor(12) as pool:
         for round in range(5):
-            cache = tmp_path / f"cache {round}"
-            made = set(pool.map(lambda _, cache=cache: picture(folder, cache, photo, "screen"), range(24)))
+            own = OwnFolder(tmp_path / f"own {round}")
+            own.prepare()
+            made = set(pool.map(lambda _, own=own: picture(folder, own, photo, "screen"), range(24)))
             assert len(made) == 1, "all the same bytes"
-            assert [p.name for p in cache.rglob("*") if p.is_file()] == [f"{photo.md5}-screen.jpg"]
+            assert [p.name for p in own.thumbnails.rglob("*") if p.is_file()] == [f"{photo.md5}-screen.jpg"]
     assert max(most) == 2
 
 
 def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
     session = ReviewSession(library)
     for photo in session.photos.values():
-        picture(library, session.thumbnails, photo, "small")
-    assert len(list(session.thumbnails.rglob("*.jpg"))) == 5, "six files, two of the same bytes"
+        picture(library, session.own, photo, "small")
+    assert len(list(session.own.thumbnails.rglob("*.jpg"))) == 5, "six files, two of the same bytes"
     session.accept_all()
     session.apply()
     Trash(library).purge(session.trash.listing())
     scan(library, progress=False)
     ReviewSession(library)
-    assert list(session.thumbnails.rglob("*.jpg")) == [], "no copy of what was deleted for good"
+    assert list(session.own.thumbnails.rglob("*.jpg")) == [], "no copy of what was deleted for good"
 
 
 def test_exif_is_read_and_broken_exif_is_nothing(library):

@@ -88,7 +88,7 @@ def test_forms_of_other_sites_are_refused(server, headers, path):
     given = {name: value.format(port=server.port) for name, value in headers.items()}
     assert request(server, "POST", path, headers=given)[0] == 403
     assert not any(item.status != "todo" for item in server.session.items.values())
-    assert not (server.session.data / "settings.json").exists()
+    assert not (server.session.own.path / "settings.json").exists()
 
 
 def test_what_the_owner_typed_is_escaped_too(tmp_path):

@@ -38,7 +38,9 @@ def embed_and_print(
     if engine not in ("", "ray"):
         raise PhotodupError(f"There is no engine {engine!r}: leave --engine out, or use ray.")
     with Catalogue(directory, catalogue) as opened:
-        settings = load_settings(opened.path.parent)
+        if opened.note:
+            print(opened.note)
+        settings = load_settings(opened.own.path)
         digests = [model.digest for model in opened.models()]
         asked = {"backend": backend, "url": url, "weights": weights}
         choice = choose(settings, **asked, digests=digests, endpoints=endpoints)

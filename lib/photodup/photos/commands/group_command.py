@@ -25,7 +25,7 @@ def tiers_by_settings(
     Raises:
         PhotodupError: an unknown rule, a folder outside the library, settings that cannot be read.
     """
-    folder = catalogue.path.parent
+    folder = catalogue.own.path
     feedback = Feedback(folder)
     settings = load_settings(folder).with_rules(keep, inside(folders or ()))
     return find_tiers(catalogue, rules=settings.rules(feedback), feedback=feedback, **options)
@@ -38,6 +38,8 @@ def with_bar(pairs: Any, total: int) -> Any:
 
 def print_groups(catalogue: Catalogue, *, threshold: float | None = None, **options: Any) -> None:
     """Print both tiers with the reason for each keeper and the evidence for each member."""
+    if catalogue.note:
+        print(catalogue.note)
     if threshold is not None:
         candidate = min(OTHER_MODEL.candidate, threshold)
         options["thresholds"] = ModelThresholds(candidate, threshold, threshold, "given on the command line")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.library.own_folder import OwnFolder, OwnFolderError
 
 # As `Verification`, field by field.
 RECORD = np.dtype([(field.name, np.dtype(field.type)) for field in fields(Verification)])
@@ -137,10 +138,10 @@ class EvidenceStore:
     def _begin_anew(self) -> None:
         """Delete a damaged file and make it again."""
         try:
-            for suffix in ("", "-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            names = (f"{self._path.name}{suffix}" for suffix in ("", "-wal", "-shm"))
+            OwnFolder(self._path.parent).delete(*names)
             self._db = self._opened(self._path)
-        except (OSError, sqlite3.DatabaseError) as error:
+        except (OSError, OwnFolderError, sqlite3.DatabaseError) as error:
             self._forget(error)
 
     def _forget(self, error: Exception) -> None:

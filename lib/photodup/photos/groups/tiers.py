@@ -160,8 +160,8 @@ def find_tiers(
         progress: wraps the pairs to verify and their number, as tqdm does.
     """
     rules = rules or KeepRules()
-    folder = catalogue.path.parent
-    feedback = feedback or Feedback(folder)
+    own = catalogue.own
+    feedback = feedback or Feedback(own.path)
     model = choose_model(catalogue, digest, allow_random=allow_random)
     rules.find_raw_with(raw_beside(catalogue.root))
     everything = catalogue.photos()
@@ -179,7 +179,7 @@ def find_tiers(
         return codes[~np.isin(codes, apart) & ~shots.are_two(codes)]
 
     similar_rows, cosine = _similar(near, limits, apart, shots.are_within(near.alike, burst_seconds))
-    with EvidenceStore(folder / "evidence.sqlite") as store:
+    with EvidenceStore(own.evidence) as store:
         search = CopySearch(catalogue, photos, store, verification, may_be_one, progress)
         search.ask(near.alike, near.by_hash)
         rules.measure_sharpness_with(lambda photo: measured_sharpness(catalogue, photo))

@@ -6,15 +6,18 @@ two equal files share them. An embedding also names its model, and vectors of tw
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue_file import APPLICATION_ID, Kind, kind_of, left_behind, set_aside
+from photodup.photos.library.first_edition import copy_decisions, is_own_folder_of_first_edition
+from photodup.photos.library.names import printable, real_path
+from photodup.photos.library.own_folder import OwnFolder, place
 
 # Entry i brings a catalogue from version i to i + 1 (PRAGMA user_version). Append; never edit an entry.
 MIGRATIONS = [
@@ -117,7 +120,7 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue",
     only facts and embeddings have to be made again.
 
     Returns:
-        The catalogue, and where the damaged file lies now; None if there was none.
+        The catalogue, and where the damaged file lies now, in the library's own folder; None if there was none.
     """
     try:
         opened = Catalogue(root, path, create=True)
@@ -127,44 +130,35 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue",
             opened.close()
             raise
         return opened, None
-    except CatalogueDamagedError:
-        own = real_path(root) / ".photodup" / "catalogue.sqlite"
-        file = Path(path) if path else own
-        if real_path(file) != own and not _is_sqlite(file):
-            raise CatalogueError(
-                f"{printable(file)} is no catalogue, or its beginning is destroyed: give another file with "
-                "--catalogue, or move it away."
-            ) from None
-        aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    except CatalogueDamagedError as damaged:
+        file, own, is_default = place(real_path(root), path)
+        # In our own folder it is ours, whatever is left of it; elsewhere that has to be seen.
+        if not is_default and not kind_of(file).is_ours:
+            raise _no_catalogue(file) from None
         try:
-            os.rename(file, aside)
-            for suffix in ("-wal", "-shm"):  # left behind, they would be applied to the new file
-                file.with_name(file.name + suffix).unlink(missing_ok=True)
+            aside = set_aside(file, own.path)
         except OSError as error:
             raise CatalogueError(
                 f"{printable(file)} is damaged and cannot be set aside ({error.strerror}): move it away."
-            ) from None
+            ) from damaged
         return Catalogue(root, path, create=True), aside
 
 
-def _is_sqlite(file: Path) -> bool:
-    with suppress(OSError), open(file, "rb") as opened:
-        return opened.read(16) == b"SQLite format 3\0"
-    return False
-
-
-def real_path(folder: Path | str) -> Path:
-    """Return where a path leads, `~` and links followed; unlike `Path.resolve`, a loop of links is no error."""
-    return Path(os.path.realpath(os.path.expanduser(folder)))
-
-
-def printable(path: Path | bytes) -> str:
-    """Return a path for a report: bytes that are not UTF-8 become U+FFFD instead of breaking print()."""
-    return os.fsencode(path).decode("utf-8", "replace")
+def _no_catalogue(file: Path) -> CatalogueError:
+    return CatalogueError(
+        f"{printable(file)} is no catalogue, or its beginning is destroyed: give another file with "
+        "--catalogue, or move it away."
+    )
 
 
 class Catalogue:
-    """An open catalogue; a context manager. `path` is the SQLite file, `root` the library's folder.
+    """An open catalogue; a context manager.
+
+    Attributes:
+        root: the library's folder.
+        path: the SQLite file.
+        own: the folder for everything else that is kept for the library.
+        note: one sentence for the owner about what opening it did; None if there is nothing to say.
 
     Args:
         root: the library.
@@ -172,37 +166,74 @@ class Catalogue:
         create: make it if it is not there.
 
     Raises:
-        CatalogueError: not there, not writable, or written by a newer photodup.
+        CatalogueError: not there, not writable, another program's, or written by a newer photodup.
+        OwnFolderError: the own folder is a link, holds one, or is not photodup's.
         CatalogueDamagedError: not a sound SQLite database.
     """
 
     def __init__(self, root: Path | str, path: Path | str | None = None, *, create: bool = False) -> None:
         self.root = real_path(root)
         self.path = Path(path) if path else self.root / ".photodup" / "catalogue.sqlite"
+        self.note: str | None = None
         if not create and not os.path.isfile(self.path):
             raise CatalogueError(
                 f"No catalogue at {printable(self.path)}: run `photodup scan {printable(self.root)}` first."
             )
+        file, self.own, self._is_default = place(self.root, path)
+        kind = self._recognised(file)
         try:
-            if create:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+            if (
+                file.parent == self.root / ".photodup"
+            ):  # also where another catalogue is put beside the default
+                OwnFolder(file.parent).prepare(is_own_folder_of_first_edition)
+            self.own.prepare(is_own_folder_of_first_edition if self._is_default else None)
+            if kind is Kind.FIRST_EDITION and not self._is_default:
+                self.note = copy_decisions(file, self.own)
         except OSError as error:
             raise CatalogueError(
-                f"Cannot create the folder {printable(self.path.parent)} for the catalogue "
+                f"Cannot create the folder {printable(self.own.path)} for the catalogue "
                 f"({error.strerror}): give another place with --catalogue FILE."
             ) from None
         with self._kind():
-            self.connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+            self.connection = sqlite3.connect(file, timeout=30, isolation_level=None)
             try:
-                self._prepare()
+                self._prepare(kind)
             except BaseException:
                 self.connection.close()
                 raise
 
-    def _prepare(self) -> None:
+    def _recognised(self, file: Path) -> Kind:
+        """Return what the file is; refuse what is not ours before anything is written."""
+        name, elsewhere = printable(self.path), "give another file with --catalogue."
+        kind = kind_of(file)
+        if kind is Kind.FOREIGN:
+            raise CatalogueError(f"{name} is the database of another program: {elsewhere}")
+        if self._is_default:
+            return kind
+        if kind is Kind.UNKNOWN:
+            raise _no_catalogue(self.path)
+        if file.name == "catalogue.sqlite" and file.parent.name == ".photodup":
+            other = printable(file.parent.parent)
+            raise CatalogueError(
+                f"{name} is the catalogue of {other}, not of {printable(self.root)}: {elsewhere}"
+            )
+        if not self.own.is_marked:  # else it is what a killed scan left
+            if kind is Kind.EMPTY:
+                raise CatalogueError(f"{name} is there and is no catalogue: {elsewhere}")
+            if kind is Kind.ABSENT and (beside := left_behind(file)):
+                raise CatalogueError(
+                    f"{printable(beside)} is there without its database, and SQLite would take it for a part of "
+                    f"{name}: {elsewhere}"
+                )
+        return kind
+
+    def _prepare(self, kind: Kind) -> None:
         self._refuse_foreign()
-        # A new file's pages hold several embeddings each: of 2 kB, only one fits on SQLite's own 4 kB.
-        pragmas = ("page_size = 16384", "journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
+        pragmas = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
+        if kind in (Kind.ABSENT, Kind.EMPTY):
+            # A new file's pages hold several embeddings each: of 2 kB, only one fits on SQLite's own 4 kB. Whose
+            # it is comes before the log is begun: it must stand in the file itself.
+            pragmas = ("page_size = 16384", f"application_id = {APPLICATION_ID}", *pragmas)
         for pragma in pragmas:
             self.connection.execute(f"PRAGMA {pragma}")
         with self.transaction():
@@ -218,9 +249,11 @@ class Catalogue:
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA user_version = {number}")
             self._check_root()
+            if kind is Kind.FIRST_EDITION:
+                self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     def _refuse_foreign(self) -> None:
-        """Refuse the database of another program before anything in it changes: many keep theirs in SQLite."""
+        """Refuse what came between the first look and now: many programs keep theirs in SQLite."""
         tables = {name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if tables and not {"content", "file"} <= tables:
             raise CatalogueError(
@@ -229,7 +262,7 @@ class Catalogue:
 
     def _check_root(self) -> None:
         """Refuse the catalogue of another library: a scan would declare all of that one's files missing."""
-        if real_path(self.path) == self.root / ".photodup" / "catalogue.sqlite":
+        if self._is_default:
             return  # It moves with its library.
         root = os.fsencode(self.root)
         self.connection.execute("INSERT OR IGNORE INTO setting VALUES ('root', ?)", (root,))

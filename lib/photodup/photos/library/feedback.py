@@ -1,6 +1,6 @@
 """What the owner said about photos, kept by content so that it survives rescans, renames and moves.
 
-It lies in `.photodup/feedback.jsonl` beside the catalogue, not in it: a catalogue can be made again from
+It lies in `feedback.jsonl` in the library's own folder, not in the catalogue: a catalogue can be made again from
 the files, decisions cannot.
 """
 
@@ -13,6 +13,7 @@ from typing import Literal
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import printable
 from photodup.photos.library.journal import Journal
+from photodup.photos.library.own_folder import OwnFolder
 
 # same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
 # pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).
@@ -23,7 +24,7 @@ class Feedback:
     """Labels of one library. Every change is synced before it is believed, and can be taken back."""
 
     def __init__(self, folder: Path) -> None:
-        self._journal = Journal(Path(folder) / "feedback.jsonl")
+        self._journal = Journal(OwnFolder(folder).feedback)
         self._lines = self._read()
 
     def add(self, kind: Kind, md5s: Iterable[str]) -> int:

@@ -62,6 +62,7 @@ class ScanReport:
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
     set_aside: Path | None = None  # a damaged catalogue that was begun anew
+    note: str | None = None  # what else opening the catalogue did
 
     def __str__(self) -> str:
         begun = (
@@ -70,6 +71,7 @@ class ScanReport:
             if self.set_aside
             else ""
         )
+        begun += f"{self.note}\n" if self.note else ""
         return begun + (
             f"{self.n_found} photographs found, {self.n_read} read "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
@@ -128,7 +130,7 @@ def update(
 ) -> ScanReport:
     """Read what is new or changed in a listing into an open catalogue; see `scan`."""
     started = time.perf_counter()
-    report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries))
+    report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries), note=catalogue.note)
     with catalogue.transaction() as connection:
         known = {
             path: (size, mtime, status)

@@ -1,6 +1,6 @@
-"""What the owner set for one library: `.photodup/settings.json`, written by the settings page.
+"""What the owner set for one library: `settings.json` in its own folder, written by the settings page.
 
-Beside the catalogue, not in it: a catalogue can be made again from the files, settings cannot.
+Not in the catalogue: a catalogue can be made again from the files, settings cannot.
 """
 
 import json
@@ -14,6 +14,7 @@ from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.own_folder import OwnFolder
 
 AUTO = "auto"
 
@@ -75,12 +76,12 @@ def check_address(backend: str, url: str | None) -> None:
 
 
 def load_settings(folder: Path) -> Settings:
-    """Read the settings beside a catalogue; the defaults where there are none.
+    """Read the settings in a library's own folder; the defaults where there are none.
 
     Raises:
         PhotodupError: they cannot be read or hold something unknown; names the file.
     """
-    path = Path(folder) / "settings.json"
+    path = OwnFolder(folder).settings
     try:
         values = json.loads(path.read_text())
         return Settings(
@@ -98,7 +99,7 @@ def save_settings(folder: Path, settings: Settings) -> None:
     Raises:
         PhotodupError: the folder cannot be written.
     """
-    path = Path(folder) / "settings.json"
+    path = OwnFolder(folder).settings
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:

@@ -8,12 +8,13 @@ from pathlib import Path
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import printable
+from photodup.photos.library.own_folder import is_own_folder
 
 SUFFIXES = frozenset(
     b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif".split()
 )  # GIF and BMP are read when they carry one of these names, but are not looked for.
 
-# Never entered: our own folders.
+# Never entered: our own folders. That of a catalogue given with --catalogue is known by its marker.
 OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})
 
 # A file is read in one piece; nothing a camera writes comes near this.
@@ -100,7 +101,11 @@ def walk(root: Path) -> Listing:
                 elif child.is_dir(follow_symlinks=False):
                     if child.name.lower().endswith(_PACKAGES):
                         listing.problems.append(Problem(_path(path), _NOT_ENTERED))
-                    elif child.name not in OWN_FOLDERS:
+                    elif child.name in OWN_FOLDERS or (
+                        child.name.endswith(b".d") and is_own_folder(os.path.join(base, path))
+                    ):
+                        continue
+                    else:
                         folders.append(path)
                 elif is_photo and child.is_file(follow_symlinks=False):
                     status = child.stat(follow_symlinks=False)

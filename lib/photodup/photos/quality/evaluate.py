@@ -109,7 +109,7 @@ def labelled_cosines(library: Path, digest: str) -> list[tuple[float, bool]]:
     from photodup.photos.library.feedback import Feedback
 
     with Catalogue(library) as catalogue:
-        pairs = Feedback(catalogue.path.parent).labelled_pairs()
+        pairs = Feedback(catalogue.own.path).labelled_pairs()
         md5s, vectors = catalogue.load_embeddings(digest)
     if pairs and not md5s:
         raise PhotodupError(

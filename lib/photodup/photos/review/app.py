@@ -348,7 +348,7 @@ def create_app(
         if request.headers.get("if-none-match") == kept["ETag"]:
             pictures.open_photo(session.root, photo).close()
             return Response(status_code=304, headers=kept)
-        data = pictures.picture(session.root, session.thumbnails, photo, size)
+        data = pictures.picture(session.root, session.own, photo, size)
         return Response(data, media_type="image/jpeg", headers=kept)
 
     @app.get(base + "/static/{name}")

@@ -8,14 +8,15 @@ from photodup.errors import PhotodupError
 from photodup.photos.groups.tiers import TierGroup
 from photodup.photos.library.catalogue import Photo, printable
 from photodup.photos.library.journal import Journal
+from photodup.photos.library.own_folder import OwnFolder
 from photodup.photos.review.items import SKIPPED, Item
 
 
 class Decisions:
-    """The journal of one library's decisions, `review/decisions.jsonl` beside its catalogue."""
+    """The journal of one library's decisions, `review/decisions.jsonl` in its own folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._journal = Journal(Path(folder) / "review" / "decisions.jsonl")
+        self._journal = Journal(OwnFolder(folder).decisions)
 
     def give_to(self, items: Mapping[str, Item]) -> None:
         """Bring items, by key, into the state that was written last."""

@@ -4,9 +4,7 @@ import errno
 import io
 import os
 import stat
-import tempfile
 import threading
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -17,9 +15,10 @@ from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Photo, printable
 from photodup.photos.library.metadata import is_metadata
+from photodup.photos.library.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 
 # Longer side in pixels: grid, side by side, zoomed in.
-SIZES = {"small": 360, "screen": 1600, "large": 6000}
+SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
 _QUALITY = {"small": 80, "screen": 88, "large": 92}
 # Zoomed in, a JPEG up to this many pixels is sent as it is: no wait, and the pixels that are to be judged.
 _AS_IT_IS_PIXELS = 64_000_000
@@ -80,27 +79,19 @@ def problem(root: Path, photo: Photo) -> str | None:
     return None
 
 
-def picture(root: Path, cache: Path, photo: Photo, size: str) -> bytes:
+def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:
     """Return a JPEG of one of `SIZES`; made once per content, decoded at reduced scale where that helps."""
-    cached = cache / photo.md5[:2] / f"{photo.md5}-{size}.jpg"
+    cached = "thumbnails", photo.md5[:2], f"{photo.md5}-{size}.jpg"
     # Opened also when cached: a changed file is refused, not shown as it was.
     with open_photo(root, photo) as file:
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
             return file.read()
-        with suppress(OSError):
-            return cached.read_bytes()
+        with suppress(OSError, OwnFolderError):
+            return own.read(*cached)
         with _making:
             encoded = _make(file.read(), photo, size)
-    with suppress(OSError):  # a full disk or a read-only library costs time, not the page
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cached.parent, prefix=".", suffix=".tmp", delete=False) as made:
-            try:
-                made.write(encoded)
-                made.close()
-                os.replace(made.name, cached)
-            except OSError:
-                os.unlink(made.name)
-                raise
+    with suppress(OSError, OwnFolderError):  # a full disk or a read-only library costs time, not the page
+        own.write(encoded, *cached)
     return encoded
 
 
@@ -115,13 +106,6 @@ def _make(data: bytes, photo: Photo, size: str) -> bytes:
     options = {"icc_profile": profile} if profile[16:20] == b"RGB " else {}
     image.save(buffer, "JPEG", quality=_QUALITY[size], **options)
     return buffer.getvalue()
-
-
-def tidy(cache: Path, contents: Collection[str]) -> None:
-    """Delete cached pictures of contents that no group has any more, such as photographs purged since."""
-    for path in cache.glob("*/*.jpg"):
-        if path.name.partition("-")[0] not in contents:
-            path.unlink(missing_ok=True)
 
 
 def exif(root: Path, photo: Photo, most: int = 40) -> dict[str, str]:

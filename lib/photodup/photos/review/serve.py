@@ -135,6 +135,8 @@ def review(
     with ReviewServer(
         root, port=wanted, catalogue=catalogue, is_demo=demo, find=find, endpoints=endpoints
     ) as server:
+        if server.session.note:
+            print(server.session.note)
         print(f"Review {len(server.session.items)} groups at {server.url}\nStop with Ctrl-C.", flush=True)
         if browser:
             webbrowser.open(server.url)

@@ -15,7 +15,6 @@ from photodup.photos.library.settings import Settings, load_settings, save_setti
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.review.decisions import Decisions, key_of
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
-from photodup.photos.review.pictures import tidy
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.trash.trash import Operation, PartlyRestoredError, Removal, Trash
 
@@ -47,22 +46,17 @@ class ReviewSession:
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
         self._lock = threading.RLock()
         with self.open() as opened:
-            self.data = opened.path.parent
+            self.own, self.note = opened.own, opened.note
             apple = photos_by_file(opened)
         self.trash: Trash | AppleAlbum = AppleAlbum(self.root, apple) if apple else Trash(self.root)
-        self.feedback = Feedback(self.data)
-        self._decisions = Decisions(self.data)
+        self.feedback = Feedback(self.own.path)
+        self._decisions = Decisions(self.own.path)
         self._history: list[_Step] = []
         self._sidecars = "", 0  # digest of the list, and how many go along with it
         self.last: Outcome | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh()
-        tidy(self.thumbnails, {photo.md5 for photo in self.photos.values()})
-
-    @property
-    def thumbnails(self) -> Path:
-        """Where the pictures made for the page are kept."""
-        return self.data / "thumbnails"
+        self.own.delete_thumbnails(except_of={photo.md5 for photo in self.photos.values()})
 
     def open(self) -> Catalogue:
         """Open the catalogue; each thread needs its own connection."""
@@ -83,13 +77,13 @@ class ReviewSession:
     @property
     def settings(self) -> Settings:
         """What is stored for this library."""
-        return load_settings(self.data)
+        return load_settings(self.own.path)
 
     def change(self, settings: Settings) -> None:
         """Store settings; group again where they change which photo is kept."""
         with self._lock:
             before = self.settings
-            save_settings(self.data, settings)
+            save_settings(self.own.path, settings)
             if (settings.keep, settings.folders) != (before.keep, before.folders):
                 self.refresh()
 

@@ -61,7 +61,7 @@ def find_neighbours(
         threshold: cosine from which on all pairs count.
         nearest_from: below the threshold and down to this cosine the nearest few of each photo count.
     """
-    folder, row = catalogue.path.parent, {photo.md5: i for i, photo in enumerate(photos)}
+    folder, row = catalogue.own.path, {photo.md5: i for i, photo in enumerate(photos)}
     vectors, at = np.zeros((0, 1), np.float32), np.full(len(photos), -1)
     alike, cosine, search, recall = np.zeros(0, np.int64), np.zeros(0, np.float32), "", 1.0
     if model is not None:

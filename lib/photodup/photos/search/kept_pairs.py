@@ -1,23 +1,28 @@
 """Neighbour pairs kept between runs, so that adding photos compares the new ones with all, not all with all.
 
-The state lies beside the catalogue: `neighbours-<digest>.npz` for each model and `neighbours-hash.npz` hold
+The state lies in the library's own folder: `neighbours-<digest>.npz` for each model and `neighbours-hash.npz` hold
 which contents were compared and the pairs found, `…-cells.npz` the index where there is one. It is a cache:
 delete it, and the next run compares everything once.
 """
 
+import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.photos.library.own_folder import OwnFolder, OwnFolderError
 from photodup.photos.search.hash_neighbours import HashPairs, near_hashes, nearest_hashes, search_radius
 from photodup.photos.search.neighbours import EXACT_BELOW, NeighbourIndex, Pairs
 
 _VERSION = 2
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 # With more than this share of the contents gone, everything is compared again: the index no longer fits what is
 # left, nor is the place of those that were among a photo's nearest taken by the next ones.
 _MAX_GONE = 0.2
@@ -41,7 +46,7 @@ def stored_pairs(
     """Return the pairs of a `NeighbourIndex`; contents compared in an earlier run are not compared again.
 
     Args:
-        folder: where the catalogue lies.
+        folder: the library's own folder.
         digest: the model.
         md5s: the content of each row.
         vectors: float32[n, dim] of length 1, in any order; the pairs name rows of this array.
@@ -74,12 +79,12 @@ def stored_hash_pairs(
     """Return pairs of near perceptual hashes; contents compared in an earlier run are not compared again.
 
     Args:
-        folder: where the catalogue lies.
+        folder: the library's own folder.
         md5s: the content of each row, all different.
         hashes: its hash, 16 hex digits.
         per_photo: as in `search_radius`.
     """
-    store = Path(folder) / "neighbours-hash.npz"
+    store = OwnFolder(folder).pairs("hash")
     radius = search_radius(len(md5s), per_photo)
     saved = _read(store)
     row = {md5: i for i, md5 in enumerate(md5s)}
@@ -165,10 +170,10 @@ def _save_pairs(
     store: Path, index: NeighbourIndex, names: list[str], pairs: Pairs, bounds: list[float]
 ) -> None:
     try:
-        store.unlink(missing_ok=True)  # first: pairs must never meet the cells of another run
-        _cells(store).unlink(missing_ok=True)
+        # First: pairs must never meet the cells of another run.
+        OwnFolder(store.parent).delete(store.name, _cells(store).name)
         index.save(_cells(store))
-    except OSError:
+    except (OSError, OwnFolderError):
         return
     _write(
         store, names, bounds=bounds, first=pairs.first, second=pairs.second, similarity=pairs.similarity,
@@ -187,7 +192,8 @@ def _write(store: Path, names: list[str], **values: object) -> None:
             np.savez(file, version=_VERSION, md5s=np.array([md5.encode() for md5 in names]), **values)
         os.replace(temporary, store)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError, OwnFolderError):
+            OwnFolder(store.parent).delete(temporary.name)
 
 
 def _known_first(saved: dict | None, md5s: Sequence[str]) -> list[str]:
@@ -214,7 +220,9 @@ def _read(store: Path, *names: str) -> dict | None:
 
 
 def _model_store(folder: Path, digest: str) -> Path:
-    return Path(folder) / f"neighbours-{digest[:16]}.npz"
+    # A server names its model's digest; whatever it says, the file lies in the own folder.
+    name = digest[:16] if _DIGEST.match(digest) else hashlib.sha256(digest.encode()).hexdigest()[:16]
+    return OwnFolder(folder).pairs(name)
 
 
 def _cells(store: Path) -> Path:

@@ -1,0 +1,257 @@
+"""The one folder in which photodup keeps what it makes for a library, and the only code that deletes there.
+
+It is `.photodup/` in the library, or `<catalogue>.d/` beside a catalogue given with `--catalogue`. A marker
+says that photodup made it. Nothing is deleted in a folder without the marker, nothing whose name photodup
+does not write itself, and no link is ever followed: folders are opened inside one another, so that none can be
+exchanged between a check and its use.
+"""
+
+import os
+import re
+import stat
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.photos.library.names import printable, real_path
+
+MARKER = "photodup-folder.txt"
+THUMBNAIL_SIZES = ("small", "screen", "large")
+
+_MARK = "photodup keeps its files for one photo library in this folder."
+_ABOUT = f"""{_MARK}
+It made the folder, and it may delete or replace what it wrote here: put nothing of your own into it.
+settings.json, feedback.jsonl and review/ hold your decisions; everything else can be made again.
+"""
+_PAIRS = r"neighbours-(?:[0-9a-f]{16}|hash)(?:-cells)?\.npz"
+_MAY_BE_DELETED = re.compile(
+    rf"thumbnails/([0-9a-f]{{2}})/\1[0-9a-f]{{30}}-(?:{'|'.join(THUMBNAIL_SIZES)})\.jpg"
+    r"|evidence\.sqlite(?:-wal|-shm|-journal)?"
+    rf"|{_PAIRS}|\.{_PAIRS}\.\d+\.tmp"
+)
+_TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what `write` leaves where it is killed
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class OwnFolderError(PhotodupError):
+    """The folder is not photodup's, or somebody put a link into it; nothing in it was changed."""
+
+
+class OwnFolder:
+    """One library's folder. Making the object touches nothing; `prepare` makes or checks the folder."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def settings(self) -> Path:
+        """`settings.json`."""
+        return self._file("settings.json")
+
+    @property
+    def feedback(self) -> Path:
+        """`feedback.jsonl`: what the owner said about photos."""
+        return self._file("feedback.jsonl")
+
+    @property
+    def decisions(self) -> Path:
+        """`review/decisions.jsonl`: what was decided about each group."""
+        return self._file("review", "decisions.jsonl")
+
+    @property
+    def evidence(self) -> Path:
+        """`evidence.sqlite`: pairs that were compared on their pixels."""
+        return self._file("evidence.sqlite")
+
+    @property
+    def thumbnails(self) -> Path:
+        """`thumbnails/`: pictures made for the page."""
+        return self._file("thumbnails")
+
+    def pairs(self, name: str) -> Path:
+        """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""
+        return self._file(f"neighbours-{name}.npz")
+
+    def prepare(self, adopt: Callable[[Path, frozenset[str]], bool] | None = None) -> None:
+        """Make the folder with its marker, or check the one that is there.
+
+        Args:
+            adopt: says of an existing folder and the names in it whether an edition that wrote no marker made it;
+                default: none did.
+
+        Raises:
+            OwnFolderError: it is a link or holds one, or it is not photodup's.
+            OSError: it cannot be made or read.
+        """
+        with suppress(FileExistsError):
+            self.path.mkdir(parents=True)
+        if not stat.S_ISDIR(os.lstat(self.path).st_mode):
+            raise OwnFolderError(
+                f"{printable(self.path)} must be a folder of photodup's own, not a link or a file: replace it, or "
+                "give another place with --catalogue FILE."
+            )
+        names = self._names()
+        if self.is_marked:
+            return
+        is_new = all(_TEMPORARY.fullmatch(name) for name in names)
+        if not is_new and not (adopt and adopt(self.path, names)):
+            raise OwnFolderError(
+                f"{printable(self.path)} holds files and was not made by photodup: move it away, or give another "
+                "place with --catalogue FILE."
+            )
+        self._write(_ABOUT.encode(), MARKER)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the folder is there and photodup made it."""
+        with suppress(OSError, OwnFolderError), self._opened():
+            return True
+        return False
+
+    def read(self, *parts: str) -> bytes:
+        """Return a file's bytes, no link followed.
+
+        Raises:
+            OSError: it is not there, or cannot be read.
+        """
+        with self._opened(*parts[:-1]) as folder:
+            return _read(folder, parts[-1])
+
+    def write(self, data: bytes, *parts: str) -> None:
+        """Write a file whole or not at all, its folders made, no link followed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._opened():
+            self._write(data, *parts)
+
+    def delete(self, *names: str) -> None:
+        """Delete files that can be made again; those that are not there are no error, links stay.
+
+        Args:
+            names: relative to the folder, each of a shape that photodup writes.
+
+        Raises:
+            OwnFolderError: photodup did not make the folder.
+            OSError: a file cannot be deleted.
+        """
+        for name in names:
+            if not _MAY_BE_DELETED.fullmatch(name):
+                raise ValueError(f"{name} is no file that can be made again")
+            *folders, last = name.split("/")
+            with suppress(FileNotFoundError), self._opened(*folders) as folder:
+                if stat.S_ISREG(os.lstat(last, dir_fd=folder).st_mode):
+                    os.unlink(last, dir_fd=folder)
+
+    def delete_thumbnails(self, except_of: Collection[str]) -> None:
+        """Delete pictures of other contents (MD5) than these, such as of photographs purged since."""
+        for sub_folder in self._listed("thumbnails"):
+            for name in self._listed("thumbnails", sub_folder):
+                relative = f"thumbnails/{sub_folder}/{name}"
+                if _MAY_BE_DELETED.fullmatch(relative) and name[:32] not in except_of:
+                    with suppress(OSError):
+                        self.delete(relative)
+
+    def _listed(self, *parts: str) -> list[str]:
+        with suppress(OSError), self._opened(*parts) as folder:
+            return os.listdir(folder)
+        return []
+
+    def _names(self) -> frozenset[str]:
+        """Return what is in the folder, and refuse links: SQLite and journals would write where they lead."""
+        names = set()
+        for folder in (self.path, self.path / "review"):
+            try:
+                with os.scandir(folder) as found:
+                    entries = list(found)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for entry in entries:
+                if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                    raise OwnFolderError(
+                        f"{printable(Path(entry.path))} is a link or no regular file, and photodup writes only "
+                        "inside its own folder: replace it by a real file or folder, or delete it."
+                    )
+                if folder == self.path:
+                    names.add(entry.name)
+        return frozenset(names)
+
+    def _file(self, *parts: str) -> Path:
+        """Return a path below the folder, no part of which is a link."""
+        path = self.path
+        for part in parts:
+            path = path / part
+            if path.is_symlink():
+                raise OwnFolderError(
+                    f"{printable(path)} is a link, and photodup writes only inside its own folder: replace it by "
+                    "a real file or folder, or delete it."
+                )
+        return path
+
+    @contextmanager
+    def _opened(self, *parts: str, create: bool = False, marked: bool = True) -> Iterator[int]:
+        descriptor = os.open(self.path, _FOLDER)
+        try:
+            if marked:
+                _check_marker(descriptor, self.path)
+            for part in parts:
+                if create:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=descriptor)
+                inner = os.open(part, _FOLDER, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _write(self, data: bytes, *parts: str) -> None:
+        temporary = f".photodup-{uuid.uuid4().hex}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._opened(*parts[:-1], create=True, marked=False) as folder:
+            descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                os.replace(temporary, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(temporary, dir_fd=folder)
+                raise
+
+
+def place(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
+    """Return the catalogue's file with links followed, the library's own folder, and whether that is the default.
+
+    Args:
+        root: the library, links followed.
+        path: what `--catalogue` says; None for the default.
+    """
+    default = root / ".photodup" / "catalogue.sqlite"
+    file = default if path is None else real_path(path)
+    # Not followed where it is the default: the folder must be no link, and its check says so.
+    if file == default or os.path.abspath(os.path.expanduser(path or default)) == str(default):
+        return default, OwnFolder(default.parent), True
+    return file, OwnFolder(file.with_name(f"{file.name}.d")), False
+
+
+def is_own_folder(path: Path | str | bytes) -> bool:
+    """Whether photodup made a folder for its own files there."""
+    return OwnFolder(os.fsdecode(path)).is_marked
+
+
+def _read(folder: int, name: str) -> bytes:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not make us wait
+    with open(os.open(name, flags, dir_fd=folder), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a regular file")
+        return file.read()
+
+
+def _check_marker(folder: int, path: Path) -> None:
+    with suppress(OSError):
+        if _read(folder, MARKER).startswith(_MARK.encode()):
+            return
+    raise OwnFolderError(f"{printable(path)} was not made by photodup: nothing in it is touched.")

@@ -8,6 +8,7 @@ the hard negatives: a real stereo pair (one scene, two viewpoints) and disjoint 
 import io
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -156,14 +157,16 @@ def build_demo(directory: Path | str) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         path, begun = root / GROUND_TRUTH, root / f".{GROUND_TRUTH}.old"
+        for known in (path, begun):
+            if os.path.lexists(known) and not _is_ground_truth(known):
+                raise _somebody_elses(known)
         with suppress(FileNotFoundError):  # Written last: its presence says that all is there.
             os.replace(path, begun)
         truths = list(_build(root, may_replace=begun.exists()))
         photos = [asdict(truth) for truth in sorted(truths, key=lambda truth: truth.path)]
         about = (__doc__ or "").strip()
-        path.write_text(
-            json.dumps({"about": about, "photos": photos}, indent=1, ensure_ascii=False) + "\n", "utf-8"
-        )
+        text = json.dumps({"about": about, "photos": photos}, indent=1, ensure_ascii=False) + "\n"
+        _write_whole(path, text.encode())
         begun.unlink(missing_ok=True)
     except OSError as error:
         raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None
@@ -175,16 +178,34 @@ def load_ground_truth(path: Path | str) -> list[Truth]:
     return [Truth(**photo) for photo in json.loads(Path(path).read_text())["photos"]]
 
 
+def _is_ground_truth(path: Path) -> bool:
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return not path.is_symlink() and bool(load_ground_truth(path))
+    return False
+
+
+def _somebody_elses(path: Path) -> PhotodupError:
+    return PhotodupError(
+        f"{printable(path)} is there and is no part of the demonstration: name a folder of its own."
+    )
+
+
 def _put(target: Path, data: bytes, seconds: float, *, may_replace: bool) -> None:
-    if not may_replace and target.exists() and target.read_bytes() != data:
-        raise PhotodupError(
-            f"{printable(target)} is there and is no demonstration photograph: name a folder of its own."
-        )
+    if target.is_symlink() or (not may_replace and target.exists() and target.read_bytes() != data):
+        raise _somebody_elses(target)
+    if target.parent.is_symlink():  # it would be written where the link leads
+        raise _somebody_elses(target.parent)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
+    _write_whole(target, data, seconds)
+
+
+def _write_whole(target: Path, data: bytes, seconds: float | None = None) -> None:
+    part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     try:
-        part.write_bytes(data)
-        os.utime(part, (seconds, seconds))
+        with open(part, "xb") as file:
+            file.write(data)
+        if seconds is not None:
+            os.utime(part, (seconds, seconds))
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ the files, decisions cannot.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -27,9 +27,15 @@ class Feedback:
         self._journal = Journal(OwnFolder(folder).feedback)
         self._lines = self._read()
 
-    def add(self, kind: Kind, md5s: Iterable[str]) -> int:
-        """Record a label for these contents together; return its number, for `undo`."""
-        return self.add_all([(kind, md5s)])[0]
+    def add(self, kind: Kind, md5s: Iterable[str], files: Sequence[str] = ()) -> int:
+        """Record a label for these contents together; return its number, for `undo`.
+
+        Args:
+            kind, md5s: the label.
+            files: where the photos share one content: the path of the one told apart, then those of the others.
+        """
+        line = {"kind": kind, "md5s": sorted(set(md5s))}
+        return self._append([line | {"files": list(files)} if files else line])[0]
 
     def add_all(self, labels: Iterable[tuple[Kind, Iterable[str]]]) -> list[int]:
         """Record several labels with one write; return their numbers."""
@@ -42,6 +48,14 @@ class Feedback:
     def apart(self) -> set[frozenset[str]]:
         """Return the pairs of contents that must not be grouped again."""
         return self._pairs("not_duplicate") | self._pairs("keep_both")
+
+    def copies_apart(self) -> dict[str, list[list[str]]]:
+        """Return, by content, the `files` of each label that told byte-identical copies apart."""
+        found: dict[str, list[list[str]]] = {}
+        for line in self._standing():
+            if line["kind"] in ("not_duplicate", "keep_both") and len(line["md5s"]) == 1:
+                found.setdefault(line["md5s"][0], []).append(line.get("files", []))
+        return found
 
     def labelled_pairs(self) -> dict[frozenset[str], bool]:
         """Return pairs with a verdict for the threshold curve: True the same picture, False not."""
@@ -57,6 +71,7 @@ class Feedback:
         for number, line in enumerate(lines, start=1):
             kind, md5s = line.get("kind"), line.get("md5s")
             sound = isinstance(line.get("number"), int) if kind == "undo" else isinstance(md5s, list)
+            sound = sound and all(isinstance(name, str) for name in line.get("files", []))
             if not isinstance(kind, str) or not sound:
                 raise self._journal.damaged(number)
         return lines

@@ -156,7 +156,7 @@ class OwnFolder:
                         self.delete(relative)
 
     def _listed(self, *parts: str) -> list[str]:
-        with suppress(OSError), self._opened(*parts) as folder:
+        with suppress(OSError, OwnFolderError), self._opened(*parts) as folder:
             return os.listdir(folder)
         return []
 

@@ -24,7 +24,8 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
     `.dop`, `.pp3`, `.on1`, and the `IMG_1.jpg.json` of Google's export), `IMG_1.AAE` and `IMG_O1.AAE`
     (Apple's edits), `IMG_1.MOV` (Live Photo), and the other half of a RAW+JPEG pair. What a photo that
     stays still needs is left alone: with `IMG_1.jpg` kept and `IMG_1.png` removed, only `IMG_1.png.xmp`
-    leaves. Links are left alone.
+    leaves. Links are left alone. What several photos that leave share is listed with each of them, and leaves with
+    the last (`photodup.photos.trash.trash.Trash.remove`).
 
     Args:
         photos: the photos that leave.
@@ -33,7 +34,6 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
     photos, kept = list(photos), set(staying)
     leaving = set(photos)
     folders: dict[Path, dict[str, list[Path]]] = {}
-    claimed: set[Path] = set()
     result: dict[Path, list[Path]] = {}
     for photo in photos:
         bundles = folders.get(photo.parent) or _bundles(photo.parent, folders)
@@ -50,8 +50,7 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
         if not shared:
             found += rendered
             found += [p for p in bundle if p.suffix.lower() in _ATTACHED_SUFFIXES | RAW_SUFFIXES]
-        result[photo] = sorted(set(found) - leaving - kept - claimed)
-        claimed.update(result[photo])
+        result[photo] = sorted(set(found) - leaving - kept)
     return result
 
 

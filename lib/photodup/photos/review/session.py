@@ -15,6 +15,7 @@ from photodup.photos.library.settings import Settings, load_settings, save_setti
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.review.decisions import Decisions, key_of
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
+from photodup.photos.review.told_apart import copies_apart
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.trash.trash import Operation, PartlyRestoredError, Removal, Trash
 
@@ -73,6 +74,21 @@ class ReviewSession:
                 # Files that had gone are found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
                     item.status, item.remove = TODO, frozenset()
+            self._set_copies_apart()
+
+    def _set_copies_apart(self) -> None:
+        """Set apart the byte-identical copies that were told apart under whatever names."""
+        told = self.feedback.copies_apart()
+        for item in self.items.values():
+            keeper = item.group.keeper
+            copies = [photo for photo in item.group.members if photo.md5 == keeper.md5]
+            if copies and keeper.md5 in told:
+                item.apart |= copies_apart(keeper, copies, told[keeper.md5])
+                item.remove -= item.apart
+                if item.status == MARKED and not item.remove:
+                    item.status = SKIPPED
+                if not item.members:
+                    item.status = APART
 
     @property
     def settings(self) -> Settings:
@@ -187,7 +203,11 @@ class ReviewSession:
             found = [photo for photo, _ in item.members if photo.id == photo_id]
             if not found:
                 raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
-            label = self.feedback.add(kind, [item.group.keeper.md5, found[0].md5])  # type: ignore[arg-type]
+            keeper = item.group.keeper
+            copies = [p for p in item.group.members if p.md5 == keeper.md5 and p.id != photo_id]
+            told = [found[0], keeper, *copies] if found[0].md5 == keeper.md5 else []
+            files = [printable(photo.path) for photo in told]
+            label = self.feedback.add(kind, [keeper.md5, found[0].md5], files)  # type: ignore[arg-type]
             self._remember([item], labels=(label,))
             item.apart |= {photo_id}
             item.remove -= {photo_id}
@@ -257,7 +277,7 @@ class ReviewSession:
         """How many files besides the marked photos `apply` would move; looked up once for each list."""
         with self._lock:
             if (plan := self.plan) != self._sidecars[0]:
-                self._sidecars = plan, sum(len(removal.sidecars) for removal in self.removals())
+                self._sidecars = plan, len({path for removal in self.removals() for path in removal.sidecars})
             return self._sidecars[1]
 
     @property
@@ -284,7 +304,8 @@ class ReviewSession:
                     "What is marked has changed since this list was shown, in another window perhaps: "
                     "nothing was moved, look at the list again."
                 )
-            operations, refused = self.trash.remove(self.removals())
+            removals = self.removals()
+            operations, refused = self.trash.remove(removals)
             left = {removal.path for removal, _ in refused}
             learnt, done = [], []
             for item in marked:
@@ -304,6 +325,8 @@ class ReviewSession:
             self._mark_files(moved, "missing")
             size = sum(operation.bytes for operation in operations)
             sentences = [sentence for _, sentence in refused]
+            if self.trash.moves_files:
+                sentences += _sidecars_that_stay(removals, left)
             self.last = Outcome(len(operations), size, (*sentences, *unsaid))
             return self.last
 
@@ -378,6 +401,16 @@ class ReviewSession:
         except PhotodupError:
             self._take(self._history.pop().before)
             raise
+
+
+def _sidecars_that_stay(removals: Sequence[Removal], left: set[Path]) -> list[str]:
+    """Say which sidecars stay although a photo that they belong to has left, and for whose sake."""
+    needed = {path: removal.path for removal in removals if removal.path in left for path in removal.sidecars}
+    gone = {path for removal in removals if removal.path not in left for path in removal.sidecars}
+    return [
+        f"{printable(path)} stays: it also belongs to {printable(needed[path].name)}, which was left alone."
+        for path in sorted(gone & needed.keys())
+    ]
 
 
 def back_in_folders(n: int) -> str:

@@ -40,7 +40,8 @@ class Removal:
         path: the photo.
         md5: its content hash (hex) at the scan; a file that changed since is not touched.
         keepers: path and md5 of each photo of the group that stays; one must be there unchanged.
-        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_together`).
+        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_together`). One that several
+            removals name leaves with the last of them, and only if all of them leave.
         reason: shown in `photodup trash list`.
     """
 
@@ -158,14 +159,20 @@ class Trash:
         leaving = {identity for path in files_leaving for identity in _identities(path)}
         keeper_stays: dict[tuple[Path, str], bool] = {}
         self._listed: dict[Path, frozenset[str]] = {}
+        last = {sidecar: removal.path for removal in removals for sidecar in removal.sidecars}
+        needed: set[Path] = set()  # by photos that were left alone
         with self._locked():
             for removal in removals:
+                mine = [
+                    path for path in removal.sidecars if last[path] == removal.path and path not in needed
+                ]
                 try:
-                    files = (removal.path, *removal.sidecars)
+                    files = (removal.path, *mine)
                     before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
                     keeper = self._check(removal, leaving, keeper_stays)
                     done.append(self._remove_one(removal, batch, before, keeper))
                 except (TrashError, OSError) as error:
+                    needed.update(removal.sidecars)
                     refused.append((removal, _sentence(error, removal.path)))
         return done, refused
 

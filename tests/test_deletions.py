@@ -1,0 +1,128 @@
+"""Every place that deletes, moves or replaces a file, with the reason why it may."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+FOLDERS = ("lib", "model_repository", "docker", "k8s")
+_ALWAYS = {"unlink", "rmtree", "rmdir", "removedirs", "renames", "move", "truncate", "ftruncate"}
+_OF_OS = {"remove", "rename", "replace"}  # lists, strings and tables have such methods too
+
+OWN_TEMPORARY = "the file that it wrote itself just before, under a name of its own"
+BUILD = "in build/ or a folder given for what can be made again"
+
+REASONS = {
+    # ---- the photo application
+    "lib/photodup/photos/library/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
+    "lib/photodup/photos/library/own_folder.py:OwnFolder._write": f"own folder: {OWN_TEMPORARY}",
+    "lib/photodup/photos/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
+    "lib/photodup/photos/library/settings.py:save_settings": f"settings.json in the own folder; {OWN_TEMPORARY}",
+    "lib/photodup/photos/search/kept_pairs.py:_write": f"own folder: {OWN_TEMPORARY}",
+    "lib/photodup/photos/library/journal.py:Journal.append": "a line of ours that could not be written whole",
+    "lib/photodup/photos/library/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
+    "lib/photodup/photos/trash/trash.py:Trash._finish_home": "the trash's copy of a file whose whole content is home",
+    "lib/photodup/photos/trash/trash.py:Trash._finish_purge": "the owner asked to delete it for good",
+    "lib/photodup/photos/trash/trash.py:Trash._clear": "empty folders in the trash",
+    "lib/photodup/photos/trash/moving.py:move_file": "the owner's removal or restore",
+    "lib/photodup/photos/trash/moving.py:_copy": "the same to another file system: the part that it wrote, renamed",
+    "lib/photodup/photos/trash/moving.py:_unlink_unchanged": "the same: the source, once its whole copy is in place",
+    "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
+    "lib/photodup/demo/photographs.py:_write_whole": OWN_TEMPORARY,
+    "lib/photodup/demo/encoder.py:export_stand_in": f"{BUILD}; {OWN_TEMPORARY}",
+    # ---- the laboratory
+    "lib/photodup/bench/record/record.py:write_atomically": f"a record in results/; {OWN_TEMPORARY}",
+    "lib/photodup/embedding/engines/export.py:_export_one": f"{BUILD}; {OWN_TEMPORARY}",
+    "lib/photodup/embedding/engines/export.py:_write_atomically": f"{BUILD}; {OWN_TEMPORARY}",
+    "lib/photodup/embedding/engines/precision.py:fp16_file": f"{BUILD}; {OWN_TEMPORARY}",
+    "lib/photodup/embedding/engines/precision.py:int8_file": f"{BUILD}; {OWN_TEMPORARY}",
+    "lib/photodup/serving/process/process.py:_prune": "the oldest logs of servers in build/",
+    "lib/photodup/serving/triton/config.py:write_config": f"a rendered repository; {OWN_TEMPORARY}",
+    "lib/photodup/serving/triton/repository.py:link_weights": f"a rendered repository; {OWN_TEMPORARY}",
+    "lib/photodup/serving/triton/repository.py:render_repository": "a version that an interrupted run added",
+    "lib/photodup/serving/triton/server.py:_backends": f"{BUILD}; {OWN_TEMPORARY}",
+    "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
+    "lib/photodup/serving/vast.py:_destroy": "the record of a rented machine that was given back, in build/",
+    "lib/photodup/study/runner/execute.py:_write_outcomes": f"{BUILD}; {OWN_TEMPORARY}",
+}
+
+
+def calls(source: str) -> set[str]:
+    """Return the function (`Class.method`) of each call or import that deletes, moves or replaces files."""
+    found = set()
+
+    def visit(node: ast.AST, inside: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside = f"{inside}.{node.name}".lstrip(".")
+        if is_one(node):
+            found.add(inside or "<module>")
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside)
+
+    visit(ast.parse(source), "")
+    return found
+
+
+def is_one(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module in ("os", "shutil") and bool({n.name for n in node.names} & (_ALWAYS | _OF_OS))
+    if isinstance(node, ast.Attribute):
+        return node.attr in _ALWAYS or (node.attr in _OF_OS and ast.unparse(node.value) == "os")
+    # Path.replace and Path.rename take one argument; those of strings, tables and times do not.
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return is_method and node.func.attr in ("replace", "rename") and len(node.args) == 1 and not node.keywords
+
+
+def everywhere(root: Path) -> set[str]:
+    return {
+        f"{path.relative_to(root)}:{function}"
+        for folder in FOLDERS
+        for path in sorted((root / folder).rglob("*.py"))
+        for function in calls(path.read_text())
+    }
+
+
+def test_each_place_that_deletes_moves_or_replaces_has_its_reason(root):
+    found = everywhere(root)
+    assert found - REASONS.keys() == set(), "say in REASONS why it may, or use photos/library/own_folder.py"
+    assert REASONS.keys() - found == set(), "no longer there"
+    assert all(len(reason) > 10 for reason in REASONS.values())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "path.unlink()",
+        "os.remove(path)",
+        "os.unlink(path)",
+        "shutil.rmtree(path)",
+        "os.rename(path, other)",
+        "path.rename(other)",
+        "path.replace(other)",
+        "os.replace(path, other)",
+        "shutil.move(path, other)",
+        "each(os.unlink, paths)",
+        "path.rmdir()",
+        "file.truncate(0)",
+        "from os import unlink",
+        "from shutil import rmtree as tidy",
+    ],
+)
+def test_a_new_one_is_found(root, tmp_path, line):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "new.py").write_text(f"class A:\n    def b(self, path, other):\n        {line}\n")
+    assert everywhere(tmp_path) == {"lib/new.py:A.b"} and not everywhere(tmp_path) & REASONS.keys()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "text.replace('a', 'b')",
+        "names.remove(1)",
+        "replace(a, b=1)",
+        "t.rename(columns={})",
+        "d.replace(hour=1)",
+    ],
+)
+def test_what_changes_no_file_is_not(line):
+    assert calls(line) == set()

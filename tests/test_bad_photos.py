@@ -392,8 +392,8 @@ def test_a_catalogue_that_may_not_grow(tmp_path, monkeypatch):
         photo(tmp_path / f"{i:03}{'x' * 120}.jpg", i, size=(16, 16))
     prepare = Catalogue._prepare
 
-    def prepare_small(self):
-        prepare(self)
+    def prepare_small(self, kind):
+        prepare(self, kind)
         self.connection.execute("PRAGMA max_page_count = 20")
 
     with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ REASONS = {
     # ---- the photo application
     "lib/photodup/photos/library/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
     "lib/photodup/photos/library/own_folder.py:OwnFolder._write": f"own folder: {OWN_TEMPORARY}",
-    "lib/photodup/photos/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
+    "lib/photodup/photos/library/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
     "lib/photodup/photos/library/settings.py:save_settings": f"settings.json in the own folder; {OWN_TEMPORARY}",
     "lib/photodup/photos/search/kept_pairs.py:_write": f"own folder: {OWN_TEMPORARY}",
     "lib/photodup/photos/library/journal.py:Journal.append": "a line of ours that could not be written whole",
@@ -42,6 +42,8 @@ REASONS = {
     "lib/photodup/serving/triton/repository.py:render_repository": "a version that an interrupted run added",
     "lib/photodup/serving/triton/server.py:_backends": f"{BUILD}; {OWN_TEMPORARY}",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
+    "lib/photodup/serving/endpoints.py:save_endpoints": f"the endpoints file it was told to write; {OWN_TEMPORARY}",
+    "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
     "lib/photodup/serving/vast.py:_destroy": "the record of a rented machine that was given back, in build/",
     "lib/photodup/study/runner/execute.py:_write_outcomes": f"{BUILD}; {OWN_TEMPORARY}",
 }

@@ -1,8 +1,10 @@
 """What several test files share. Nothing here starts a server or loads a model by being imported."""
 
+import atexit
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend on a 600 MB download
 os.environ["PHOTODUP_ROOT"] = str(ROOT)
+# Tests sign with a key of their own, never with the key of whoever runs them; child processes inherit it.
+if "PHOTODUP_CONFIG" not in os.environ:
+    os.environ["PHOTODUP_CONFIG"] = tempfile.mkdtemp(prefix="photodup-config-")
+    atexit.register(shutil.rmtree, os.environ["PHOTODUP_CONFIG"], ignore_errors=True)
 
 
 def pytest_configure(config):

@@ -117,7 +117,24 @@ def test_the_same_checks_as_before_a_move(library, photos):
     (library / "2020" / "IMG_2.jpg").unlink()  # a keeper
     outcome = session.apply()
     assert outcome.n_removed == 1 and len(photos.albums[ALBUM]) == 1
-    assert sorted(sentence.split(" ")[-1] for sentence in outcome.refused) == ["again.", "unchanged."]
+    assert sorted(sentence.split(" ")[-1] for sentence in outcome.refused) == ["it.", "remain."]
+
+
+def test_a_keeper_that_is_a_link_to_the_photo_is_none(library, photos):
+    """As the trash sees it: deleting the photo in Photos would leave a link to nothing."""
+    session = ReviewSession(library)
+    session.accept_all()
+    for removal in session.removals():
+        for keeper, _ in removal.keepers:
+            keeper.unlink()
+            keeper.symlink_to(removal.path)
+    linked = [
+        Removal(removal.path, removal.md5, [(keeper, removal.md5) for keeper, _ in removal.keepers])
+        for removal in session.removals()
+    ]
+    done, refused = session.trash.remove(linked)
+    assert done == [] and all("one must remain" in sentence for _, sentence in refused)
+    assert not photos.albums.get(ALBUM)
 
 
 def test_a_photo_that_left_photos_is_refused(library, photos, monkeypatch):

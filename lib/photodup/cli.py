@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from photodup.errors import PhotodupError
+from photodup.names import escaped
 
 app = typer.Typer(
     name="photodup",
@@ -322,6 +323,9 @@ trash = typer.Typer(
     no_args_is_help=True, help="What `photodup review` removed: list, restore, delete for good."
 )
 app.add_typer(trash, name="trash")
+Unsigned = Annotated[
+    bool, typer.Option("--unsigned", help="instead, what your photodup on this machine did not write")
+]
 
 
 @trash.command("list")
@@ -338,11 +342,13 @@ def trash_restore(
     operation: Annotated[
         list[str] | None, typer.Argument(help="names from `trash list`; default all")
     ] = None,
+    unsigned: Unsigned = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Put files back where they were, with their times."""
     from photodup.photos.commands.trash_command import restore_trash
 
-    restore_trash(directory, operation or ())
+    restore_trash(directory, operation or (), unsigned=unsigned, yes=yes)
 
 
 @trash.command("purge")
@@ -351,12 +357,13 @@ def trash_purge(
     operation: Annotated[
         list[str] | None, typer.Argument(help="names from `trash list`; default all")
     ] = None,
+    unsigned: Unsigned = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Delete files from the trash for good. This is the only command that deletes a photograph."""
     from photodup.photos.commands.trash_command import purge_trash
 
-    purge_trash(directory, operation or (), yes=yes)
+    purge_trash(directory, operation or (), unsigned=unsigned, yes=yes)
 
 
 kube_app = typer.Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)
@@ -397,7 +404,7 @@ def main() -> None:
     try:
         app()
     except PhotodupError as error:
-        print(f"photodup: {error}", file=sys.stderr)
+        print(f"photodup: {escaped(str(error), keep=chr(10))}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -21,7 +21,7 @@ from PIL import Image, ImageEnhance
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import printable
+from photodup.names import printable
 
 GROUND_TRUTH = "ground_truth.json"
 

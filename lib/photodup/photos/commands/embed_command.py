@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from photodup.errors import PhotodupError
+from photodup.names import escaped
 from photodup.photos.commands.interrupt import goes_on
 from photodup.photos.embed.choose import choose
 from photodup.photos.embed.embed import embed_library
@@ -41,13 +42,16 @@ def embed_and_print(
         if opened.note:
             print(opened.note)
         settings = load_settings(opened.own.path)
+        if settings.warning and not (url or weights):
+            print(settings.warning, flush=True)
         digests = [model.digest for model in opened.models()]
         asked = {"backend": backend, "url": url, "weights": weights}
         choice = choose(settings, **asked, digests=digests, endpoints=endpoints)
         with goes_on(), choice.connect() as embedder:
             where = f" at {choice.url}" if choice.url else ""
             digest = (embedder.model_digest or "no digest")[:12]
-            print(f"{embedder.backend}{where}: {embedder.model_name} {digest} ({choice.why})", flush=True)
+            said = f"{embedder.backend}{where}: {embedder.model_name} {digest} ({choice.why})"
+            print(escaped(said), flush=True)  # a server may call itself anything
             if engine == "ray":
                 from photodup.photos.embed.over_ray import embed_with_ray
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from photodup.names import escaped, printable
 from photodup.photos.groups.tiers import OTHER_MODEL, ModelThresholds, TierGroup, Tiers, find_tiers
-from photodup.photos.library.catalogue import Catalogue, printable
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import inside, load_settings
 
@@ -47,14 +48,18 @@ def print_groups(catalogue: Catalogue, *, threshold: float | None = None, **opti
     for group in tiers.groups:
         _print_group(group)
     for problem in tiers.problems:
-        print(f"not compared: {problem}")
-    print(_summary(tiers))
+        print(escaped(f"not compared: {problem}"))
+    for sentence in Feedback(catalogue.path.parent).problems:
+        print(sentence)
+    print(escaped(_summary(tiers)))
 
 
 def _print_group(group: TierGroup) -> None:
     keeper = group.keeper
     print(f"{group.tier}  {len(group.members) + 1} photos")
-    print(f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {group.choice.reason})")
+    print(
+        f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {escaped(group.choice.reason)})"
+    )
     for photo, why in zip(group.members, group.evidence, strict=True):
         if why.exact:
             said = "same bytes"

@@ -6,54 +6,99 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import printable
+from photodup.names import escaped, printable
 from photodup.photos.trash.trash import Operation, Trash, TrashError
+
+_NOT_OURS = (
+    "Not written by your photodup on this machine (a first edition wrote it, somebody else, or your key is "
+    "new); nothing is done about it unless you add --unsigned:"
+)
 
 
 def list_trash(library: Path) -> None:
-    """Print one line per removal, newest first, and the sum."""
+    """Print one line per removal, newest first, and the sum; then what this user's photodup did not write."""
     trash = Trash(library)
     listing = trash.listing()
     for operation in listing:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(operation.time))
-        files = ", ".join(printable(Path(moved.home)) for moved in operation.files)
-        print(f"{operation.id}  {when}  {operation.bytes / 1e6:8.2f} MB  {files}  ({operation.reason})")
+        print(_line(operation))
     for operation in trash.operations():
-        if operation.unfinished:  # read-only or busy today
-            first = printable(Path(operation.files[0].home))
+        if operation.unfinished and operation.is_own:  # read-only or busy today
+            first = printable(operation.files[0].home)
             print(
                 f"{operation.id}  {operation.state} {first} is not finished; the next command goes on with it"
             )
     print(f"{len(listing)} removals, {sum(operation.bytes for operation in listing) / 1e6:.2f} MB")
+    if unsigned := trash.unsigned():
+        print(_NOT_OURS)
+    for operation in unsigned:
+        print(_line(operation) + (f"  {operation.state}, not finished" if operation.unfinished else ""))
+    for sentence in trash.problems:
+        print(sentence)
 
 
-def restore_trash(library: Path, names: Sequence[str]) -> None:
-    """Restore some removals, or all, and print where the files are."""
-    trash = Trash(library)
-    for path in trash.restore(_chosen(trash, names)):
-        print(printable(path))
-    print("Run `photodup scan` to bring the catalogue up to date.")
+def restore_trash(library: Path, names: Sequence[str], *, unsigned: bool = False, yes: bool = False) -> None:
+    """Restore some removals, or all, and print where the files are.
 
-
-def purge_trash(library: Path, names: Sequence[str], *, yes: bool) -> None:
-    """Delete some removals, or all, for good, after asking.
+    Args:
+        library: the scanned folder.
+        names: of `trash list`; empty for all.
+        unsigned: those that this user's photodup did not write, instead of its own.
+        yes: do not ask about these.
 
     Raises:
         TrashError: it was not confirmed, or nobody is there to ask.
     """
     trash = Trash(library)
-    chosen = _chosen(trash, names)
+    chosen = _chosen(trash, names, unsigned)
+    if unsigned and chosen and not yes:
+        for operation in chosen:
+            print(_line(operation))
+        _ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
+    for path in trash.restore(chosen, confirmed=unsigned):
+        print(printable(path))
+    print("Run `photodup scan` to bring the catalogue up to date.")
+
+
+def purge_trash(library: Path, names: Sequence[str], *, unsigned: bool = False, yes: bool) -> None:
+    """Delete some removals, or all, for good, after asking.
+
+    Args:
+        library, names, unsigned: as for `restore_trash`.
+        yes: do not ask.
+
+    Raises:
+        TrashError: it was not confirmed, or nobody is there to ask.
+    """
+    trash = Trash(library)
+    chosen = [operation for operation in _chosen(trash, names, unsigned) if operation.in_trash]
     size = sum(operation.bytes for operation in chosen) / 1e6
     if chosen and not yes:
-        if not sys.stdin.isatty():
-            raise TrashError("Deleting for good needs a yes: add --yes.")
-        if input(f"Delete {len(chosen)} removals ({size:.2f} MB) for good? [y/N] ").strip().lower() != "y":
-            raise TrashError("Nothing was deleted.")
-    print(f"{len(chosen)} removals deleted, {trash.purge(chosen) / 1e6:.2f} MB freed")
+        _ask(f"Delete {len(chosen)} removals ({size:.2f} MB) for good?", "Deleting for good")
+    freed = trash.purge(chosen, confirmed=unsigned)
+    print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
 
 
-def _chosen(trash: Trash, names: Sequence[str]) -> list[Operation]:
-    listing = trash.listing()
+def _ask(question: str, what: str) -> None:
+    if not sys.stdin.isatty():
+        raise TrashError(f"{what} needs a yes: add --yes.")
+    if input(f"{question} [y/N] ").strip().lower() != "y":
+        raise TrashError("Nothing was done.")
+
+
+def _chosen(trash: Trash, names: Sequence[str], unsigned: bool) -> list[Operation]:
+    own, others = trash.listing(), trash.unsigned()
+    listing = others if unsigned else own
     if unknown := set(names) - {operation.id for operation in listing}:
-        raise PhotodupError(f"Not in the trash: {', '.join(sorted(unknown))}; see `photodup trash list`.")
+        apart = unknown & {operation.id for operation in (own if unsigned else others)}
+        hint = "leave --unsigned out" if unsigned else "add --unsigned"
+        more = f"; {', '.join(sorted(apart))} is there: {hint}" if apart else ""
+        named = escaped(", ".join(sorted(unknown)))
+        raise PhotodupError(f"Not in the trash: {named}; see `photodup trash list`{more}.")
     return [operation for operation in listing if not names or operation.id in names]
+
+
+def _line(operation: Operation) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(operation.time))
+    files = ", ".join(printable(moved.home) for moved in operation.files)
+    reason = escaped(operation.reason)
+    return f"{operation.id}  {when}  {operation.bytes / 1e6:8.2f} MB  {files}  ({reason})"

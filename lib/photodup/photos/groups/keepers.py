@@ -7,7 +7,8 @@ from functools import cmp_to_key
 from pathlib import Path
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import Photo, printable
+from photodup.names import printable
+from photodup.photos.library.catalogue import Photo
 
 # RAW, then what phones write, then the rest. A lossless file is no better than a JPEG: most TIFFs and PNGs
 # were made from one. MPO is Pillow's name for the JPEG of a camera that put a second picture behind the first.

@@ -7,16 +7,18 @@ two equal files share them. An embedding also names its model, and vectors of tw
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.files import real_path
+from photodup.names import printable
 from photodup.photos.library.catalogue_file import APPLICATION_ID, Kind, kind_of, left_behind, set_aside
 from photodup.photos.library.first_edition import copy_decisions, is_own_folder_of_first_edition
-from photodup.photos.library.names import printable, real_path
 from photodup.photos.library.own_folder import OwnFolder, place
 
 # Entry i brings a catalogue from version i to i + 1 (PRAGMA user_version). Append; never edit an entry.
@@ -71,6 +73,21 @@ MIGRATIONS = [
     INSERT INTO setting SELECT 'read_again', CAST('TIFF' AS BLOB) WHERE EXISTS (SELECT 1 FROM content WHERE format = 'TIFF');
     """,
 ]
+
+
+@cache
+def _columns(version: int) -> dict[str, frozenset[str]]:
+    """Return the columns by table that a catalogue of this version has."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
+        for script in MIGRATIONS[:version]:
+            empty.executescript(script)
+        tables = empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {
+            table: frozenset(
+                name for (name,) in empty.execute("SELECT name FROM pragma_table_info(?)", (table,))
+            )
+            for (table,) in tables
+        }
 
 
 class CatalogueError(PhotodupError):
@@ -243,6 +260,7 @@ class Catalogue:
                     f"{printable(self.path)} was written by a newer photodup (catalogue version {version}, "
                     f"this one knows {len(MIGRATIONS)}): upgrade photodup."
                 )
+            self._refuse_incomplete(version)
             for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
                 # Statement by statement: executescript() would commit the transaction we are in.
                 for statement in script.split(";\n"):
@@ -259,6 +277,17 @@ class Catalogue:
             raise CatalogueError(
                 f"{printable(self.path)} is the database of another program: give another file with --catalogue."
             )
+
+    def _refuse_incomplete(self, version: int) -> None:
+        """Refuse a catalogue that lacks what its version has: reading it would fail later, less clearly."""
+        for table, columns in _columns(version).items():
+            # A name of ours, not of the file: pragma_table_info takes it as a value.
+            found = {name for (name,) in self._query("SELECT name FROM pragma_table_info(?)", (table,))}
+            if missing := sorted(columns - found):
+                raise CatalogueError(
+                    f"{printable(self.path)} lacks {', '.join(f'{table}.{name}' for name in missing)}, so it is "
+                    "no catalogue that photodup made: move it away, then run `photodup scan` again."
+                )
 
     def _check_root(self) -> None:
         """Refuse the catalogue of another library: a scan would declare all of that one's files missing."""

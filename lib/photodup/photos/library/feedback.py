@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import printable
+from photodup.names import printable
 from photodup.photos.library.journal import Journal
 from photodup.photos.library.own_folder import OwnFolder
 
@@ -19,12 +19,19 @@ from photodup.photos.library.own_folder import OwnFolder
 # pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).
 Kind = Literal["same", "not_duplicate", "keep_both", "keeper"]
 
+_DAMAGED = {"kind": "damaged"}  # keeps its place: labels are taken back by their number
+_MAX_LABELLED = 1000  # contents in one label; their pairs grow with the square
+
 
 class Feedback:
-    """Labels of one library. Every change is synced before it is believed, and can be taken back."""
+    """Labels of one library. Every change is synced before it is believed, and can be taken back.
+
+    `problems` holds a sentence about each line that cannot be used; the others are.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._journal = Journal(OwnFolder(folder).feedback)
+        self.problems: list[str] = []
         self._lines = self._read()
 
     def add(self, kind: Kind, md5s: Iterable[str], files: Sequence[str] = ()) -> int:
@@ -67,13 +74,9 @@ class Feedback:
         return {md5 for line in self._standing() if line["kind"] == "keeper" for md5 in line["md5s"]}
 
     def _read(self) -> list[dict]:
-        lines = self._journal.read()
-        for number, line in enumerate(lines, start=1):
-            kind, md5s = line.get("kind"), line.get("md5s")
-            sound = isinstance(line.get("number"), int) if kind == "undo" else isinstance(md5s, list)
-            sound = sound and all(isinstance(name, str) for name in line.get("files", []))
-            if not isinstance(kind, str) or not sound:
-                raise self._journal.damaged(number)
+        lines = [line if _is_sound(line) else _DAMAGED for line in self._journal.read()]
+        damaged = [number for number, line in enumerate(lines, start=1) if line is _DAMAGED]
+        self.problems = [self._journal.damaged(number) for number in damaged]
         return lines
 
     def _pairs(self, kind: Kind) -> set[frozenset[str]]:
@@ -108,3 +111,15 @@ class Feedback:
             raise PhotodupError(
                 f"{printable(self._journal.path)} cannot be written ({error.strerror})."
             ) from None
+
+
+def _is_sound(line: dict | None) -> TypeGuard[dict]:
+    """Whether a line is a label, or takes one back."""
+    if line is None or not isinstance(line.get("kind"), str):
+        return False
+    if line["kind"] == "undo":
+        return isinstance(line.get("number"), int)
+    md5s, files = line.get("md5s"), line.get("files", [])
+    if not isinstance(md5s, list) or not isinstance(files, list) or len(md5s) > _MAX_LABELLED:
+        return False
+    return all(isinstance(name, str) for name in (*md5s, *files))

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from photodup.names import printable
 from photodup.photos.library.catalogue_file import kind_of
-from photodup.photos.library.names import printable
 from photodup.photos.library.own_folder import OwnFolder
 
 _NAMES = re.compile(

@@ -1,5 +1,6 @@
 """An append-only file of JSON lines that survives being killed in the middle of a write."""
 
+import errno
 import fcntl
 import json
 import os
@@ -9,65 +10,64 @@ from pathlib import Path
 from typing import Any
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import printable
+from photodup.names import printable
+from photodup.photos.library.beneath import Place, open_file, opened
 
 
 class JournalError(PhotodupError):
-    """The journal cannot be believed; it is left as it is for a person to read."""
+    """The journal cannot be read; it is left as it is for a person to look at."""
 
 
 class Journal:
     """Lines are appended whole and synced, and only then is anything done about them.
 
     A last line without its newline is a write that was cut short: nothing was done about it yet, so
-    it is dropped. Any other unreadable line means damage, and that is an error.
+    it is dropped. Any other unreadable line means damage: it is left where it is and reported, and the
+    others are used. Journals come with folders that other people made, so the file and its folders below
+    `within` must be real ones, never links to elsewhere.
 
     Args:
         path: the file; its folder need not exist until something is written.
         on_step: called with a name between the halves of a write; tests kill there.
+        within: the folder from which on no link is followed; default the file's own.
     """
 
-    def __init__(self, path: Path, on_step: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(
+        self, path: Path, on_step: Callable[[str], None] = lambda name: None, *, within: Path | None = None
+    ) -> None:
         self.path = path
+        self._within = within or path.parent
         self._step = on_step
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return every complete line.
+    def read(self) -> list[dict[str, Any] | None]:
+        """Return every complete line; None for one that is no JSON object.
 
         Raises:
-            JournalError: a line in the middle is no JSON object, or the file cannot be read.
+            JournalError: the file cannot be read.
         """
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            with self._place("") as place, open(open_file(place), "rb") as file:
+                lines = file.read().split(b"\n")
         except FileNotFoundError:
             return []
         except OSError as error:
             raise JournalError(
                 f"{printable(self.path)} cannot be read ({error.strerror}): allow reading it."
             ) from None
-        return [self._parsed(line, number) for number, line in enumerate(lines[:-1], start=1)]
+        return [_parsed(line) for line in lines[:-1]]
 
-    def damaged(self, number: int) -> JournalError:
-        """Return the error for a line (from 1) that cannot be believed."""
-        return JournalError(
-            f"Line {number} of {printable(self.path)} is damaged: repair or move it; no photo was touched."
+    def damaged(self, number: int) -> str:
+        """Return the sentence about a line (from 1) that cannot be used."""
+        return (
+            f"Line {number} of {printable(self.path)} is damaged and was left out: the other lines are used, "
+            "and nothing was touched because of it."
         )
-
-    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            raise self.damaged(number) from None
-        if not isinstance(entry, dict):
-            raise self.damaged(number)
-        return entry
 
     def append(self, *entries: dict[str, Any]) -> None:
         """Write lines and sync them once. Call inside `exclusive()`; a failed write is taken back."""
         line = b"".join(json.dumps(entry, ensure_ascii=True).encode() + b"\n" for entry in entries)
         self._step("journal")
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
+        with self._writable(os.O_APPEND) as descriptor:
             end = os.fstat(descriptor).st_size
             try:
                 half = len(line) // 2
@@ -79,11 +79,9 @@ class Journal:
             except OSError:
                 os.ftruncate(descriptor, end)
                 raise
-        finally:
-            os.close(descriptor)
 
     def _drop_cut_line(self) -> None:
-        with open(self.path, "rb+") as file:
+        with self._writable() as descriptor, open(descriptor, "rb+", closefd=False) as file:
             if file.seek(0, os.SEEK_END) == 0:
                 return
             file.seek(-1, os.SEEK_END)
@@ -97,17 +95,48 @@ class Journal:
 
         Raises:
             BlockingIOError: another process holds it.
+            OSError: it, or its lock, is no regular file of its own.
         """
-        lock = os.open(self.path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        with self._place("lock") as place:
+            lock = open_file(place, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self.path.exists():
-                self._drop_cut_line()
-            else:
-                self.path.touch(0o600)
-                folder = os.open(self.path.parent, os.O_RDONLY)
-                os.fsync(folder)
-                os.close(folder)
+            self._drop_cut_line()
             yield
         finally:
             os.close(lock)  # releases the lock, as does being killed
+
+    @contextmanager
+    def _place(self, name: str) -> Iterator[Place]:
+        """Open the folder; yield the journal there, or another name."""
+        relative = self.path.relative_to(self._within)
+        with opened(self._within, str(relative)) as place:
+            if place is None:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(self.path))
+            yield place._replace(name=name) if name else place
+
+    @contextmanager
+    def _writable(self, flags: int = 0) -> Iterator[int]:
+        with self._place("") as place:
+            try:
+                descriptor = open_file(place, os.O_RDWR | flags)
+            except FileNotFoundError:
+                descriptor = open_file(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags)
+                os.fsync(place.folder)
+            try:
+                if os.fstat(descriptor).st_nlink > 1:
+                    # The other name may be any file of this user; a folder that somebody else made can do that.
+                    raise OSError(
+                        errno.EMLINK, "it has another name, a hard link: replace it by a copy of itself"
+                    )
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, an endless number, brackets without end
+        return None
+    return entry if isinstance(entry, dict) else None

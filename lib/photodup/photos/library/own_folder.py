@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.names import printable, real_path
+from photodup.files import real_path
+from photodup.names import printable
 
 MARKER = "photodup-folder.txt"
 THUMBNAIL_SIZES = ("small", "screen", "large")

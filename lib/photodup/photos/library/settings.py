@@ -1,10 +1,16 @@
 """What the owner set for one library: `settings.json` in its own folder, written by the settings page.
 
 Not in the catalogue: a catalogue can be made again from the files, settings cannot.
+
+The file comes with the library, and the address of a server in it is where photographs are sent. So an
+address counts only if this user chose it on this machine: what the page stores is signed with the user's
+own key (`photodup.photos.library.own_key`). Any other address is shown and not used until it is chosen; one of this
+machine too, since behind a loopback address there may be any service, or a tunnel to elsewhere.
 """
 
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -12,11 +18,15 @@ from urllib.parse import urlsplit
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.own_folder import OwnFolder
+from photodup.photos.library.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
+
+_PURPOSE = "address 1"
 
 
 @dataclass(frozen=True)
@@ -28,18 +38,31 @@ class Settings:
         url: its server's address; None for `auto` and for models in this process.
         keep: the rules that choose a keeper, most important first.
         folders: folders by priority, relative to the library, for the rule `folder`.
+        ignored: backend and address that the file names and this user did not choose; never used.
     """
 
     backend: str = AUTO
     url: str | None = None
     keep: tuple[str, ...] = DEFAULT_RULES
     folders: tuple[str, ...] = ()
+    ignored: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         check_address(self.backend, self.url)
         if not isinstance(self.folders, tuple) or not all(isinstance(name, str) for name in self.folders):
             raise PhotodupError("folders must be a list of names")
         KeepRules(self.keep)
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence about an address that is not used; None where there is none."""
+        if not self.ignored:
+            return None
+        name, url = (escaped(text) for text in self.ignored)
+        return (
+            f"The settings of this library name the server {url} ({name}), which you did not choose on this "
+            "machine: it is not used; choose it on the review's settings page, or with --backend and --url."
+        )
 
     def with_rules(self, keep: str | None, folders: Sequence[str] | None) -> "Settings":
         """Return these settings with what the command line says: `resolution,format` and folders."""
@@ -78,38 +101,53 @@ def check_address(backend: str, url: str | None) -> None:
 def load_settings(folder: Path) -> Settings:
     """Read the settings in a library's own folder; the defaults where there are none.
 
+    An address that this user did not choose is moved to `ignored`; the backend is then `auto`.
+
     Raises:
         PhotodupError: they cannot be read or hold something unknown; names the file.
     """
     path = OwnFolder(folder).settings
     try:
-        values = json.loads(path.read_text())
-        return Settings(
+        values = json.loads(path.read_text(encoding="utf-8"))
+        given = values.pop("signature", None)
+        if "ignored" in values:
+            raise ValueError("unknown key ignored")
+        settings = Settings(
             **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         )
     except FileNotFoundError:
         return Settings()
-    except (OSError, ValueError, TypeError, AttributeError, PhotodupError) as error:
-        raise PhotodupError(f"{path} cannot be used ({error}): correct or delete it.") from None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, PhotodupError) as error:
+        said = escaped(str(error))
+        raise PhotodupError(f"{printable(path)} cannot be used ({said}): correct or delete it.") from None
+    if not settings.url or is_signed(read_key(), _PURPOSE, [settings.backend, settings.url], given):
+        return settings
+    return replace(settings, backend=AUTO, url=None, ignored=(settings.backend, settings.url))
 
 
 def save_settings(folder: Path, settings: Settings) -> None:
-    """Write them, whole or not at all.
+    """Write them, whole or not at all; their address counts as chosen by this user from now on.
 
     Raises:
-        PhotodupError: the folder cannot be written.
+        PhotodupError: the folder cannot be written, or the key that signs the address cannot be made.
     """
+    values = asdict(settings)
+    if ignored := values.pop("ignored"):  # still there, and still nobody's choice
+        values["backend"], values["url"] = ignored
+    elif settings.url:
+        values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
     path = OwnFolder(folder).settings
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A name that nobody can have put a link under.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(settings), indent=1) + "\n")
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(json.dumps(values, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())  # or a power cut may leave the new name on nothing
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise PhotodupError(f"{path} cannot be written ({error.strerror}).") from None
+        raise PhotodupError(f"{printable(path)} cannot be written ({error.strerror}).") from None
 
 
 def inside(folders: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import printable
+from photodup.names import escaped, printable
 from photodup.photos.library.own_folder import is_own_folder
 
 SUFFIXES = frozenset(
@@ -39,7 +39,7 @@ class Problem:
     reason: str
 
     def __str__(self) -> str:
-        return f"{printable(self.path)}: {self.reason}"
+        return f"{printable(self.path)}: {escaped(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,9 +19,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from photodup.errors import PhotodupError
+from photodup.names import escaped, printable
 from photodup.photos.embed.choose import known_backends, probe
 from photodup.photos.groups.keepers import DEFAULT_RULES
-from photodup.photos.library.catalogue import Photo, printable
+from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.settings import AUTO, Settings, inside
 from photodup.photos.review import facts, pictures
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO
@@ -64,7 +66,7 @@ def create_app(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": facts.size, "path": printable, "percent": facts.percent}
+    environment.filters |= {"size": facts.size, "path": printable, "text": escaped, "percent": facts.percent}
     headers = {
         "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
         f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}",
@@ -182,6 +184,7 @@ def create_app(
             bytes_left=session.bytes_left,
             n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
             outcome=session.last,
+            problems=session.problems,
         )
 
     @app.get(base + "/group/{key}")
@@ -279,6 +282,8 @@ def create_app(
         number = min(max(number, 1), n_pages)
         return page(
             "trash.html",
+            unsigned=session.trash.unsigned(),
+            problems=session.problems,
             operations=listing[(number - 1) * TRASH_PAGE_SIZE : number * TRASH_PAGE_SIZE],
             n=len(listing),
             bytes=sum(operation.bytes for operation in listing),
@@ -293,7 +298,8 @@ def create_app(
         ids = fields.get("shown" if fields.get("which") == ["shown"] else "operation", [])
         if not ids:
             raise PhotodupError("Choose what to restore first.")
-        restored = await run_in_threadpool(session.restore, ids)
+        unsigned = fields.get("unsigned") == ["yes"]
+        restored = await run_in_threadpool(partial(session.restore, ids, unsigned=unsigned))
         return page("message.html", title="Restored", message=back_in_folders(len(restored)))
 
     def settings_page(settings: Settings, message: str = "", status: int = 200) -> Response:
@@ -324,7 +330,7 @@ def create_app(
         if chosen == "other":
             chosen = f"{fields.get('name', [''])[0].strip()} {fields.get('url', [''])[0].strip()}"
         name, _, url = chosen.partition(" ")
-        changed = replace(session.settings, backend=name or AUTO, url=url or None)
+        changed = replace(session.settings, backend=name or AUTO, url=url or None, ignored=None)
         await run_in_threadpool(session.change, changed)
         return go("/settings")
 

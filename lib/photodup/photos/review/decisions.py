@@ -3,26 +3,34 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from photodup.errors import PhotodupError
+from photodup.names import as_text
 from photodup.photos.groups.tiers import TierGroup
-from photodup.photos.library.catalogue import Photo, printable
+from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.journal import Journal
 from photodup.photos.library.own_folder import OwnFolder
-from photodup.photos.review.items import SKIPPED, Item
+from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
+
+_STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable
 
 
 class Decisions:
     """The journal of one library's decisions, `review/decisions.jsonl` in its own folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._journal = Journal(OwnFolder(folder).decisions)
+        self._journal = Journal(OwnFolder(folder).decisions, within=Path(folder))
+        self.problems: list[str] = []  # a sentence about each line that cannot be used
 
     def give_to(self, items: Mapping[str, Item]) -> None:
         """Bring items, by key, into the state that was written last."""
-        for line in self._journal.read():
-            if item := items.get(line["group"]):
-                by_content = {(p.md5, printable(p.path)): p.id for p in _everyone(item)}
+        self.problems = []
+        for number, line in enumerate(self._journal.read(), start=1):
+            if not _is_sound(line):
+                self.problems.append(self._journal.damaged(number))
+            elif item := items.get(line["group"]):
+                by_content = {(p.md5, as_text(p.path)): p.id for p in _everyone(item)}
                 item.remove, item.apart = (
                     frozenset(by_content[tuple(p)] for p in line[name] if tuple(p) in by_content)
                     for name in ("remove", "apart")
@@ -37,7 +45,7 @@ class Decisions:
         """
         lines = [line for item in kept for line in _several_kept(item)]
         for item in items:
-            by_id = {p.id: (p.md5, printable(p.path)) for p in _everyone(item)}
+            by_id = {p.id: (p.md5, as_text(p.path)) for p in _everyone(item)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
             lines.append({"group": item.key, "status": item.status} | marks)
         if not lines:
@@ -56,13 +64,24 @@ class Decisions:
             ) from None
 
 
+def _is_sound(line: dict | None) -> TypeGuard[dict]:
+    """Whether a line is a decision as `write` writes it."""
+    if line is None or line.get("status") not in _STATUSES or not isinstance(line.get("group"), str):
+        return False
+    marks = [line.get("remove"), line.get("apart")]
+    if not all(isinstance(mark, list) for mark in marks):
+        return False
+    pairs = [pair for mark in marks for pair in mark]
+    return all(isinstance(p, list) and all(isinstance(text, str) for text in p) for p in pairs)
+
+
 def key_of(group: TierGroup) -> str:
     """Return a name for a group that stays the same as long as its files and its keeper do."""
     return _key(group.tier, group.keeper, (group.keeper, *group.members))
 
 
 def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
-    files = sorted(f"{photo.md5} {printable(photo.path)}" for photo in photos)
+    files = sorted(f"{photo.md5} {as_text(photo.path)}" for photo in photos)
     return hashlib.sha256("\n".join([tier, keeper.md5, *files]).encode()).hexdigest()[:12]
 
 

@@ -13,7 +13,8 @@ from PIL import ExifTags, Image
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import Photo, printable
+from photodup.names import printable
+from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import is_metadata
 from photodup.photos.library.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 

@@ -138,6 +138,8 @@ def review(
         if server.session.note:
             print(server.session.note)
         print(f"Review {len(server.session.items)} groups at {server.url}\nStop with Ctrl-C.", flush=True)
+        for sentence in server.session.problems:
+            print(sentence, flush=True)
         if browser:
             webbrowser.open(server.url)
         server.wait()

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from photodup.errors import PhotodupError
+from photodup.names import printable
 from photodup.photos.commands.group_command import tiers_by_settings
 from photodup.photos.groups.tiers import Tiers
-from photodup.photos.library.catalogue import Catalogue, Photo, printable
+from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import Settings, load_settings, save_settings
 from photodup.photos.library.sidecars import moving_together
@@ -70,6 +71,7 @@ class ReviewSession:
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
+            self._trash_problems = self.trash.problems
             for item in self.items.values():
                 # Files that had gone are found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
@@ -89,6 +91,11 @@ class ReviewSession:
                     item.status = SKIPPED
                 if not item.members:
                     item.status = APART
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence about each line of the library's journals that cannot be used."""
+        return [*self._decisions.problems, *self.feedback.problems, *self._trash_problems]
 
     @property
     def settings(self) -> Settings:
@@ -330,11 +337,12 @@ class ReviewSession:
             self.last = Outcome(len(operations), size, (*sentences, *unsaid))
             return self.last
 
-    def restore(self, ids: Sequence[str]) -> list[Path]:
-        """Bring operations back from the trash."""
+    def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> list[Path]:
+        """Bring operations back from the trash; with `unsigned`, those that this user's photodup did not write."""
         with self._lock:
-            wanted = [operation for operation in self.trash.listing() if operation.id in set(ids)]
-            restored, problem = self._restore(wanted)
+            listing = self.trash.unsigned() if unsigned else self.trash.listing()
+            wanted = [operation for operation in listing if operation.id in set(ids)]
+            restored, problem = self._restore(wanted, confirmed=unsigned)
             self.last = None  # what it did is no longer so
             back = {path.relative_to(self.root) for path in restored}
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
@@ -346,11 +354,13 @@ class ReviewSession:
                 raise problem
             return restored
 
-    def _restore(self, operations: Sequence[Operation]) -> tuple[list[Path], PhotodupError | None]:
+    def _restore(
+        self, operations: Sequence[Operation], *, confirmed: bool = False
+    ) -> tuple[list[Path], PhotodupError | None]:
         """Return the files that are back, and why others are not."""
         problem = None
         try:
-            restored = self.trash.restore(operations)
+            restored = self.trash.restore(operations, confirmed=confirmed)
         except PartlyRestoredError as error:
             restored, problem = error.restored, error
         self._mark_files({str(path.relative_to(self.root)) for path in restored}, "ok")

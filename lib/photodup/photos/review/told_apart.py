@@ -7,7 +7,8 @@ change. A copy that is missing under its name is looked for among the names that
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from photodup.photos.library.catalogue import Photo, printable
+from photodup.names import printable
+from photodup.photos.library.catalogue import Photo
 
 
 def copies_apart(keeper: Photo, copies: Sequence[Photo], told: Sequence[Sequence[str]]) -> frozenset[int]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import Catalogue, printable
-from photodup.photos.trash.moving import md5_of
+from photodup.names import as_text, printable
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.trash.staying import Staying
 from photodup.photos.trash.trash import Moved, Operation, Removal
 
 ALBUM = "photodup: to delete"
@@ -21,7 +22,7 @@ ALBUM = "photodup: to delete"
 def photos_by_file(catalogue: Catalogue) -> dict[str, str]:
     """Return UUIDs in Apple Photos by path in the library; empty for a library of plain files."""
     rows = catalogue._query("SELECT path, uuid FROM apple_photo JOIN file ON file.id = apple_photo.file")
-    return {printable(path): uuid for path, uuid in rows}
+    return {as_text(path): uuid for path, uuid in rows}
 
 
 class AppleAlbum:
@@ -50,15 +51,17 @@ class AppleAlbum:
         removals = list(removals)
         photos, done, refused = [], [], []
         script = _photoscript()
-        leaving = {removal.path for removal in removals}
+        staying = Staying(self.root, removals)
         for removal in removals:
             try:
-                uuid = self._checked(removal, leaving)
+                uuid = self._checked(removal, staying)
                 photos.append(script.Photo(uuid))
             except (PhotodupError, OSError) as error:
                 refused.append((removal, str(error)))
             except ValueError:
-                refused.append((removal, f"{removal.path.name} is no longer in Photos: scan again."))
+                refused.append(
+                    (removal, f"{printable(removal.path.name)} is no longer in Photos: scan again.")
+                )
             else:
                 done.append(self._operation(uuid, removal.md5, removal.reason))
         if photos:
@@ -72,7 +75,7 @@ class AppleAlbum:
                 )
         return done, refused
 
-    def restore(self, operations: Iterable[Operation]) -> list[Path]:
+    def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
         """Take photos out of the album again; return their files, which never moved."""
         operations = list(operations)
         script = _photoscript()
@@ -88,17 +91,22 @@ class AppleAlbum:
         found = [uuids.get(_plain(photo.uuid)) for photo in (album.photos() if album else [])]
         return [self._operation(uuid, "", "in the album") for uuid in found if uuid]
 
-    def _checked(self, removal: Removal, leaving: set[Path]) -> str:
+    @property
+    def problems(self) -> list[str]:
+        """Nothing is kept here that could be damaged."""
+        return []
+
+    def unsigned(self) -> list[Operation]:
+        """Return nothing: what is in the album, Photos itself put there."""
+        return []
+
+    def _checked(self, removal: Removal, staying: Staying) -> str:
         """Return the UUID after the same checks as before a move: unchanged, and a copy stays."""
-        uuid = self._uuids.get(printable(removal.path.relative_to(self.root)))
+        uuid = self._uuids.get(as_text(removal.path.relative_to(self.root)))
         if uuid is None:
-            raise PhotodupError(f"{removal.path.name} is not known to Photos: scan again.")
-        if md5_of(removal.path) != removal.md5:
-            raise PhotodupError(f"{removal.path.name} has changed since the scan: scan again.")
-        for path, md5 in removal.keepers:
-            if path not in leaving and path.is_file() and md5_of(path) == md5:
-                return uuid
-        raise PhotodupError(f"{removal.path.name} stays: no copy to keep is there unchanged.")
+            raise PhotodupError(f"{printable(removal.path.name)} is not known to Photos: scan again.")
+        staying.keeper(removal)
+        return uuid
 
     def _operation(self, uuid: str, md5: str, reason: str) -> Operation:
         home = self._paths[uuid]

@@ -1,0 +1,103 @@
+"""This user's own key, which tells what photodup wrote for this user from what came with a folder.
+
+Whoever hands over a folder can write anything into it: a trash journal that asks to move and delete files,
+settings that send photographs to an address. What this user's photodup writes is therefore signed
+(HMAC-SHA256) with a random key in the user's configuration folder: `PHOTODUP_CONFIG` if set, else
+`$XDG_CONFIG_HOME/photodup`, else `~/.config/photodup`, readable by the user alone.
+
+Defended: a line or an address that was never written by this user's photodup is not acted upon by itself.
+Not defended: replay. A signature names no folder, so that a library can be moved, renamed or mounted
+elsewhere and still be undone; hence somebody may hand back my own old lines, left out, repeated or put
+beside other files. What they can repeat is bounded by the other checks: the same operation, in the folder
+given, on files whose content has the size and MD5 that I once moved. Programs that run as this user can
+read the key. A key that is lost, or that lies on another computer, makes what it signed count as not
+written by this user: it is listed, and can be restored when asked for expressly.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.names import printable
+
+_BYTES = 32
+
+
+def config_folder() -> Path:
+    """Return the folder of this user's configuration; it need not exist.
+
+    Raises:
+        PhotodupError: this user has no home folder.
+    """
+    if own := os.environ.get("PHOTODUP_CONFIG"):
+        return Path(own)
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    try:
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "photodup"
+    except RuntimeError:
+        raise PhotodupError(
+            "There is no home folder for photodup's key: name a folder with PHOTODUP_CONFIG."
+        ) from None
+
+
+def read_key() -> bytes | None:
+    """Return the key; None where there is none that can be used. Nothing is made."""
+    try:
+        key = bytes.fromhex((config_folder() / "key").read_text("utf-8"))
+    except (OSError, ValueError, PhotodupError):
+        return None
+    return key if len(key) == _BYTES else None
+
+
+def own_key() -> bytes:
+    """Return the key, made if there is none.
+
+    Raises:
+        PhotodupError: it cannot be made, or what lies in its place is no key.
+    """
+    if key := read_key():
+        return key
+    path = config_folder() / "key"
+    temporary = path.with_name(f".key.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(secrets.token_hex(_BYTES) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                pass  # another photodup was faster: its key counts
+            except OSError:  # no hard links here
+                if not os.path.lexists(path):
+                    os.rename(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise PhotodupError(
+            f"{printable(path)}, the key that signs removals, cannot be made ({error.strerror}): allow "
+            "writing there, or name another folder with PHOTODUP_CONFIG."
+        ) from None
+    if key := read_key():
+        return key
+    raise PhotodupError(f"{printable(path)} is no key of photodup, or cannot be read: move it away.")
+
+
+def signature(key: bytes, purpose: str, value: object) -> str:
+    """Return the signature (hex) of a JSON value; `purpose` keeps one kind from passing for another."""
+    plain = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hmac.new(key, f"photodup {purpose}\n{plain}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_signed(key: bytes | None, purpose: str, value: object, given: object) -> bool:
+    """Whether a signature is this user's."""
+    if key is None or not isinstance(given, str) or not given.isascii():
+        return False
+    return hmac.compare_digest(signature(key, purpose, value), given)

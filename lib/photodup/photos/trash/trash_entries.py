@@ -1,0 +1,191 @@
+"""What the trash's journal says: operations, whose they are, and lines that cannot be believed.
+
+The journal lies in the library, so it comes with a folder that somebody else made. A line is used only if
+it has the shape that photodup writes (`_checked`), and an operation is this user's own only if its lines
+carry this user's signature (`photodup.photos.library.own_key`). Where an operation has signed lines, the unsigned
+ones count for nothing.
+"""
+
+import errno
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from photodup.errors import PhotodupError
+from photodup.names import printable
+from photodup.photos.library.beneath import parts_of
+from photodup.photos.library.journal import Journal
+from photodup.photos.library.own_key import is_signed, read_key, signature
+
+PURPOSE = "trash 1"
+ITEMS = "items"
+_STATES = frozenset({"removing", "removed", "taken back", "restoring", "restored", "purging", "purged"})
+_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
+_MD5 = re.compile(r"[0-9a-f]{32}")
+OWN_FOLDERS = (".photodup", ".photodup-trash")
+_LAST_SECOND = 253_402_300_799  # of the year 9999, the last that can be printed
+_NS = 2**63
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class TrashError(PhotodupError):
+    """A removal, restore or purge that did not happen; nothing was lost."""
+
+
+class PartlyRestoredError(TrashError):
+    """Something could not come back; `restored` did."""
+
+    def __init__(self, sentence: str, restored: list[Path]) -> None:
+        super().__init__(sentence)
+        self.restored = restored
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One photo to remove, with the copies that stay.
+
+    Attributes:
+        path: the photo.
+        md5: its content hash (hex) at the scan; a file that changed since is not touched.
+        keepers: path and md5 of each photo of the group that stays; one must be there unchanged.
+        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_together`). One that several
+            removals name leaves with the last of them, and only if all of them leave.
+        reason: shown in `photodup trash list`.
+    """
+
+    path: Path
+    md5: str
+    keepers: Sequence[tuple[Path, str]]
+    sidecars: Sequence[Path] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One file of an operation: `home` relative to the library, `trash` to the trash folder."""
+
+    home: str
+    trash: str
+    md5: str
+    size: int
+    mtime_ns: int
+    atime_ns: int
+
+
+@dataclass
+class Operation:
+    """One photo's removal (the photo first, then its sidecars) and what became of it.
+
+    `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged.
+    `is_own` says whether this user's photodup wrote that; nothing else is acted upon unless confirmed.
+    """
+
+    id: str
+    batch: str
+    time: float
+    reason: str
+    state: str
+    files: list[Moved] = field(default_factory=list)
+    is_own: bool = True
+
+    @property
+    def in_trash(self) -> bool:
+        """Whether its files are in the trash now."""
+        return self.state == "removed"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was interrupted and could not be finished since."""
+        return self.state.endswith("ing")
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files together."""
+        return sum(moved.size for moved in self.files)
+
+
+def signed(key: bytes | None, line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line with this user's signature, if there is a key."""
+    return line | {"sig": signature(key, PURPOSE, line)} if key else line
+
+
+def read_operations(journal: Journal) -> tuple[list[Operation], list[str]]:
+    """Return every operation, oldest first, and a sentence about each line that cannot be used.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    key, problems = read_key(), []
+    histories: dict[str, tuple[list[dict], list[dict]]] = {}  # by operation: unsigned lines, and our own
+    for number, line in enumerate(journal.read(), start=1):
+        try:
+            if line is None:
+                raise ValueError
+            given = line.pop("sig", None)
+            entry = _checked(line)
+            histories.setdefault(entry["op"], ([], []))[is_signed(key, PURPOSE, line, given)].append(entry)
+        except (KeyError, TypeError, ValueError, RecursionError):
+            problems.append(journal.damaged(number))
+    found = (_told(own, True) or _told(others, False) for others, own in histories.values())
+    return [operation for operation in found if operation], problems
+
+
+def _told(history: list[dict[str, Any]], is_own: bool) -> Operation | None:
+    """Return an operation as its lines tell it; None if they do not say which files it is about."""
+    start = next((i for i, entry in enumerate(history) if entry["files"]), None)
+    if start is None:
+        return None
+    first = history[start]
+    operation = Operation(first["op"], first["batch"], first["time"], first["reason"], "", [], is_own)
+    for entry in history[start:]:
+        operation.state = entry["state"]
+        operation.files = entry["files"] or operation.files  # a restore may have had to choose another name
+    return operation
+
+
+def _checked(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line's values; anything that photodup would not write raises ValueError, KeyError or TypeError."""
+    time = line["time"]
+    texts = [line["op"], line["state"], line.get("batch", ""), line.get("reason", "")]
+    if not all(isinstance(text, str) for text in texts) or isinstance(time, bool):
+        raise TypeError
+    if not _ID.fullmatch(line["op"]) or line["state"] not in _STATES:
+        raise ValueError
+    if not 0 <= time <= _LAST_SECOND:
+        raise ValueError
+    files = [_moved(line["op"], **values) for values in line["files"]] if "files" in line else []
+    if "files" in line and not files:
+        raise ValueError
+    return dict(zip(("op", "state", "batch", "reason"), texts, strict=True)) | {"time": time, "files": files}
+
+
+def _moved(op: str, **values: Any) -> Moved:
+    moved = Moved(**values)
+    if not all(isinstance(text, str) for text in (moved.home, moved.trash, moved.md5)):
+        raise TypeError
+    numbers = (moved.size, moved.mtime_ns, moved.atime_ns)
+    if not all(type(number) is int and -_NS <= number < _NS for number in numbers) or moved.size < 0:
+        raise ValueError
+    # On a disk that does not tell case apart, `.PHOTODUP` is our own folder too.
+    if parts_of(moved.home)[0].casefold() in OWN_FOLDERS or not _MD5.fullmatch(moved.md5):
+        raise ValueError
+    trash = parts_of(moved.trash)
+    if trash[:2] != (ITEMS, op) or len(trash) < 3:
+        raise ValueError
+    return moved
+
+
+def sentence_of(error: Exception, path: Path) -> str:
+    """Return why a file was left alone."""
+    if isinstance(error, PhotodupError):
+        return str(error)
+    number, name = getattr(error, "errno", None), printable(path)
+    if number in DISK_FULL:
+        return f"The disk is full at {name}: it was left alone, free some space first."
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return (
+            f"{name} cannot be changed (read-only or locked): it was left alone, allow writing there first."
+        )
+    return f"{name} was left alone: {getattr(error, 'strerror', None) or error}."

@@ -70,7 +70,8 @@ def purge_trash(library: Path, names: Sequence[str], *, unsigned: bool = False, 
         TrashError: it was not confirmed, or nobody is there to ask.
     """
     trash = Trash(library)
-    chosen = [operation for operation in _chosen(trash, names, unsigned) if operation.in_trash]
+    found = _chosen(trash, names, unsigned)
+    chosen = [operation for operation in found if operation.in_trash or operation.state == "purging"]
     size = sum(operation.bytes for operation in chosen) / 1e6
     if chosen and not yes:
         _ask(f"Delete {len(chosen)} removals ({size:.2f} MB) for good?", "Deleting for good")

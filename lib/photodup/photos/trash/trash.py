@@ -142,16 +142,17 @@ class Trash:
         restored: list[Path] = []
         refused: list[str] = []
         with self._locked():
-            for operation in self._present(operations, confirmed, unfinished=True):
+            for operation in self._present(operations, confirmed, {"removing", "restoring", "purging"}):
                 try:
                     here = [self._files.require_same(moved) for moved in operation.files]
                     # What was interrupted may have part of its files at home: that is no loss.
                     home = [operation.unfinished and self._files.is_home(moved) for moved in operation.files]
-                    for moved, in_trash, at_home in zip(operation.files, here, home, strict=True):
-                        if not in_trash and not at_home:
-                            refused.append(f"{printable(moved.home)} was deleted from the trash by hand.")
-                    if any(here) or any(home):
-                        restored += self._restore_one(operation)
+                    found = [moved for moved, *at in zip(operation.files, here, home, strict=True) if any(at)]
+                    if operation.state != "purging":
+                        gone = [moved for moved in operation.files if moved not in found]
+                        refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
+                    if found:
+                        restored += self._restore_one(operation, found)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.library / operation.files[0].home))
         if refused:
@@ -173,7 +174,7 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            for operation in self._present(operations, confirmed):
+            for operation in self._present(operations, confirmed, {"purging"}):
                 try:
                     for moved in operation.files:
                         self._files.require_same(moved)
@@ -219,12 +220,11 @@ class Trash:
             raise
         return operation
 
-    def _restore_one(self, operation: Operation) -> list[Path]:
-        """Restore an operation whose files were checked."""
+    def _restore_one(self, operation: Operation, files: list[Moved]) -> list[Path]:
+        """Restore those files of an operation that are there and were checked."""
         before, was_unfinished = operation.files, operation.unfinished
-        if not was_unfinished:
-            there = [moved for moved in before if self._files.is_in_trash(moved)]
-            operation.files = [self._files.renamed_if_taken(moved) for moved in there]
+        # Where a crash may have left a file in both places, its name is not taken by another one.
+        operation.files = files if was_unfinished else [self._files.renamed_if_taken(m) for m in files]
         self._write(operation, "restoring", files=operation.files)
         try:
             self._finish_home(operation, "restored", checked=True)
@@ -278,14 +278,12 @@ class Trash:
                 elif operation.state == "purging":
                     self._finish_purge(operation)
 
-    def _present(
-        self, wanted: Iterable[Operation], confirmed: bool, *, unfinished: bool = False
-    ) -> list[Operation]:
-        """Return the operations that are still to be had; `unfinished` ones only if nobody signed them."""
+    def _present(self, wanted: Iterable[Operation], confirmed: bool, unfinished: set[str]) -> list[Operation]:
+        """Return the operations that are still there; in an `unfinished` state only those that are not our own."""
         ids = {operation.id for operation in wanted}
         present = []
         for operation in self.operations():
-            waits = unfinished and operation.unfinished and not operation.is_own
+            waits = operation.state in unfinished and not operation.is_own
             if operation.id in ids and (operation.in_trash or waits):
                 if not (operation.is_own or confirmed):
                     raise TrashError(

@@ -1,0 +1,201 @@
+"""Folders that somebody else made: trash journals that attack, and what must never change because of them."""
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from photodup.photos.trash.moving import md5_of
+
+OP = "20260102-030405-0123abcd"
+PAYLOAD, VICTIM = b"what the giver wrote", b"what is mine"
+
+
+def tree(folder: Path) -> dict[str, tuple]:
+    """Return everything below a folder: kind, permissions, content or target, time of change."""
+    found = {}
+    for path, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entry = Path(path) / name
+            status = entry.lstat()
+            content: object = None
+            if stat.S_ISLNK(status.st_mode):
+                content = os.readlink(entry)
+            elif stat.S_ISREG(status.st_mode):
+                content = entry.read_bytes()
+            # The names of a folder are seen by themselves; its time changes with them.
+            when = None if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns
+            found[str(entry.relative_to(folder))] = (status.st_mode, content, when)
+    return found
+
+
+def make_outside(folder: Path) -> Path:
+    """Make what is mine: files, an empty folder, and a folder with the name an operation has."""
+    for name in ("victim.jpg", f"{OP}/victim.jpg", "sub/victim.jpg"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(VICTIM)
+        os.utime(folder / name, ns=(10**18, 10**18))
+    (folder / "empty" / "deeper").mkdir(parents=True)
+    return folder
+
+
+def entry(home: str, trash: str, content: bytes = VICTIM, **more: object) -> dict:
+    """Return one file as a journal names it."""
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    times = {"mtime_ns": 5, "atime_ns": 5}
+    return {"home": home, "trash": trash, "md5": md5, "size": len(content)} | times | more
+
+
+def line(state: str, *files: dict, op: str = OP, **more: object) -> dict:
+    """Return a journal's line about files."""
+    return {"op": op, "state": state, "time": 1.0, "batch": "b", "reason": "r", "files": list(files)} | more
+
+
+def write_journal(library: Path, *lines: dict | bytes, name: str = "journal.jsonl") -> Path:
+    """Write a journal as a giver would: without a signature, or with what he has instead."""
+    path = library / ".photodup-trash" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        for entry in lines:
+            file.write(entry if isinstance(entry, bytes) else json.dumps(entry).encode() + b"\n")
+    return path
+
+
+def payload(library: Path, name: str, content: bytes = PAYLOAD) -> Path:
+    """Put a file into the trash's items."""
+    path = library / ".photodup-trash" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+Attack = Callable[[Path, Path], None]
+ATTACKS: dict[str, Attack] = {}
+
+
+def attack(function: Attack) -> Attack:
+    """Register a folder that attacks; called with the library and what lies outside."""
+    ATTACKS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+@attack
+def takes_files_through_linked_items(library: Path, outside: Path) -> None:
+    (library / ".photodup-trash").mkdir()
+    (library / ".photodup-trash" / "items").symlink_to(outside)
+    write_journal(library, line("removing", entry("stolen.jpg", f"items/{OP}/victim.jpg")))
+
+
+@attack
+def deletes_through_linked_items(library: Path, outside: Path) -> None:
+    (library / ".photodup-trash").mkdir()
+    (library / ".photodup-trash" / "items").symlink_to(outside)
+    write_journal(library, line("purging", entry("x.jpg", f"items/{OP}/victim.jpg")))
+
+
+@attack
+def deletes_through_a_linked_operation(library: Path, outside: Path) -> None:
+    (library / ".photodup-trash" / "items").mkdir(parents=True)
+    (library / ".photodup-trash" / "items" / OP).symlink_to(outside)
+    write_journal(library, line("purging", entry("x.jpg", f"items/{OP}/victim.jpg")))
+
+
+@attack
+def deletes_the_photos_of_the_library_by_a_link(library: Path, outside: Path) -> None:
+    (library / ".photodup-trash").mkdir()
+    (library / ".photodup-trash" / "up").symlink_to("..")
+    write_journal(library, line("purging", entry("x.jpg", "up/mine.jpg")))
+
+
+@attack
+def writes_through_a_linked_home(library: Path, outside: Path) -> None:
+    (library / "sub").symlink_to(outside / "sub")
+    payload(library, f"items/{OP}/x")
+    write_journal(library, line("restoring", entry("sub/.profile", f"items/{OP}/x", PAYLOAD)))
+
+
+@attack
+def makes_folders_through_a_linked_home(library: Path, outside: Path) -> None:
+    (library / "sub").symlink_to(outside / "sub")
+    payload(library, f"items/{OP}/x")
+    write_journal(library, line("restoring", entry("sub/a/b/c/.profile", f"items/{OP}/x", PAYLOAD)))
+
+
+@attack
+def names_an_operation_outside(library: Path, outside: Path) -> None:
+    payload(library, "items/y")
+    op = os.path.relpath(outside, library / ".photodup-trash" / "items")
+    write_journal(library, line("purging", entry("x.jpg", "items/x/x.jpg"), op=op))
+
+
+@attack
+def names_an_operation_by_an_absolute_path(library: Path, outside: Path) -> None:
+    write_journal(library, line("removing", entry("x.jpg", "items/x/x.jpg"), op=str(outside)))
+
+
+@attack
+def names_files_by_absolute_paths(library: Path, outside: Path) -> None:
+    files = [entry("x.jpg", str(outside / "victim.jpg")), entry(str(outside / "y.jpg"), f"items/{OP}/x")]
+    payload(library, f"items/{OP}/x", VICTIM)
+    write_journal(library, line("purging", files[0]), line("restoring", files[1]))
+
+
+@attack
+def names_files_above_the_library(library: Path, outside: Path) -> None:
+    up = os.path.relpath(outside, library)
+    payload(library, f"items/{OP}/x", VICTIM)
+    files = [entry(f"{up}/y.jpg", f"items/{OP}/x"), entry("x.jpg", f"items/{OP}/../../../{up}/victim.jpg")]
+    write_journal(library, line("restoring", files[0]), line("purging", files[1]))
+
+
+@attack
+def changes_times_by_a_hard_link(library: Path, outside: Path) -> None:
+    (library / ".photodup-trash" / "items" / OP).mkdir(parents=True)
+    os.link(outside / "victim.jpg", library / ".photodup-trash" / "items" / OP / "x.jpg")
+    write_journal(library, line("restoring", entry("x.jpg", f"items/{OP}/x.jpg")))
+
+
+@attack
+def deletes_a_half_finished_removal(library: Path, outside: Path) -> None:
+    payload(library, f"items/{OP}/x.jpg", VICTIM)
+    write_journal(library, line("purging", entry("x.jpg", f"items/{OP}/x.jpg")))
+
+
+@attack
+def resumes_a_half_finished_restore(library: Path, outside: Path) -> None:
+    payload(library, f"items/{OP}/x.jpg", VICTIM)
+    write_journal(library, line("restoring", entry(".photodup/settings.json", f"items/{OP}/x.jpg")))
+
+
+@attack
+def has_a_link_for_a_journal(library: Path, outside: Path) -> None:
+    target = outside / "notes.txt"
+    lines = json.dumps(line("purging", entry("x.jpg", f"items/{OP}/x.jpg")))
+    target.write_text(f"{lines}\nthe last line of my notes has no end")
+    (library / ".photodup-trash").mkdir()
+    (library / ".photodup-trash" / "journal.jsonl").symlink_to(target)
+
+
+@attack
+def has_a_hard_link_for_a_journal(library: Path, outside: Path) -> None:
+    target = outside / "notes.txt"
+    lines = json.dumps(line("purging", entry("x.jpg", f"items/{OP}/x.jpg")))
+    target.write_text(f"{lines}\nthe last line of my notes has no end")
+    (library / ".photodup-trash").mkdir()
+    os.link(target, library / ".photodup-trash" / "journal.jsonl")
+
+
+@attack
+def has_a_link_for_a_lock(library: Path, outside: Path) -> None:
+    write_journal(library, line("purging", entry("x.jpg", f"items/{OP}/x.jpg")))
+    (library / ".photodup-trash" / "lock").symlink_to(outside / "made by the lock")
+
+
+def make_library(folder: Path) -> Path:
+    """Make a library of one photo, to be attacked with."""
+    folder.mkdir(parents=True)
+    (folder / "mine.jpg").write_bytes(VICTIM)
+    assert md5_of(folder / "mine.jpg") == entry("", "")["md5"]
+    return folder

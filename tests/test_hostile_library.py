@@ -88,7 +88,8 @@ def test_what_others_removed_is_listed_apart_and_restored_when_confirmed(library
     before = tree(library)
     said = trash_command("list", library).stdout
     assert "0 removals, 0.00 MB\nNot written by your photodup" in said and f"{OP}  " in said
-    assert "Run `photodup scan`" in trash_command("restore", library).stdout, "all of one's own: none"
+    plain = trash_command("restore", library).stdout
+    assert "a/x.jpg" not in plain and "1 more removals are there" in plain, "all of one's own: none"
     named = trash_command("restore", library, OP)
     assert named.returncode == 2 and "add --unsigned" in named.stderr
     assert "0 removals deleted" in trash_command("purge", library, "--yes").stdout

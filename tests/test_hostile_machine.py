@@ -41,7 +41,7 @@ _HOMES = st.sampled_from(
         "a/../x",
         "",
         "\x00",
-        "�",
+        "\ud800",
     ]
 )
 _TRASHES = st.sampled_from(

@@ -226,6 +226,27 @@ def test_what_was_decided_is_not_written_through_a_link(library, tmp_path, name)
     assert mine.read_text() == "no newline at the end"
 
 
+# ---- the page ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_restores_what_others_removed_only_by_its_own_button(library):
+    payload(library, f"items/{OP}/x", VICTIM)
+    sent = entry("given.jpg", f"items/{OP}/x")
+    write_journal(library, line("removing", sent, reason="\x1b[8m<b>hidden</b>"))
+    with ReviewServer(library) as server:
+        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+        with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+            text = client.get("trash").text
+            assert "The trash is empty" in text and "Not written by your photodup" in text
+            assert "given.jpg" in text and "\x1b" not in text and "<b>hidden" not in text
+            client.post("restore", data={"operation": OP})
+            assert not (library / "given.jpg").exists(), "the other form names nothing of this one"
+            done = client.post("restore", data={"operation": OP, "unsigned": "yes"})
+            assert "1 file is back" in done.text
+            assert "Not written by your photodup" not in client.get("trash").text
+    assert (library / "given.jpg").read_bytes() == VICTIM
+
+
 # ---- a catalogue of somebody else ------------------------------------------------------------------------
 
 

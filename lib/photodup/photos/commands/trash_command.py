@@ -56,6 +56,7 @@ def restore_trash(library: Path, names: Sequence[str], *, unsigned: bool = False
         _ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
     for path in trash.restore(chosen, confirmed=unsigned):
         print(printable(path))
+    _say_left(trash, unsigned)
     print("Run `photodup scan` to bring the catalogue up to date.")
 
 
@@ -77,6 +78,12 @@ def purge_trash(library: Path, names: Sequence[str], *, unsigned: bool = False, 
         _ask(f"Delete {len(chosen)} removals ({size:.2f} MB) for good?", "Deleting for good")
     freed = trash.purge(chosen, confirmed=unsigned)
     print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
+    _say_left(trash, unsigned)
+
+
+def _say_left(trash: Trash, unsigned: bool) -> None:
+    if not unsigned and (left := len(trash.unsigned())):
+        print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
 
 
 def _ask(question: str, what: str) -> None:

@@ -37,11 +37,11 @@ class TrashFiles:
                 f"{printable(path)} belongs to {printable(owner)}: remove it in that application."
             )
         inside = path.resolve().is_relative_to(self.library.resolve())
-        if not inside or self.root in path.absolute().parents:
+        absolute = path.absolute()
+        if not inside or absolute == self.library or self.root in absolute.parents:
             raise TrashError(
                 f"{printable(path)} is outside {printable(self.library)}: nothing there is ever moved."
             )
-        absolute = path.absolute()
         if not absolute.is_relative_to(self.library) or ".." in absolute.parts:
             absolute = self.library / path.resolve().relative_to(self.library.resolve())
         home = str(absolute.relative_to(self.library))

@@ -14,7 +14,6 @@ read the key. A key that is lost, or that lies on another computer, makes what i
 written by this user: it is listed, and can be restored when asked for expressly.
 """
 
-import hashlib
 import hmac
 import json
 import os
@@ -93,7 +92,7 @@ def own_key() -> bytes:
 def signature(key: bytes, purpose: str, value: object) -> str:
     """Return the signature (hex) of a JSON value; `purpose` keeps one kind from passing for another."""
     plain = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hmac.new(key, f"photodup {purpose}\n{plain}".encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, f"photodup {purpose}\n{plain}".encode(), "sha256").hex()
 
 
 def is_signed(key: bytes | None, purpose: str, value: object, given: object) -> bool:

@@ -69,14 +69,14 @@ def tiny_onnx() -> str:
     return f"onnx:{tiny_graph(folder() / 'tiny.onnx', 'uint8')}"
 
 
-def launch(**settings: object) -> Running:
+def launch(*, program: tuple[str, ...] = ("-m", "photodup.serving.service"), **settings: object) -> Running:
     """Start a service without waiting for it; the tiny encoder unless `MODEL_PRETRAINED` is given."""
     port = settings.setdefault("PORT", free_port())
     settings.setdefault("MODEL_PRETRAINED", tiny_onnx())
     log = folder() / f"{port}.log"
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "photodup.serving.service"],
+            [sys.executable, *program],
             env=dict(os.environ) | {key: str(value) for key, value in settings.items()},
             stdout=out,
             stderr=out,
@@ -89,7 +89,8 @@ def launch(**settings: object) -> Running:
 @functools.cache
 def real_service() -> Running:
     """The service as it is by default, with OpenCLIP at random weights."""
-    running = launch(MODEL_PRETRAINED="random:0")
+    # Eight requests wait for longer than the default bound when the machine is busy with other tests.
+    running = launch(MODEL_PRETRAINED="random:0", MAX_WAIT_S=60)
     running.wait()
     return running
 

@@ -218,6 +218,7 @@ def scan(
     catalogue: CatalogueFile = None,
     workers: Annotated[int | None, typer.Option(min=1, help="threads; default one per core")] = None,
     apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
+    decode_seconds: Annotated[float, typer.Option(min=0.1, help="longest time for one photograph")] = 30.0,
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
     from photodup.photos.commands.interrupt import goes_on
@@ -226,7 +227,9 @@ def scan(
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
-    options = {"workers": workers} | ({"catalogue": catalogue} if catalogue else {})
+    options = {"workers": workers, "decode_seconds": decode_seconds} | (
+        {"catalogue": catalogue} if catalogue else {}
+    )
     with goes_on():
         report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
     for problem in report.problems:

@@ -10,8 +10,9 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
+from photodup.embedding import jpeg_scans
 from photodup.errors import PhotodupError
 
 IMAGE_SIZE = 224
@@ -26,6 +27,10 @@ MAX_PIXELS = 250_000_000
 # A closed list: no reader that runs another program (EPS) or that hides a second image with a size of
 # its own inside a container (ICO, ICNS), where a check of the header would prove nothing.
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "PPM", "HEIF", "AVIF")
+
+# PPM, PGM and PBM also exist as numbers in text, which Pillow reads at 1.5 MB a second.
+MAX_TEXT_BYTES = 1_000_000
+_TEXT_FORMATS = (b"P1", b"P2", b"P3")
 
 # Beyond this aspect ratio the resized image is not made in full before its centre is cut out: a file of
 # 1 × 65,535 pixels would need 10 GB.
@@ -55,7 +60,9 @@ def decode(
 ) -> Image.Image:
     """Read an image as upright 8-bit RGB.
 
-    The size in the header is checked before any pixel is decoded. 16-bit greys and floats are scaled,
+    The size in the header, and a JPEG's number of scans, are checked before any pixel is decoded. That bounds
+    the time for JPEG; the other formats have no such bound, so decode a stranger's files in a
+    `decode_pool.DecodePool`, which has a deadline. 16-bit greys and floats are scaled,
     not clipped; CMYK is converted; palettes and transparency are laid over white; of an animation
     the first frame is read; EXIF orientation is applied. Colour profiles are ignored, as by open_clip.
 
@@ -74,6 +81,8 @@ def decode(
         data = source if name is None else Path(name).read_bytes()
         if not len(data):
             raise ImageError("the file is empty", name)
+        if problem := _costly(data):
+            raise ImageError(problem, name)
         with _open(data) as image:
             width, height = image.size
             if width * height > max_pixels:
@@ -97,6 +106,11 @@ def decode(
         raise ImageError(f"cannot be decoded: {reason}", name) from error
 
 
+def is_bounded(data: bytes) -> bool:
+    """Tell whether decoding takes about a second at most, whoever made the file; False for all but usual JPEGs."""
+    return jpeg_scans.is_jpeg(data) and jpeg_scans.read_layout(data).is_bounded
+
+
 def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
     """Resize the shorter side to `size` (bicubic), cut the centre square, return uint8 [3, size, size].
 
@@ -104,6 +118,24 @@ def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
     ratio of 50; beyond that a pixel may differ by a few levels, so that memory stays bounded.
     """
     return np.ascontiguousarray(np.asarray(_resize_and_crop(image, size)).transpose(2, 0, 1))
+
+
+def model_input(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, np.ndarray]:
+    """Decode an image and return its pixels (width × height) and what `to_uint8` gives."""
+    image = decode(data, max_pixels=max_pixels)
+    return image.width * image.height, to_uint8(image)
+
+
+def packed_model_input(data: bytes, *, max_pixels: int = MAX_PIXELS) -> bytes:
+    """Do the same for a `decode_pool`: 8 bytes, the number of pixels in little-endian order, then the array."""
+    n_pixels, pixels = model_input(data, max_pixels=max_pixels)
+    return n_pixels.to_bytes(8, "little") + pixels.tobytes()
+
+
+def unpack_model_input(packed: bytes) -> tuple[int, np.ndarray]:
+    """Undo `packed_model_input`."""
+    pixels = np.frombuffer(packed, np.uint8, offset=8).reshape(3, IMAGE_SIZE, IMAGE_SIZE)
+    return int.from_bytes(packed[:8], "little"), pixels
 
 
 def normalize(batch: np.ndarray) -> np.ndarray:
@@ -152,11 +184,35 @@ def _open(data: bytes) -> Image.Image:
             Image.MAX_IMAGE_PIXELS = limit
 
 
+def _costly(data: bytes) -> str | None:
+    if jpeg_scans.is_jpeg(data):
+        return jpeg_scans.read_layout(data).problem
+    if bytes(data[:2]) in _TEXT_FORMATS and len(data) > MAX_TEXT_BYTES:
+        return (
+            f"pixels written as text, {len(data) / 1e6:,.1f} MB of it, more than the limit of "
+            f"{MAX_TEXT_BYTES / 1e6:g}: save it as PNG"
+        )
+    return None
+
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
 def _upright(image: Image.Image) -> Image.Image:
+    # Not ImageOps.exif_transpose: that writes all of the Exif anew, which a hostile one makes take seconds.
     try:
-        return ImageOps.exif_transpose(image)
+        turn = _UPRIGHT.get(image.getexif().get(0x0112))
     except Exception:  # Broken EXIF must not cost the photograph: only its orientation is unknown.
-        return image.copy()
+        turn = None
+    return image.copy() if turn is None else image.transpose(turn)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

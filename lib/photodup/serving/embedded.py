@@ -149,11 +149,13 @@ def embedded_servers(
 
 
 def _start_service(host: str, port: int, env: Mapping[str, str] | None) -> ServerProcess:
+    # The laboratory measures queues, so they may grow; `photodup serve` without --embedded refuses what waits long.
+    defaults = {"PYTHONUNBUFFERED": "1", "MAX_WAIT_S": "60"}
     return ServerProcess(
         "FastAPI",
         [sys.executable, "-m", "photodup.serving.service"],
         build_dir() / "logs" / f"fastapi-{port}.log",
-        dict(os.environ) | {"HOST": host, "PORT": str(port), "PYTHONUNBUFFERED": "1"} | dict(env or {}),
+        defaults | dict(os.environ) | {"HOST": host, "PORT": str(port)} | dict(env or {}),
     )
 
 

@@ -4,6 +4,7 @@ Every failure becomes a `ServerError` with the remedy: dead server, wrong port, 
 """
 
 import base64
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.errors import PhotodupError
 
 Answer = TypeVar("Answer")
+
+
+# Environment variable with the key that a FastAPI service asks for. It is sent to no other kind of server.
+API_KEY_VARIABLE = "PHOTODUP_API_KEY"
 
 
 class ServerError(PhotodupError):
@@ -75,13 +80,13 @@ class Patience:
 class _Http:
     """One kept-alive connection pool; thread-safe."""
 
-    def __init__(self, url: str, patience: Patience) -> None:
+    def __init__(self, url: str, patience: Patience, headers: dict[str, str] | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ServerError(f"{url!r} is no HTTP address: use http://host:port.")
         self.url, self._patience = url.rstrip("/"), patience
         timeout = httpx.Timeout(patience.request_s, connect=patience.connect_s)
-        self._client = httpx.Client(base_url=self.url, timeout=timeout)
+        self._client = httpx.Client(base_url=self.url, timeout=timeout, headers=headers)
 
     def call(self, method: str, path: str, **request: Any) -> httpx.Response:
         return self._patience.retry(lambda: self._once(method, path, request))
@@ -109,6 +114,8 @@ class _Http:
             raise _Transient(f"The connection to {self.url} broke ({type(error).__name__}).") from error
         except httpx.InvalidURL as error:
             raise ServerError(f"{self.url!r} is no HTTP address ({error}): use http://host:port.") from error
+        if response.status_code == 401:
+            raise ServerError(f"{self.url} asks for an API key, and this is not it: set {API_KEY_VARIABLE}.")
         if response.status_code in (429, 502, 503, 504):
             wait = response.headers.get("retry-after", "0")
             raise _Transient(
@@ -142,7 +149,8 @@ class PyTorchHttp:
     """The FastAPI service: `jpeg` sends files in a form, `base64` sends them in JSON."""
 
     def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
-        self._http = _Http(url, patience)
+        key = os.environ.get(API_KEY_VARIABLE)
+        self._http = _Http(url, patience, {"X-API-Key": key} if key else None)
         self._json = backend.wire == "base64"
         self.url = self._http.url
 
@@ -174,6 +182,8 @@ class PyTorchHttp:
             response = self._http.call("POST", "/embed", params=query, files=files)
         if response.status_code == 400:
             raise _bad_image(response)
+        if response.status_code == 413 and len(images) > 1:  # too many pixels together, say
+            return self._halves(images)
         if response.status_code in (413, 422):
             raise ServerError(f"{self.url} refuses the request: {_sentence(response)}")
         try:
@@ -183,6 +193,16 @@ class PyTorchHttp:
         if rows and isinstance(rows[0], str):
             return np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows]).astype(np.float32)
         return np.asarray(rows, dtype=np.float32)
+
+    def _halves(self, images: list[bytes]) -> np.ndarray:
+        middle = len(images) // 2
+        first = self.infer(images[:middle])
+        try:
+            return np.concatenate([first, self.infer(images[middle:])])
+        except ImageError as error:
+            if error.index is not None:
+                error.index += middle
+            raise
 
     def close(self) -> None:
         self._http.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import open_sound
-from photodup.photos.library.scan import ScanReport, update
+from photodup.photos.library.scan import DECODE_SECONDS, ScanReport, update
 from photodup.photos.library.walking import Entry, Listing, Problem
 
 
@@ -16,6 +16,7 @@ def scan_apple_photos(
     *,
     workers: int | None = None,
     progress: bool = True,
+    decode_seconds: float = DECODE_SECONDS,
 ) -> ScanReport:
     """Scan the originals of an Apple Photos library on macOS; the library is only read.
 
@@ -55,7 +56,14 @@ def scan_apple_photos(
     listing.entries.sort(key=lambda entry: entry.path)
     opened, aside = open_sound(root, Path(catalogue).expanduser())
     with opened:
-        report = update(opened, listing, workers=workers, progress=progress, max_pixels=imaging.MAX_PIXELS)
+        report = update(
+            opened,
+            listing,
+            workers=workers,
+            progress=progress,
+            max_pixels=imaging.MAX_PIXELS,
+            decode_seconds=decode_seconds,
+        )
         with opened.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "

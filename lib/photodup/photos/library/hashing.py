@@ -1,7 +1,8 @@
 """What is known about a photograph from its bytes alone: content hash, perceptual hash, size, EXIF."""
 
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from PIL import Image
@@ -78,6 +79,16 @@ def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFac
         camera=_camera(exif),
         exif_fields=count_fields(exif, details, position),
     )
+
+
+def packed_facts(data: bytes, *, max_pixels: int) -> bytes:
+    """Do what `read_facts` does in a worker of a `decode_pool`."""
+    return json.dumps(asdict(read_facts(data, max_pixels=max_pixels))).encode()
+
+
+def unpack_facts(packed: bytes) -> PhotoFacts:
+    """Undo `packed_facts`."""
+    return PhotoFacts(**json.loads(packed))
 
 
 def md5(data: bytes) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from photodup.embedding import imaging
+from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import EmbedReport, embed_library
 from photodup.photos.library.catalogue import (
@@ -27,7 +28,7 @@ from photodup.photos.library.catalogue import (
     printable,
     real_path,
 )
-from photodup.photos.library.hashing import PhotoFacts, read_facts
+from photodup.photos.library.hashing import PhotoFacts, read_facts, unpack_facts
 from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
 
 __all__ = [
@@ -44,6 +45,9 @@ __all__ = [
     "scan",
     "walk",
 ]
+
+# For one photograph. Those of 250 megapixels take some five seconds; a machine that does other work needs more.
+DECODE_SECONDS = 30.0
 
 _BATCH_FILES, _BATCH_SECONDS = 256, 1.0
 
@@ -86,6 +90,7 @@ def scan(
     workers: int | None = None,
     progress: bool = True,
     max_pixels: int = imaging.MAX_PIXELS,
+    decode_seconds: float = DECODE_SECONDS,
 ) -> ScanReport:
     """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
 
@@ -95,6 +100,7 @@ def scan(
         workers: threads (Pillow and hashlib release the lock while they work); default one per core.
         progress: show a progress bar.
         max_pixels: photographs with more are reported, from their header, and not decoded.
+        decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
@@ -103,7 +109,14 @@ def scan(
     listing = walk(root)
     opened, aside = open_sound(root, catalogue)
     with opened:
-        report = update(opened, listing, workers=workers, progress=progress, max_pixels=max_pixels)
+        report = update(
+            opened,
+            listing,
+            workers=workers,
+            progress=progress,
+            max_pixels=max_pixels,
+            decode_seconds=decode_seconds,
+        )
     report.set_aside = aside
     return report
 
@@ -126,7 +139,13 @@ def _existing(folder: Path | str) -> Path:
 
 
 def update(
-    catalogue: Catalogue, listing: Listing, *, workers: int | None, progress: bool, max_pixels: int
+    catalogue: Catalogue,
+    listing: Listing,
+    *,
+    workers: int | None,
+    progress: bool,
+    max_pixels: int,
+    decode_seconds: float = DECODE_SECONDS,
 ) -> ScanReport:
     """Read what is new or changed in a listing into an open catalogue; see `scan`."""
     started = time.perf_counter()
@@ -160,7 +179,7 @@ def update(
     ]
     report.n_unchanged = report.n_found - len(todo)
 
-    results = _read_all(catalogue.root, todo, workers or available_cores(), max_pixels)
+    results = _read_all(catalogue.root, todo, workers or available_cores(), max_pixels, decode_seconds)
     batch: list[_Read] = []
     written = time.perf_counter()
     try:
@@ -190,12 +209,18 @@ class _Read:
     facts: PhotoFacts | None = None
 
 
-def _read(root: bytes, entry: Entry, max_pixels: int) -> _Read:
+def _read(root: bytes, entry: Entry, max_pixels: int, processes: DecodePool) -> _Read:
     try:
         data, entry = read_bytes(root, entry)
-        return _Read(entry, "ok", facts=read_facts(data, max_pixels=max_pixels))
+        if imaging.is_bounded(data):
+            facts = read_facts(data, max_pixels=max_pixels)
+        else:
+            facts = unpack_facts(processes.run(data, max_pixels=max_pixels))
+        return _Read(entry, "ok", facts=facts)
     except FileNotFoundError:
         return _Read(entry, "missing", "vanished while the folder was scanned")
+    except TooSlow as error:  # The machine may have been busy: it is tried again.
+        return _Read(entry, "inaccessible", error.reason)
     except imaging.ImageError as error:
         return _Read(entry, "unreadable", error.reason)
     except OSError as error:
@@ -204,21 +229,30 @@ def _read(root: bytes, entry: Entry, max_pixels: int) -> _Read:
         return _Read(entry, "inaccessible", "not enough memory to read it")
 
 
-def _read_all(root: Path, entries: Iterable[Entry], workers: int, max_pixels: int) -> Iterator[_Read]:
+def _read_all(
+    root: Path, entries: Iterable[Entry], workers: int, max_pixels: int, decode_seconds: float
+) -> Iterator[_Read]:
     """Yield results as they come, with a bounded number of files in memory."""
+    processes = DecodePool(
+        "photodup.photos.library.hashing:packed_facts",
+        size=workers,
+        deadline_s=decode_seconds,
+        remedy="scan with a larger --decode-seconds",
+    )
     pending_entries, base = iter(entries), os.fsencode(root)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="scan")
     running: set[Future[_Read]] = set()
     try:
         while True:
             for entry in islice(pending_entries, 2 * workers - len(running)):
-                running.add(pool.submit(_read, base, entry, max_pixels))
+                running.add(pool.submit(_read, base, entry, max_pixels, processes))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
     finally:
+        processes.close()  # first, or Ctrl-C would wait for what they are at
         pool.shutdown(wait=True, cancel_futures=True)
 
 

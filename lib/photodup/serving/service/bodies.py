@@ -11,6 +11,8 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from photodup.serving.service.slow_clients import TooSlowBody, paced
+
 
 class ImageProblem(BaseModel):
     """One image that cannot be embedded: its position in the request, from 0, and why."""
@@ -36,10 +38,13 @@ class Base64Request(BaseModel):
 
 
 class RequestError(Exception):
-    """A request that is answered with a 4xx or 503."""
+    """A request that is answered with a 4xx or 503; `retry_after_s` goes with a 503."""
 
-    def __init__(self, status: int, detail: str, errors: list[ImageProblem] | None = None) -> None:
+    def __init__(
+        self, status: int, detail: str, errors: list[ImageProblem] | None = None, retry_after_s: int = 1
+    ) -> None:
         super().__init__(detail)
+        self.retry_after_s = retry_after_s
         self.status = status
         self.problem = Problem(detail=detail, index=errors[0].index if errors else None, errors=errors or [])
 
@@ -77,8 +82,10 @@ class _InMemoryParser(MultiPartParser):
     spool_max_size = 1 << 62
 
 
-async def stream(request: Request, max_bytes: int, share: Share) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, and stop reading as soon as it is too large."""
+async def stream(
+    request: Request, max_bytes: int, share: Share, *, max_s: float, min_bytes_per_s: float
+) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives, and stop reading as soon as it is too large or too slow."""
     too_large = RequestError(
         413, f"The body is larger than {max_bytes / 1e6:g} MB: send fewer or smaller images."
     )
@@ -87,12 +94,16 @@ async def stream(request: Request, max_bytes: int, share: Share) -> AsyncIterato
         raise too_large
     received = 0
     try:
-        async for chunk in request.stream():
+        async for chunk in paced(request, max_s=max_s, min_bytes_per_s=min_bytes_per_s):
             received += len(chunk)
             if received > max_bytes:
                 raise too_large
             share.take(len(chunk))
             yield chunk
+    except TooSlowBody as error:
+        raise RequestError(
+            408, f"The body {error}: send smaller images, or fewer (BODY_SECONDS, MIN_BODY_RATE)."
+        ) from None
     except ClientDisconnect:
         raise RequestError(400, "The client closed the connection before the body was complete.") from None
 

@@ -1,7 +1,8 @@
 """The FastAPI service: encoded images in, embeddings out.
 
-Stateless. A request goes through the event loop (body), a pool of threads (decode), one thread that owns the
-model (queue, compute) and back. The event loop never computes, so `/healthz` answers under load.
+Stateless. A request goes through the event loop (body), a pool of threads or processes (decode), one thread that
+owns the model (queue, compute) and back. The event loop never computes, so `/healthz` answers under load; what
+would wait too long is refused, and the work of a client that has left is dropped.
 `BATCH_MAX=1` is the published service: one request at a time. Settings are read from the environment.
 
     MODEL_PRETRAINED=random:0 PORT=8002 python -m photodup.serving.service
@@ -11,85 +12,32 @@ import asyncio
 import base64
 import contextlib
 import logging
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED, ImageModel, load_model
-from photodup.embedding.imaging import ImageError, decode, to_uint8
+from photodup.embedding.decode_pool import Cancelled
+from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.errors import PhotodupError
 from photodup.serving.service import bodies
-from photodup.serving.service.batching import Batcher
-from photodup.serving.service.bodies import Base64Request, ImageProblem, Problem, RequestError
+from photodup.serving.service.admission import Admission, Place, Refused
+from photodup.serving.service.answers import FILES, RESPONSES, Embeddings, Info, Limits, Status
+from photodup.serving.service.batching import Batcher, Computed
+from photodup.serving.service.bodies import Base64Request, Problem, RequestError
+from photodup.serving.service.decoding import Decoder, Work
+from photodup.serving.service.gate import Gate, is_loopback
+from photodup.serving.service.settings import Settings, read_settings
+from photodup.serving.service.slow_clients import ImpatientProtocol
 from photodup.serving.service.stages import Stages
 
 log = logging.getLogger("photodup.service")
-
-
-class Settings(BaseSettings):
-    """Each field is an environment variable of the same name in capitals."""
-
-    model_config = SettingsConfigDict(protected_namespaces=(), extra="ignore")
-
-    model_name: str = DEFAULT_NAME
-    model_pretrained: str = DEFAULT_PRETRAINED
-    device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
-    threads: int | None = Field(None, ge=1, description="CPU threads of the model; all cores by default")
-    host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")
-    port: int = Field(8002, ge=0, le=65535)
-    log_level: str = Field("info", pattern="(?i)^(critical|error|warning|info|debug|trace)$")
-    batch_max: int = Field(32, ge=1, description="images computed together across requests; 1 is off")
-    batch_delay_ms: float = Field(5.0, ge=0, description="longest wait for requests to compute together")
-    max_images: int = Field(64, ge=1, description="images in one request")
-    max_body_mb: float = Field(100, gt=0, description="body of one request")
-    max_buffered_mb: float = Field(512, gt=0, description="bodies of all requests in flight")
-    max_in_flight: int = Field(256, ge=1, description="requests in flight; more are answered 503")
-    max_pixels: int = Field(50_000_000, ge=1, description="width × height of one image")
-    decode_threads: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=1)
-
-
-class Embeddings(BaseModel):
-    """One embedding per image, in the order sent, of length 1.
-
-    Numbers by default; with `?encoding=base64` each is the base64 of its float32 values, little-endian.
-    """
-
-    embeddings: list[list[float]] | list[str]
-
-
-class Limits(BaseModel):
-    max_images: int
-    max_body_bytes: int
-    max_pixels: int
-    batch_max: int
-    batch_delay_ms: float
-
-
-class Info(BaseModel):
-    """What the service computes. Embeddings are comparable if their `digest` is the same."""
-
-    name: str
-    pretrained: str
-    digest: str
-    is_random: bool
-    dim: int
-    device: str
-    limits: Limits
-
-
-class Status(BaseModel):
-    status: str
 
 
 class Service:
@@ -99,61 +47,63 @@ class Service:
         self.settings = settings
         self.stages = Stages()
         self.budget = bodies.Budget(int(settings.max_buffered_mb * 1e6))
-        self.in_flight = 0
+        self.admission = Admission(
+            max_requests=settings.max_in_flight,
+            max_wait_s=settings.max_wait_s,
+            lanes=settings.decode_threads,
+        )
+        self.decoder = Decoder(
+            threads=settings.decode_threads,
+            max_pixels=settings.max_pixels,
+            deadline_s=settings.decode_seconds,
+            admission=self.admission,
+        )
         self.model: ImageModel | None = None
         self.batcher: Batcher | None = None
         self.failure: str | None = None
-        self.pool = ThreadPoolExecutor(settings.decode_threads, thread_name_prefix="decode")
 
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
         s = self.settings
         model = load_model(s.model_name, s.model_pretrained, s.device, threads=s.threads)
-        model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
+        for _ in range(
+            2
+        ):  # the first pays for what is set up once, the second is the first guess at the pace
+            started = time.perf_counter()
+            model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
+        self.admission.computing.add(1, time.perf_counter() - started)
         log.info("%s/%s is ready, digest %s", model.name, model.pretrained, model.digest[:12])
         self.model = model
         self.batcher = Batcher(
             model.embed_pixels,
             batch_max=s.batch_max,
             delay_s=s.batch_delay_ms / 1000,
-            on_execution=self.stages.execution,
+            on_execution=self._executed,
         )
 
+    def _executed(self, images: int, requests: int, seconds: float) -> None:
+        self.admission.computing.add(images, seconds)
+        self.stages.execution(images, requests, seconds)
+
     def close(self) -> None:
+        self.decoder.close()
         if self.batcher:
             self.batcher.close()
-        self.pool.shutdown(cancel_futures=True)
-
-    def pixels(self, images: list[bytes]) -> np.ndarray:
-        """Decode the images of one request to uint8 [n, 3, 224, 224], in one thread: requests share the pool."""
-        decoded, problems = [], []
-        for index, data in enumerate(images):
-            try:
-                decoded.append(to_uint8(decode(data, max_pixels=self.settings.max_pixels)))
-            except ImageError as error:
-                problems.append(ImageProblem(index=index, reason=error.reason))
-        if problems:
-            raise bodies.bad_images(problems)
-        return np.stack(decoded)
 
     async def embed(self, request: Request, read: "Reader", encoding: str) -> Response:
         """Serve one request for embeddings."""
         if self.batcher is None:
             raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
-        if self.in_flight >= self.settings.max_in_flight:
-            raise RequestError(503, f"{self.in_flight} requests are in flight already: retry in a second.")
-        self.in_flight += 1
         self.stages.in_flight.inc()
         try:
             with self.budget.open() as share:
                 started = time.perf_counter()
                 images = await read(request, share)
                 received = time.perf_counter()
-                loop = asyncio.get_running_loop()
-                pixels = await loop.run_in_executor(self.pool, self.pixels, images)
+                work = Work(images, self.settings.max_request_pixels)
                 del images
-            decoded = time.perf_counter()
-            computed = await asyncio.wrap_future(self.batcher.submit(pixels))
+                with self.admission.enter(len(work.images)) as place:
+                    computed, decoded = await self._while_wanted(request, work, place)
             before = time.perf_counter()
             body = _encode(computed.embeddings, encoding)
             for name, seconds in (
@@ -168,46 +118,71 @@ class Service:
             return Response(
                 body, media_type="application/json", headers={"X-Model-Digest": self.model.digest}
             )
+        except Refused as error:
+            raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         finally:
-            self.in_flight -= 1
             self.stages.in_flight.dec()
+
+    async def _while_wanted(self, request: Request, work: Work, place: Place) -> tuple[Computed, float]:
+        """Decode and compute; return the answer and when decoding was done. Ends as soon as the client leaves."""
+        has_left = False
+
+        async def watch() -> None:
+            nonlocal has_left
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            has_left = True
+            work.cancel()
+
+        watching = asyncio.create_task(watch())
+        try:
+            await asyncio.wrap_future(self.decoder.usual(work))
+            if work.costly:
+                self.admission.check_costly()
+                place.go_on_to("costly", len(work.costly))
+                await asyncio.wrap_future(self.decoder.costly(work))
+            pixels = work.pixels()
+            place.go_on_to("computing")
+            decoded = time.perf_counter()
+            return await asyncio.wrap_future(work.follow(self.batcher.submit(pixels))), decoded
+        except (asyncio.CancelledError, Cancelled):
+            if has_left:
+                raise RequestError(400, "The client closed the connection before the answer.") from None
+            if isinstance(sys.exception(), Cancelled):
+                raise RequestError(503, "The service is being stopped.") from None
+            raise
+        finally:
+            watching.cancel()
+            work.cancel()
+
+    def _stream(self, request: Request, share: bodies.Share) -> AsyncIterator[bytes]:
+        s = self.settings
+        return bodies.stream(
+            request,
+            int(s.max_body_mb * 1e6),
+            share,
+            max_s=s.body_seconds,
+            min_bytes_per_s=s.min_body_rate,
+        )
 
     async def read_files(self, request: Request, share: bodies.Share) -> list[bytes]:
         _require(request, "multipart/form-data")
-        s = self.settings
-        chunks = bodies.stream(request, int(s.max_body_mb * 1e6), share)
-        return await bodies.read_multipart(request.headers, chunks, s.max_images)
+        chunks = self._stream(request, share)
+        return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
 
     async def read_json(self, request: Request, share: bodies.Share) -> list[bytes]:
         _require(request, "application/json")
-        s = self.settings
+        max_images = self.settings.max_images
         body = bytearray()
-        async for chunk in bodies.stream(request, int(s.max_body_mb * 1e6), share):
+        async for chunk in self._stream(request, share):
             body += chunk
         if len(body) < 1 << 18:
-            return bodies.read_base64(bytes(body), s.max_images)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, bodies.read_base64, bytes(body), s.max_images)
+            return bodies.read_base64(bytes(body), max_images)
+        return await asyncio.wrap_future(self.decoder.run(bodies.read_base64, bytes(body), max_images))
 
 
 Reader = Callable[[Request, bodies.Share], "asyncio.Future[list[bytes]]"]
 Encoding = Literal["float", "base64"]
-
-_ERRORS = {
-    400: "An image cannot be read, or is too large once decoded; or the body is cut short",
-    413: "Too many images, or too large a body",
-    415: "Another content type is needed",
-    422: "The body has another form",
-    503: "Not ready, or too much at a time: retry",
-}
-_RESPONSES = {status: {"model": Problem, "description": text} for status, text in _ERRORS.items()}
-_FILES = {
-    "type": "object",
-    "properties": {
-        "files": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
-    },
-    "required": ["files"],
-}
 
 
 def create_app(settings: Settings | None = None, on_failure: Callable[[str], None] | None = None) -> FastAPI:
@@ -233,11 +208,21 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
         lifespan=lifespan,
     )
     app.state.service = service
+    key = service.settings.api_key
+    app.add_middleware(
+        Gate,
+        api_key=key.get_secret_value() if key else None,
+        check=lambda: service.batcher and service.admission.check(),
+        count=service.stages.request,
+    )
 
     @app.exception_handler(RequestError)
     async def refuse(request: Request, error: RequestError) -> JSONResponse:
         service.stages.request(error.status)
-        headers = {"Retry-After": "1"} if error.status == 503 else None
+        # The rest of a body that came too slowly is not waited for.
+        headers = {503: {"Retry-After": str(error.retry_after_s)}, 408: {"Connection": "close"}}.get(
+            error.status
+        )
         return JSONResponse(error.problem.model_dump(), error.status, headers)
 
     @app.exception_handler(RequestValidationError)
@@ -251,10 +236,10 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
         service.stages.request(500)
         return JSONResponse(Problem(detail="The service failed; its log says why.").model_dump(), 500)
 
-    multipart = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FILES}}}}
+    multipart = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FILES}}}}
     as_json = {"application/json": {"schema": Base64Request.model_json_schema()}}
 
-    @app.post("/embed", response_model=Embeddings, responses=_RESPONSES, openapi_extra=multipart)
+    @app.post("/embed", response_model=Embeddings, responses=RESPONSES, openapi_extra=multipart)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
         """Embed the files of a form, one or many, whatever the field is called."""
         return await service.embed(request, service.read_files, encoding)
@@ -262,7 +247,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
     @app.post(
         "/embed/base64",
         response_model=Embeddings,
-        responses=_RESPONSES,
+        responses=RESPONSES,
         openapi_extra={"requestBody": {"required": True, "content": as_json}},
     )
     async def embed_base64(request: Request, encoding: Encoding = "float") -> Response:
@@ -299,6 +284,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
                 max_images=s.max_images,
                 max_body_bytes=int(s.max_body_mb * 1e6),
                 max_pixels=s.max_pixels,
+                max_request_pixels=s.max_request_pixels,
                 batch_max=s.batch_max,
                 batch_delay_ms=s.batch_delay_ms,
             ),
@@ -341,20 +327,6 @@ def _encode(embeddings: np.ndarray, encoding: str) -> bytes:
     return to_json({"embeddings": embeddings.tolist()})  # ten times faster than json.dumps for floats
 
 
-def read_settings() -> Settings:
-    """Read the environment.
-
-    Raises:
-        PhotodupError: a variable has a value that makes no sense; it is named.
-    """
-    try:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).upper()
-        raise PhotodupError(f"{name}={first['input']}: {first['msg']}.") from None
-
-
 def main() -> int:
     """Serve until SIGINT or SIGTERM; return 2 when it could not."""
     import uvicorn
@@ -372,6 +344,12 @@ def main() -> int:
     logging.basicConfig(
         level=level.upper().replace("TRACE", "DEBUG"), format="%(levelname)s %(name)s: %(message)s"
     )
+    if not is_loopback(settings.host) and not settings.api_key:
+        log.warning(
+            "The service listens at %s and asks for no key, so everybody who reaches this machine can use it: "
+            "set API_KEY, or HOST=127.0.0.1.",
+            settings.host or "all addresses",
+        )
     failures: list[str] = []
 
     def stop(sentence: str) -> None:
@@ -384,6 +362,8 @@ def main() -> int:
         port=settings.port,
         log_level=level,
         access_log=level in ("debug", "trace"),  # a line per request costs as much as encoding the answer
+        http=ImpatientProtocol,
+        timeout_graceful_shutdown=settings.drain_seconds,
         timeout_keep_alive=75,  # longer than the pauses of a measurement with idle connections
     )
     server = uvicorn.Server(config)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from PIL import Image, ImageOps
 
-from photodup.embedding import imaging
+from photodup.embedding import imaging, jpeg_scans
 
 # The decoder stops shrinking at twice the model's input, so that the last step stays a bicubic resize.
 _SCALED_SIDE = 2 * imaging.IMAGE_SIZE
@@ -33,8 +33,8 @@ def decode_turbo(data: bytes, max_pixels: int) -> Image.Image:
 
     import simplejpeg
 
-    if not simplejpeg.is_jpeg(data):
-        return decode_pil(data, max_pixels)
+    if not simplejpeg.is_jpeg(data) or jpeg_scans.read_layout(data).problem:
+        return decode_pil(data, max_pixels)  # it names the reason
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:

@@ -55,6 +55,7 @@ _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 _IMPORTS = {
     "from photodup.errors import PhotodupError": "PhotodupError = Exception",
     "from photodup.embedding import imaging": "import imaging",
+    "from photodup.embedding import jpeg_scans": "import jpeg_scans",
 }
 
 
@@ -277,11 +278,11 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
 
 
 def _copy_preprocessing(version_dir: Path) -> None:
-    from photodup.embedding import imaging
+    from photodup.embedding import imaging, jpeg_scans
     from photodup.serving.triton import decoders
 
     _copy(project_root() / "model_repository" / _PREPROCESS / "1" / "model.py", version_dir / "model.py")
-    for module in (imaging, decoders):
+    for module in (imaging, jpeg_scans, decoders):
         source = Path(module.__file__)
         text = source.read_text()
         for ours, theirs in _IMPORTS.items():

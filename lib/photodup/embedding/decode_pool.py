@@ -1,0 +1,212 @@
+"""Decode untrusted images under a deadline: each in a worker process, which is killed when it takes too long.
+
+A thread cannot be stopped in the middle of libjpeg. JPEGs whose cost is known to be small
+(`imaging.is_bounded`) need no worker: decoding those in the caller's thread saves the way through the pipe.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+from photodup.embedding.decode_worker import OK, REFUSED, REPLY, REQUEST
+from photodup.embedding.imaging import ImageError
+from photodup.errors import PhotodupError
+
+
+class TooSlow(ImageError):
+    """An image that took longer than its deadline; on a machine less busy it may not."""
+
+
+class Cancelled(PhotodupError):
+    """Nobody waits for this image any more, or the pool is closed."""
+
+
+class Cancellation:
+    """Handle with which another thread ends a decode: `cancel` kills the worker that is at it."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._lock = threading.Lock()
+        self._kill: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.is_cancelled = True
+            if self._kill:
+                self._kill()
+
+    @contextlib.contextmanager
+    def _watching(self, kill: Callable[[], None]):
+        with self._lock:
+            if self.is_cancelled:
+                raise Cancelled("The decoding is stopped.")
+            self._kill = kill
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._kill = None
+
+
+class DecodePool:
+    """Worker processes, started when they are first needed; `run` may be called from many threads.
+
+    Args:
+        job: `module:function` that the workers run, called as (data, **limits) -> bytes.
+        size: workers at most; further calls wait.
+        deadline_s: wall-clock seconds for one image, without the wait for a worker.
+        remedy: ends the sentence about an image that took longer, such as the name of the setting.
+    """
+
+    def __init__(self, job: str, *, size: int, deadline_s: float, remedy: str) -> None:
+        self._job, self.deadline_s, self._remedy = job, deadline_s, remedy
+        self._slots = threading.BoundedSemaphore(size)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._alive: set[_Worker] = set()
+        self._closed = False
+
+    def run(
+        self,
+        data: bytes,
+        cancellation: Cancellation | None = None,
+        *,
+        deadline_s: float | None = None,
+        **limits: object,
+    ) -> bytes:
+        """Run the job on one image and return its bytes; `deadline_s` is the pool's by default.
+
+        Raises:
+            ImageError: refused by the job, or it crashed the decoder.
+            TooSlow: the deadline passed; the worker is gone.
+            Cancelled: by `cancellation`, or by `close`.
+        """
+        cancellation, deadline_s = cancellation or Cancellation(), deadline_s or self.deadline_s
+        with self._slots:
+            if cancellation.is_cancelled or self._closed:
+                raise Cancelled("The decoding is stopped.")
+            worker = self._take()
+            try:
+                with cancellation._watching(worker.kill):
+                    status, answer = worker.ask(data, limits, deadline_s)
+            except (OSError, EOFError):
+                if cancellation.is_cancelled or self._closed:
+                    raise Cancelled("The decoding is stopped.") from None
+                if worker.was_late:
+                    raise TooSlow(
+                        f"it takes longer than {deadline_s:.3g} seconds to decode: open it in an image "
+                        f"editor and save it again, or {self._remedy}"
+                    ) from None
+                raise ImageError("cannot be decoded: the decoder crashed on it") from None
+            finally:
+                self._give_back(worker)
+        if status == OK:
+            return answer
+        text = answer.decode(errors="replace")
+        raise ImageError(text if status == REFUSED else f"cannot be decoded: {text}")
+
+    def close(self) -> None:
+        """Kill all workers, also those in the middle of an image; whoever waits gets `Cancelled`."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            busy = self._alive.difference(idle)
+            self._alive.clear()
+        for worker in busy:
+            worker.kill()  # whoever uses it disposes of it
+        for worker in idle:
+            worker.dispose()
+
+    def _take(self) -> "_Worker":
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        worker = _Worker(self._job)
+        with self._lock:
+            if not self._closed:
+                self._alive.add(worker)
+                return worker
+        worker.dispose()
+        raise Cancelled("The decoding is stopped.")
+
+    def _give_back(self, worker: "_Worker") -> None:
+        with self._lock:
+            if worker.is_usable and not self._closed:
+                self._idle.append(worker)
+                return
+            self._alive.discard(worker)
+        worker.dispose()
+
+
+class _Worker:
+    def __init__(self, job: str) -> None:
+        # -P: the current folder may be a stranger's, and must not be imported from.
+        command = [sys.executable, "-P", "-m", "photodup.embedding.decode_worker", job]
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise PhotodupError(
+                f"A process to decode images in cannot be started ({error.strerror}): end other programs."
+            ) from None
+        self.was_late, self.is_usable, self._is_ready, self._killed = False, True, False, False
+
+    def ask(self, data: bytes, limits: dict[str, object], deadline_s: float) -> tuple[int, bytes]:
+        """Send one image and wait for the reply; OSError or EOFError when the worker ended instead."""
+        self.is_usable = False
+        if not self._is_ready:  # its imports do not count against the image
+            self._wait_until_ready()
+        timer = threading.Timer(deadline_s, self._late)
+        timer.daemon = True
+        timer.start()
+        try:
+            header = json.dumps(limits | {"deadline_s": deadline_s}).encode()
+            self._process.stdin.write(REQUEST.pack(len(header), len(data)) + header)
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+            answer = self._receive()
+        finally:
+            timer.cancel()
+        self.is_usable = not self.was_late
+        return answer
+
+    def kill(self) -> None:
+        """End the process; the thread that reads from it gets an EOFError."""
+        self.is_usable, self._killed = False, True
+        self._process.kill()
+
+    def dispose(self) -> None:
+        """End the process and close its pipes; only for the thread that owns the worker."""
+        self.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):  # bytes that it never read
+                pipe.close()
+
+    def _wait_until_ready(self) -> None:
+        try:
+            self._receive()
+        except EOFError:
+            if not self._killed:
+                raise PhotodupError(
+                    f"The process to decode images in ended while it started (status {self._process.wait()}): "
+                    "its message is above."
+                ) from None
+            raise
+        self._is_ready = True
+
+    def _late(self) -> None:
+        self.was_late = True
+        self._process.kill()
+
+    def _receive(self) -> tuple[int, bytes]:
+        status, size = REPLY.unpack(self._exactly(REPLY.size))
+        return status, self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._process.stdout.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data

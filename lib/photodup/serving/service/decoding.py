@@ -1,0 +1,149 @@
+"""From the encoded images of one request to pixels: in bounded time, and ended when nobody waits any more.
+
+Usual JPEGs, whose cost is known to be small, are decoded in a pool of threads. Everything else goes to worker
+processes with a deadline (`embedding.decode_pool`), which never hold up the JPEGs of others.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from photodup.embedding import imaging
+from photodup.embedding.decode_pool import Cancellation, Cancelled, DecodePool
+from photodup.embedding.imaging import ImageError
+from photodup.serving.service.admission import Admission
+from photodup.serving.service.bodies import ImageProblem, RequestError, bad_images
+
+# The images of one request that need a deadline may take this many deadlines together.
+_DEADLINES_PER_REQUEST = 2
+
+
+class Work:
+    """One request's images on their way through decoder and model; `cancel` drops them wherever they are."""
+
+    def __init__(self, images: list[bytes], max_request_pixels: int) -> None:
+        self.images: list[bytes | None] = list(images)
+        self.cancellation = Cancellation()
+        self.costly: list[int] = []
+        self.problems: list[ImageProblem] = []
+        self._decoded: dict[int, np.ndarray] = {}
+        self._limit, self._pixels = max_request_pixels, 0
+        self._future: Future | None = None
+        self._lock = threading.Lock()
+
+    def follow(self, future: Future) -> Future:
+        """Remember what the request waits for, so that `cancel` ends the wait."""
+        with self._lock:
+            self._future = future
+            if self.cancellation.is_cancelled:
+                future.cancel()
+        return future
+
+    def cancel(self) -> None:
+        self.cancellation.cancel()
+        with self._lock:
+            if self._future:
+                self._future.cancel()
+
+    def decode(self, index: int, decode: Callable[[bytes], tuple[int, np.ndarray]]) -> None:
+        """Decode one image and forget its bytes; a bad one is noted.
+
+        Raises:
+            RequestError: 413, the images together have too many pixels.
+        """
+        try:
+            n_pixels, pixels = decode(self.images[index])
+        except ImageError as error:
+            self.problems.append(ImageProblem(index=index, reason=error.reason))
+            return
+        finally:
+            self.images[index] = None
+        self._pixels += n_pixels
+        if self._pixels > self._limit:
+            raise RequestError(
+                413,
+                f"The images of this request have more than {self._limit / 1e6:,.4g} megapixels together: "
+                "send fewer in a request (MAX_REQUEST_PIXELS).",
+            )
+        self._decoded[index] = pixels
+
+    def pixels(self) -> np.ndarray:
+        """Return uint8 [n, 3, 224, 224]; RequestError 400 if an image was bad."""
+        if self.problems:
+            raise bad_images(sorted(self.problems, key=lambda problem: problem.index))
+        return np.stack([self._decoded[index] for index in range(len(self.images))])
+
+
+class Decoder:
+    """The threads and processes that decode for the service.
+
+    Args:
+        threads: for usual JPEGs; as many worker processes for the rest, once there is need.
+        max_pixels: width × height of one image.
+        deadline_s: seconds for one image that needs a deadline.
+        admission: told how long images take.
+    """
+
+    def __init__(self, *, threads: int, max_pixels: int, deadline_s: float, admission: Admission) -> None:
+        self._max_pixels, self._deadline_s, self._admission = max_pixels, deadline_s, admission
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+        self._callers = ThreadPoolExecutor(threads, thread_name_prefix="costly")
+        self._processes = DecodePool(
+            "photodup.embedding.imaging:packed_model_input",
+            size=threads,
+            deadline_s=deadline_s,
+            remedy="raise DECODE_SECONDS",
+        )
+
+    def run(self, function: Callable, *arguments: object) -> Future:
+        """Run a short piece of work in one of the threads."""
+        return self._threads.submit(function, *arguments)
+
+    def usual(self, work: Work) -> Future:
+        """Decode the images whose cost is known to be small; `work.costly` then names the others."""
+        return work.follow(self._threads.submit(self._usual, work))
+
+    def costly(self, work: Work) -> Future:
+        """Decode the others, each in a process with a deadline."""
+        return work.follow(self._callers.submit(self._costly, work))
+
+    def close(self) -> None:
+        """Kill the processes, drop what waits, and let the threads end the image they are at."""
+        self._processes.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._callers.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True)
+
+    def _usual(self, work: Work) -> None:
+        for index, data in enumerate(work.images):
+            if work.cancellation.is_cancelled:
+                raise Cancelled("The client has left.")
+            if not imaging.is_bounded(data):
+                work.costly.append(index)
+                continue
+            started = time.perf_counter()
+            work.decode(index, lambda data: imaging.model_input(data, max_pixels=self._max_pixels))
+            self._admission.decoding.add(1, time.perf_counter() - started)
+
+    def _costly(self, work: Work) -> None:
+        end = time.monotonic() + _DEADLINES_PER_REQUEST * self._deadline_s
+        for index in work.costly:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise RequestError(
+                    413,
+                    f"The images of this request take longer than {_DEADLINES_PER_REQUEST * self._deadline_s:g} "
+                    "seconds to decode: send fewer in a request, or raise DECODE_SECONDS.",
+                )
+            started = time.perf_counter()
+            work.decode(index, lambda data, left_s=left_s: self._in_a_process(data, work, left_s))
+            self._admission.costly.add(1, time.perf_counter() - started)
+
+    def _in_a_process(self, data: bytes, work: Work, left_s: float) -> tuple[int, np.ndarray]:
+        packed = self._processes.run(
+            data, work.cancellation, deadline_s=min(left_s, self._deadline_s), max_pixels=self._max_pixels
+        )
+        return imaging.unpack_model_input(packed)

@@ -1,0 +1,54 @@
+"""Settings of the FastAPI service, read from the environment."""
+
+import os
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED
+from photodup.errors import PhotodupError
+
+
+class Settings(BaseSettings):
+    """Each field is an environment variable of the same name in capitals."""
+
+    model_config = SettingsConfigDict(protected_namespaces=(), extra="ignore")
+
+    model_name: str = DEFAULT_NAME
+    model_pretrained: str = DEFAULT_PRETRAINED
+    device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
+    threads: int | None = Field(None, ge=1, description="CPU threads of the model; all cores by default")
+    host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")
+    port: int = Field(8002, ge=0, le=65535)
+    log_level: str = Field("info", pattern="(?i)^(critical|error|warning|info|debug|trace)$")
+    batch_max: int = Field(32, ge=1, description="images computed together across requests; 1 is off")
+    batch_delay_ms: float = Field(5.0, ge=0, description="longest wait for requests to compute together")
+    max_images: int = Field(64, ge=1, description="images in one request")
+    max_body_mb: float = Field(100, gt=0, description="body of one request")
+    max_buffered_mb: float = Field(512, gt=0, description="bodies of all requests in flight")
+    max_in_flight: int = Field(256, ge=1, description="complete requests in flight; more are answered 503")
+    max_wait_s: float = Field(
+        2.0, gt=0, description="longest expected wait; beyond it requests are answered 503"
+    )
+    max_pixels: int = Field(50_000_000, ge=1, description="width × height of one image")
+    max_request_pixels: int = Field(500_000_000, ge=1, description="of all images of one request")
+    decode_seconds: float = Field(10.0, gt=0, description="deadline of an image that is no usual JPEG")
+    body_seconds: float = Field(120.0, gt=0, description="until the body of a request is complete")
+    min_body_rate: float = Field(2000.0, ge=0, description="bytes a second at which a body must arrive")
+    drain_seconds: int = Field(5, ge=1, description="when stopped: for the requests in flight")
+    api_key: SecretStr | None = Field(None, description="asked of every request but the health checks")
+    decode_threads: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=1)
+
+
+def read_settings() -> Settings:
+    """Read the environment.
+
+    Raises:
+        PhotodupError: a variable has a value that makes no sense; it is named.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).upper()
+        raise PhotodupError(f"{name}={first['input']}: {first['msg']}.") from None

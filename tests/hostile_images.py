@@ -1,0 +1,83 @@
+"""Files made to hurt whoever opens them, built in code; small ones that stand for the class of their attack."""
+
+import functools
+import io
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+
+def grain(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A picture that compresses badly enough to be like a photograph, and cheaply made."""
+    tile = np.random.default_rng(seed).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    repeated = np.tile(tile, (height // 64 + 1, width // 64 + 1, 1))
+    return Image.fromarray(np.ascontiguousarray(repeated[:height, :width]))
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@functools.cache
+def many_scans(times: int = 2000, width: int = 6000, height: int = 4000) -> bytes:
+    """A progressive JPEG whose last scan is there `times` more times: each is decoded over the whole picture."""
+    plain = encoded(Image.new("RGB", (width, height), "grey"), "JPEG", progressive=True, quality=50)
+    last = plain.rindex(b"\xff\xda")
+    scan = plain[last : plain.rindex(b"\xff\xd9")]
+    return plain[:last] + scan * (times + 1) + b"\xff\xd9"
+
+
+@functools.cache
+def scans_in_tiff(times: int = 2000) -> bytes:
+    """The same inside a TIFF of one JPEG-compressed strip, where no walk over a JPEG's markers finds it."""
+    jpeg = many_scans(times, 4096, 4096)
+    entries = [
+        (256, 4, 4096),
+        (257, 4, 4096),
+        (258, 3, 8),
+        (259, 3, 7),
+        (262, 3, 6),
+        (273, 4, 8),
+        (277, 3, 3),
+        (278, 4, 4096),
+        (279, 4, len(jpeg)),
+        (284, 3, 1),
+        (530, 3, 2 | 2 << 16),
+    ]
+    at = 8 + len(jpeg) + len(jpeg) % 2
+    bits = at + 2 + 12 * len(entries) + 4
+    directory = struct.pack("<H", len(entries))
+    for tag, kind, value in entries:
+        count = {258: 3, 530: 2}.get(tag, 1)
+        directory += struct.pack("<HHII", tag, kind, count, bits if tag == 258 else value)
+    body = jpeg + b"\0" * (len(jpeg) % 2)
+    return b"II*\0" + struct.pack("<I", at) + body + directory + bytes(4) + struct.pack("<HHH", 8, 8, 8)
+
+
+@functools.cache
+def flat_png(width: int = 7000, height: int = 7000) -> bytes:
+    """49 megapixels in 140 KB: a second to decode."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    packer = zlib.compressobj(9)
+    row = b"\0" + b"\x80" * (3 * width)
+    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def text_ppm(n_bytes: int = 20_000_000) -> bytes:
+    """Pixels as decimal numbers: Pillow reads 1.5 MB of them a second."""
+    side = int((n_bytes / 6) ** 0.5)
+    return b"P3\n%d %d\n255\n" % (side, side) + b"7 " * (3 * side * side)
+
+
+def comment_ppm(n_bytes: int = 60_000_000) -> bytes:
+    """A comment in the header, read byte by byte in Python: its pixels are few."""
+    return b"P6\n#" + b"x" * n_bytes + b"\n2 2\n255\n" + bytes(12)

@@ -78,6 +78,16 @@ def text_ppm(n_bytes: int = 20_000_000) -> bytes:
     return b"P3\n%d %d\n255\n" % (side, side) + b"7 " * (3 * side * side)
 
 
-def comment_ppm(n_bytes: int = 60_000_000) -> bytes:
-    """A comment in the header, read byte by byte in Python: its pixels are few."""
-    return b"P6\n#" + b"x" * n_bytes + b"\n2 2\n255\n" + bytes(12)
+@functools.cache
+def endless_comment(n_blocks: int = 12_000_000) -> bytes:
+    """A GIF of one pixel and a comment in blocks of one byte, each read and joined in Python: some ten seconds."""
+    end = b"\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"
+    return b"GIF89a\1\0\1\0\0\0\0!\xfe" + b"\1x" * n_blocks + end
+
+
+@functools.cache
+def overlapping_tiff(n_entries: int = 60_000) -> bytes:
+    """A TIFF of 0.7 MB whose entries all point to the same bytes: read one after the other, they take 21 GB."""
+    count = 350_000
+    entries = b"".join(struct.pack("<HHII", 40_000 + i % 20_000, 7, count, 8) for i in range(n_entries))
+    return b"II*\0" + struct.pack("<I", 8) + struct.pack("<H", n_entries) + entries + bytes(4)

@@ -285,3 +285,21 @@ def test_the_comparison_sees_that_scaled_decoding_moves_pixels() -> None:
         assert by_name[name]["pixel_difference_max"] > 0
         assert 0.99 < by_name[name]["cosine_min"] <= 1.00001
     assert all(row["preprocess_ms_p50"] > 0 and row["n_photos"] == 2 for row in rows)
+
+
+@needs_triton()
+def test_triton_refuses_what_it_could_not_stop() -> None:
+    """Its Python has no processes to kill: what has no bound on its cost is refused, and the request's pixels count."""
+    from hostile import encoded, flat_png, grain, many_scans, text_ppm
+
+    small = grain(32, 32)
+    refused = {
+        "more than 100 scans": _encoded(many_scans()),
+        "not JPEG, PNG, WebP, GIF or BMP": _encoded(encoded(small, "TIFF")),
+        "use the FastAPI service": _encoded(text_ppm(1000)),
+        "more than the limit of": _encoded(*[flat_png()] * 16),
+    }
+    for words, images in refused.items():
+        with pytest.raises(Exception, match=words):
+            infer(tiny_triton(), "openclip_vit_b32_preprocess", images, output="image")
+    infer(tiny_triton(), "openclip_vit_b32_preprocess", _encoded(encoded(small, "PNG")), output="image")

@@ -222,6 +222,22 @@ def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_ma
     assert len(after.accepted) == 10 and after.p99 <= 3 * unloaded.p99 + 0.3, said
 
 
+def test_honest_work_in_flight_is_finished_when_the_service_is_stopped():
+    server = launch(program=(str(Path(__file__).with_name("slow_encoder.py")),), SLOW_MS=700)
+    server.wait()
+
+    async def send_and_stop() -> httpx.Response:
+        async with httpx.AsyncClient(timeout=60) as client:
+            answer = asyncio.create_task(client.post(f"{server.url}/embed", files=as_files([PHOTO] * 8)))
+            await asyncio.sleep(1)
+            server.process.terminate()
+            return await answer
+
+    answer = asyncio.run(send_and_stop())
+    assert answer.status_code == 200 and len(answer.json()["embeddings"]) == 8
+    server.process.wait(10)
+
+
 def test_a_refusal_is_documented_and_says_when_to_come_back():
     server = launch(
         program=(str(Path(__file__).with_name("slow_encoder.py")),), SLOW_MS=300, MAX_WAIT_S=0.5, BATCH_MAX=1

@@ -206,7 +206,14 @@ _UPRIGHT = {
 }
 
 
+# One segment of a JPEG, which is where cameras put it. Entries of a larger one may point to the same bytes so often
+# that reading them fills the memory.
+_MAX_EXIF_BYTES = 65_535
+
+
 def _upright(image: Image.Image) -> Image.Image:
+    if len(image.info.get("exif") or b"") > _MAX_EXIF_BYTES:
+        return image.copy()
     # Not ImageOps.exif_transpose: that writes all of the Exif anew, which a hostile one makes take seconds.
     try:
         turn = _UPRIGHT.get(image.getexif().get(0x0112))

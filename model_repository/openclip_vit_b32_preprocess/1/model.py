@@ -6,11 +6,15 @@ and NumPy in Triton's Python; `simplejpeg` for the `turbo` decoder, `pillow-heif
 """
 
 import json
+import re
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from decoders import DECODERS
 from imaging import IMAGE_SIZE, to_uint8
+
+# First bytes of what has no bound on its cost here, where nothing can be stopped: TIFF, HEIC and AVIF, text and PPM.
+UNBOUNDED = re.compile(rb"II[*+]|MM\0[*+]|....ftyp|P[1-7fFy]\s", re.DOTALL)
 
 
 class TritonPythonModel:
@@ -22,6 +26,7 @@ class TritonPythonModel:
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         self.max_pixels = int(parameters["max_pixels"])
         self.max_bytes = int(parameters["max_bytes"])
+        self.max_request_pixels = int(parameters.get("max_request_pixels", 5 * self.max_pixels))
         self.decode = DECODERS[parameters["decoder"]]
 
     def execute(self, requests):
@@ -32,11 +37,21 @@ class TritonPythonModel:
         try:
             encoded = pb_utils.get_input_tensor_by_name(request, "encoded").as_numpy().reshape(-1)
             pixels = np.empty((len(encoded), 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.uint8)
+            n_pixels = 0
             for index, data in enumerate(encoded):
                 try:
                     if len(data) > self.max_bytes:
                         raise ValueError(f"{len(data):,} bytes, more than the limit of {self.max_bytes:,}")
-                    pixels[index] = to_uint8(self.decode(data, self.max_pixels))
+                    if UNBOUNDED.match(data):
+                        raise ValueError(
+                            "not JPEG, PNG, WebP, GIF or BMP: convert it, or use the FastAPI service"
+                        )
+                    image = self.decode(data, self.max_pixels)
+                    n_pixels += image.width * image.height
+                    if n_pixels > self.max_request_pixels:
+                        limit = f"{self.max_request_pixels / 1e6:,.4g} megapixels in one request"
+                        raise ValueError(f"more than the limit of {limit}: send fewer images at a time")
+                    pixels[index] = to_uint8(image)
                 except Exception as error:
                     reason = _no_decoder(data, error) or getattr(error, "reason", None)
                     reason = reason or str(error) or type(error).__name__

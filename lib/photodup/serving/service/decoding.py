@@ -20,6 +20,9 @@ from photodup.serving.service.bodies import ImageProblem, RequestError, bad_imag
 # The images of one request that need a deadline may take this many deadlines together.
 _DEADLINES_PER_REQUEST = 2
 
+# A service that is stopped finishes its requests, but gives an image that needs a deadline no longer than this.
+_LAST_SECONDS = 3.0
+
 
 class Work:
     """One request's images on their way through decoder and model; `cancel` drops them wherever they are."""
@@ -109,6 +112,12 @@ class Decoder:
     def costly(self, work: Work) -> Future:
         """Decode the others, each in a process with a deadline."""
         return work.follow(self._callers.submit(self._costly, work))
+
+    def hurry(self) -> None:
+        """The service is being stopped: end the processes soon, whatever they are at. Safe in a signal handler."""
+        timer = threading.Timer(_LAST_SECONDS, self._processes.close)
+        timer.daemon = True
+        timer.start()
 
     def close(self) -> None:
         """Kill the processes, drop what waits, and let the threads end the image they are at."""

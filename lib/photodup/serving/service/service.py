@@ -356,8 +356,15 @@ def main() -> int:
         failures.append(sentence)
         server.should_exit = True
 
+    app = create_app(settings, stop)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, *signal: object) -> None:
+            app.state.service.decoder.hurry()
+            super().handle_exit(*signal)
+
     config = uvicorn.Config(
-        create_app(settings, stop),
+        app,
         host=settings.host,
         port=settings.port,
         log_level=level,
@@ -366,7 +373,7 @@ def main() -> int:
         timeout_graceful_shutdown=settings.drain_seconds,
         timeout_keep_alive=75,  # longer than the pauses of a measurement with idle connections
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
     server.run()
     if failures:
         print(f"photodup: {failures[0]}", file=sys.stderr)

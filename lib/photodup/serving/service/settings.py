@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     decode_seconds: float = Field(10.0, gt=0, description="deadline of an image that is no usual JPEG")
     body_seconds: float = Field(120.0, gt=0, description="until the body of a request is complete")
     min_body_rate: float = Field(2000.0, ge=0, description="bytes a second at which a body must arrive")
-    drain_seconds: int = Field(5, ge=1, description="when stopped: for the requests in flight")
+    drain_seconds: int = Field(20, ge=1, description="when stopped: for the requests in flight")
     api_key: SecretStr | None = Field(None, description="asked of every request but the health checks")
     decode_threads: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=1)
 

@@ -322,8 +322,10 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch):
     assert KEY not in server.log.read_text()
 
     backend = parse_backend("pytorch-http-jpeg")
+    stranger = PyTorchHttp(server.url, backend, Patience())
     with pytest.raises(ServerError, match=r"asks for an API key.*PHOTODUP_API_KEY"):
-        PyTorchHttp(server.url, backend, Patience()).describe()
+        stranger.describe()
+    stranger.close()
     monkeypatch.setenv("PHOTODUP_API_KEY", KEY)
     client = PyTorchHttp(server.url, backend, Patience())
     assert client.describe().name and client.infer([PHOTO]).shape == (1, 512)

@@ -86,7 +86,8 @@ class _Http:
             raise ServerError(f"{url!r} is no HTTP address: use http://host:port.")
         self.url, self._patience = url.rstrip("/"), patience
         timeout = httpx.Timeout(patience.request_s, connect=patience.connect_s)
-        self._client = httpx.Client(base_url=self.url, timeout=timeout, headers=headers)
+        self._client = httpx.Client(base_url=self.url, timeout=timeout)
+        self._client.headers.update(headers or {})
 
     def call(self, method: str, path: str, **request: Any) -> httpx.Response:
         return self._patience.retry(lambda: self._once(method, path, request))

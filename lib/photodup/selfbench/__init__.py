@@ -1,4 +1,5 @@
-"""The project's own speed and soundness, measured as ratios in one run: `photodup bench`.
+"""Benchmarks of photodup's own parts: how fast, and how often wrong, what the laboratory itself rests on.
 
-May import: everything. Read `service.py` first; each module measures one thing and has a `main`.
+`judge` is first: it measures how often the judge of measurements claims a difference that is not there, misses one
+that is, or gives an interval that does not hold the truth.
 """

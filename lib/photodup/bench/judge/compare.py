@@ -170,17 +170,17 @@ class _Seen:
 
     def tail(self, distance: float) -> float:
         """One-sided p that the mean lies `distance` above a bound by chance."""
-        from scipy.stats import t
+        from scipy.special import stdtr
 
         if self.error == 0:
             return 0.0 if distance > 0 else 1.0
-        return float(t.sf(distance / self.error, self.n - 1))
+        return float(stdtr(self.n - 1, -distance / self.error))
 
     def reach(self, tail: float, n: int | None = None) -> float:
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
         n = n or self.n
-        return float(t.isf(tail, n - 1)) * self.error * math.sqrt(self.n / n)
+        return float(-stdtrit(n - 1, tail)) * self.error * math.sqrt(self.n / n)
 
     @property
     def p_different(self) -> float:
@@ -237,13 +237,13 @@ def pooled(values: Iterable[float], confidence: float = 0.95) -> tuple[float, fl
     Raises:
         PhotodupError: fewer than two values, or one that is not positive.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     logs = np.array(list(values), float)
     if len(logs) < 2 or not (logs > 0).all():
         raise PhotodupError("Pooling needs two or more figures above 0, one from each round.")
     logs = np.log(logs)
-    reach = float(t.ppf(0.5 + confidence / 2, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    reach = float(stdtrit(len(logs) - 1, 0.5 + confidence / 2) * logs.std(ddof=1) / math.sqrt(len(logs)))
     return math.exp(logs.mean()), math.exp(logs.mean() - reach), math.exp(logs.mean() + reach)
 
 

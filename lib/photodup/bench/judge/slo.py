@@ -17,6 +17,7 @@ from photodup.bench.judge.steady import MIN_BLOCKS, steady_part
 from photodup.errors import PhotodupError
 
 REDRAWS = 2000
+WARMUP_SHARE = 0.05
 NEAR = (0.97, 1.03, 0.94, 1.06)  # where to measure again, relative to the guess
 
 
@@ -114,7 +115,9 @@ def _look(measure: Callable[[float], Sample], rate: float, percentile: float, bo
         raise PhotodupError(
             f"At {rate:.4g} requests/s nothing could be measured: {sample.error or 'no answer'}."
         )
-    steady = steady_part(sample.latency_ms, sample.finished_s, wave=1)
+    # A fixed part is dropped, not MSER's: in a queue that is warm it takes an early burst for the warm-up.
+    warmup = math.ceil(WARMUP_SHARE * len(sample.latency_ms))
+    steady = steady_part(sample.latency_ms, sample.finished_s, wave=1, warmup=warmup)
     if steady.n_blocks < MIN_BLOCKS:
         raise PhotodupError(f"At {rate:.4g} requests/s the sample is too small: {steady.because}.")
     value, low, high = percentile_bounds(steady, percentile)
@@ -143,13 +146,12 @@ def _crossing(seen: list[RateSeen], log_latency: np.ndarray, bound_ms: float) ->
     from scipy.optimize import isotonic_regression
 
     rates = np.array([s.rate_per_s for s in seen])
-    errors = np.log([s.high_ms / s.low_ms for s in seen])
-    weights = 1 / np.maximum(errors, 1e-3) ** 2
     order = np.argsort(rates, kind="stable")
-    rates, weights, target = np.log(rates[order]), weights[order], math.log(bound_ms)
+    rates, target = np.log(rates[order]), math.log(bound_ms)
     found = np.empty(len(log_latency))
     for row, values in enumerate(log_latency[:, order]):
-        curve = isotonic_regression(values, weights=weights).x
+        # Not weighted by the errors: a sample without a burst reads low and narrow at once, and would win.
+        curve = isotonic_regression(values).x
         over = int(np.searchsorted(curve, target, side="right"))
         if over == 0:
             found[row] = rates[0]

@@ -123,13 +123,13 @@ class Source:
 
 
 def sources(traces: Iterator[Trace], min_answers: int = 400) -> list[Source]:
-    """Return the traces that can stand for a truth: closed loops, steady by the judge, with enough answers."""
+    """Return the traces that can stand for a truth: closed loops, valid by the judge, with enough answers."""
     found = []
     for trace in traces:
         if trace.load.scenario == "server" or len(trace.latency_ms) < min_answers:
             continue
         point = trace.judge()
-        if point.steady is None or point.steady.problem:
+        if point.steady is None or point.verdict != "valid":
             continue
         first, wave = point.steady.first, trace.load.wave
         last = first + (point.steady.n_answers // wave) * wave

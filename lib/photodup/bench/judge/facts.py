@@ -36,14 +36,15 @@ class Metric:
 # The tail varies more from round to round than the middle, so its margin is wider. Margins stand here alone and are
 # never chosen after the numbers are known. `min_answers` are LoadGen's (see `photodup.bench.judge.stats`); they count
 # independent answers, so `min_effective` stands beside it: of simulated points of 1,000 answers with an autocorrelation
-# of .95, worth 25 independent ones, 74 % of the p99's intervals held the truth; at .8 (111 independent ones) 95 %.
+# of .95, worth 25 independent ones, 74 % of the p99's intervals held the truth; at .8 (111 independent ones) 95 %. Of
+# points resampled from recorded ones, with 100 to 150 independent answers 90 %, above that 93 %.
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("latency_ms_mean", "mean latency", "ms", "latency", 0.05),
         Metric("latency_ms_p50", "median latency", "ms", "latency", 0.05, 50),
         Metric("latency_ms_p90", "90th percentile of latency", "ms", "latency", 0.10, 90, 64),
-        Metric("latency_ms_p99", "99th percentile of latency", "ms", "latency", 0.15, 99, 662, 100),
+        Metric("latency_ms_p99", "99th percentile of latency", "ms", "latency", 0.15, 99, 662, 150),
         Metric("throughput_images_per_s", "throughput", "images/s", "throughput", 0.05),
     )
 }

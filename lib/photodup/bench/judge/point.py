@@ -10,6 +10,7 @@ quarter, a half and the whole length, the interval that is kept then covers 92 t
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class Looks:
     metrics: tuple[str, ...] = ("latency_ms_mean", "throughput_images_per_s")
 
     def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in zip(self.lengths_s, self.lengths_s[1:], strict=False))
+        ascending = all(a < b for a, b in pairwise(self.lengths_s))
         if not 1 <= len(self.lengths_s) <= MAX_LOOKS or not ascending or self.lengths_s[0] <= 0:
             raise PhotodupError(
                 f"A point is looked at one to {MAX_LOOKS} times, at growing lengths in seconds: "

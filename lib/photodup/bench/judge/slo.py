@@ -105,7 +105,14 @@ def slo_rate(
         guess = _crossing(seen, np.array([[math.log(s.latency_ms) for s in seen]]), bound_ms)[0]
         look(float(np.clip(guess * NEAR[turn % len(NEAR)], low_per_s, high_per_s)))
         turn += 1
-    return told(*_interval(seen, bound_ms, confidence, seed))
+    rate, low, high = _interval(seen, bound_ms, confidence, seed)
+    if rate >= high_per_s * (1 - 1e-9):
+        because = f"{high_per_s:g} requests/s may still meet {bound_ms:g} ms: search up to a higher rate."
+        return told(math.nan, math.nan, math.nan, because)
+    if rate <= low_per_s * (1 + 1e-9):
+        because = f"{low_per_s:g} requests/s may not meet {bound_ms:g} ms: search from a lower rate."
+        return told(math.nan, math.nan, math.nan, because)
+    return told(rate, low, high)
 
 
 def _look(measure: Callable[[float], Sample], rate: float, percentile: float, bound_ms: float) -> RateSeen:

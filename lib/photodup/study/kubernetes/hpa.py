@@ -1,28 +1,46 @@
 """The HorizontalPodAutoscaler's decision, step by step as the controller takes it.
 
-Source of the rules: Kubernetes' page "Horizontal Pod Autoscaling" and the controller's packages
-`podautoscaler/replica_calculator` and `podautoscaler/horizontal`, as of 1.35. Written anew from what they do.
+Modelled version: the branch that becomes Kubernetes 1.37, with its defaults (scale to zero and a tolerance of one's
+own are on; ContainerResource is stable since 1.30). Source of the rules: Kubernetes' page "Horizontal Pod
+Autoscaling" and the controller's package `podautoscaler/horizontal`. Written anew from what they do; the controller's
+own test tables are in tests/data/hpa_cases.yaml. What one metric asks for is `kube_replicas`.
 
-Four surprises that the simulator shows:
+Five surprises that the simulator shows:
 - The count that is multiplied is the number of *ready* pods, while limits apply to the Deployment's `replicas`,
   which may be more than exist when a quota refuses pods.
 - A pod that is not ready, or has no sample taken since it became ready, counts as 0 % when scaling up. So
   starting pods damp the next step.
 - `behavior` with only one field changes the others' defaults: from 2 pods, 4 at most without it, 6 with it.
 - A scale-up is not delayed by `scaleDown.stabilizationWindowSeconds`, a scale-down is by the largest
-  recommendation of that window.
+  recommendation of that window. The count at the first sync is the first recommendation.
+- Zero replicas that the autoscaler did not set itself switch it off.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.manifests import quantity
+from photodup.study.kubernetes.replicas import (
+    Answer,
+    PodView,
+    Tolerances,
+    Trust,
+    group,
+    per_pod,
+    plain,
+    total,
+    utilization,
+)
 
+MODELLED_VERSION = "1.37"
+# Without `behavior`: at most so many times the present count, and never less than so many.
+SCALE_UP_LIMIT_FACTOR = 2.0
+SCALE_UP_LIMIT_MINIMUM = 4.0
 _DEFAULT_UP = {
     "stabilizationWindowSeconds": 0,
     "selectPolicy": "Max",
@@ -35,35 +53,20 @@ _DEFAULT_DOWN = {
     "selectPolicy": "Max",
     "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
 }
+_OUTSIDE = ("Object", "External")
 
 
 @dataclass(frozen=True)
 class ControllerFlags:
-    """kube-controller-manager's flags, with its defaults."""
+    """kube-controller-manager's flags and feature gates, with the defaults of the modelled version."""
 
     sync_period_s: float = 15.0
     tolerance: float = 0.1
     cpu_initialization_period_s: float = 300.0
     initial_readiness_delay_s: float = 30.0
     downscale_stabilization_s: float = 300.0
-
-
-@dataclass(frozen=True)
-class PodView:
-    """What the controller knows of `count` pods that are alike.
-
-    `values` holds the last sample by metric name (`cpu` in cores), taken at `sampled_s` over the `window_s`
-    seconds before. A metric that is not in it has not been sampled.
-    """
-
-    count: int = 1
-    running: bool = True
-    ready: bool = True
-    started_s: float = 0.0
-    ready_changed_s: float = 0.0
-    values: dict[str, float] = field(default_factory=dict)
-    sampled_s: float = 0.0
-    window_s: float = 15.0
+    scale_to_zero: bool = True
+    configurable_tolerance: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Autoscaler:
 
     Args:
         spec: the object's `spec`, as in the manifest.
-        requests: what one pod requests, by resource, in base units.
+        requests: what one pod requests, by resource or by `CONTAINER/RESOURCE`, in base units.
     """
 
     def __init__(
@@ -92,11 +95,17 @@ class Autoscaler:
     ) -> None:
         self.flags = flags or ControllerFlags()
         self.min, self.max = int(spec.get("minReplicas", 1)), int(spec["maxReplicas"])
-        if not 1 <= self.min <= self.max:
+        if not 0 <= self.min <= self.max or self.max < 1:
             raise PhotodupError(
                 f"minReplicas {self.min} and maxReplicas {self.max} leave no choice: fix them."
             )
         self.metrics, self.requests = spec["metrics"], requests
+        for metric in self.metrics:
+            if metric["type"] not in ("Resource", "ContainerResource", "Pods", *_OUTSIDE):
+                raise PhotodupError(
+                    f"Metric type {metric['type']!r} is unknown: use Resource, ContainerResource, Pods, "
+                    "Object or External."
+                )
         behavior = spec.get("behavior")
         self.has_behavior = behavior is not None
         behavior = behavior or {}
@@ -106,41 +115,66 @@ class Autoscaler:
             **_DEFAULT_DOWN,
             **(behavior.get("scaleDown") or {}),
         }
-        self._recommendations: list[tuple[float, int]] = []
-        self._added: list[tuple[float, int]] = []
-        self._removed: list[tuple[float, int]] = []
+        self.tolerances = self._tolerances()
+        self.scaled_to_zero = False
+        self.recommendations: list[tuple[float, int]] | None = None
+        self.added: list[tuple[float, int]] = []
+        self.removed: list[tuple[float, int]] = []
 
-    def sync(self, now_s: float, current: int, pods: Sequence[PodView]) -> Decision:
-        """Return the decision at `now_s` for a Deployment whose `replicas` is `current`; remember it."""
+    def sync(
+        self,
+        now_s: float,
+        current: int,
+        pods: Sequence[PodView],
+        outside: Mapping[str, float | None] | None = None,
+        *,
+        existing: int | None = None,
+    ) -> Decision:
+        """Return the decision at `now_s` for a Deployment whose `replicas` is `current`; remember it.
+
+        Args:
+            outside: values of Object and External metrics by name; one that is not there cannot be read.
+            existing: pods that exist, when that is not `current`.
+        """
+        if self.recommendations is None:
+            self.recommendations = [(now_s, current)]
+        by_itself = self.flags.scale_to_zero and self.scaled_to_zero
+        if current == 0 and not (by_itself and (self.min or self._reads_outside())):
+            return Decision(now_s, 0, None, None, 0, 0, "scaling disabled at zero")
         ratio, proposal = None, None
         if current > self.max:
             stabilized = desired = self.max
             why = "above maxReplicas"
-        elif current < self.min:
+        elif 0 < current < self.min:
             stabilized = desired = self.min
             why = "below minReplicas"
         else:
-            ratio, proposal = self._propose(now_s, current, pods)
+            existing = current if existing is None else existing
+            ratio, proposal = self.propose(now_s, current, pods, outside or {}, existing)
             if proposal is None:
                 return Decision(now_s, current, ratio, None, current, current, "no metrics")
-            if not self._recommendations:
-                self._recommendations.append((now_s, current))
-            if self.has_behavior:
-                stabilized = self._stabilize(now_s, current, proposal)
-                desired = self._limit(now_s, current, stabilized)
-            else:
-                stabilized = self._stabilize_without_behavior(now_s, proposal)
-                cap = min(self.max, max(2 * current, 4))
-                desired = min(max(stabilized, self.min), cap)
+            stabilized = (self.stabilize if self.has_behavior else self.stabilize_plainly)(
+                now_s, current, proposal
+            )
+            desired = (self.limit if self.has_behavior else self.limit_plainly)(now_s, current, stabilized)
+            if current == 0:
+                desired = max(desired, self.min)
             why = _why(current, proposal, stabilized, desired)
-        if self.has_behavior and desired != current:
-            events = self._added if desired > current else self._removed
-            events.append((now_s, abs(desired - current)))
+        if desired != current:
+            self.remember(now_s, current, desired)
+            self.scaled_to_zero = desired == 0 == self.min and self._reads_outside()
         return Decision(now_s, current, ratio, proposal, stabilized, desired, why)
 
-    def _propose(self, now: float, current: int, pods: Sequence[PodView]) -> tuple[float | None, int | None]:
+    def propose(
+        self,
+        now: float,
+        current: int,
+        pods: Sequence[PodView],
+        outside: Mapping[str, float | None],
+        existing: int,
+    ) -> tuple[float | None, int | None]:
         """Return the usage ratio and count of the metric that asks for most; None when nothing can be said."""
-        found = [self._one_metric(metric, now, current, pods) for metric in self.metrics]
+        found = [self.one_metric(metric, now, current, pods, outside, existing) for metric in self.metrics]
         known = [answer for answer in found if answer is not None]
         if not known:
             return None, None
@@ -149,99 +183,54 @@ class Autoscaler:
             return ratio, None  # a metric that cannot be read might have forbidden it
         return ratio, proposal
 
-    def _one_metric(
-        self, metric: dict[str, Any], now: float, current: int, pods: Sequence[PodView]
-    ) -> tuple[float, int] | None:
-        if metric["type"] == "Resource":
-            name, target = metric["resource"]["name"], metric["resource"]["target"]
-            if target["type"] == "Utilization":
-                each = round(self.requests[name] * 1000)
-                return self._replicas(name, each, int(target["averageUtilization"]), now, current, pods, name)
-            goal = quantity(target["averageValue"])
-            return self._replicas(name, 0, round(goal * 1000), now, current, pods, name)
-        if metric["type"] == "Pods":
-            name, target = metric["pods"]["metric"]["name"], metric["pods"]["target"]
-            return self._replicas(
-                name, 0, round(quantity(target["averageValue"]) * 1000), now, current, pods, ""
-            )
-        raise PhotodupError(f"Metric type {metric['type']!r} is not simulated: use Resource or Pods.")
-
-    def _replicas(
+    def one_metric(
         self,
-        name: str,
-        request: int,
-        target: int,
+        metric: dict[str, Any],
         now: float,
         current: int,
         pods: Sequence[PodView],
-        resource: str,
-    ) -> tuple[float, int] | None:
-        """Return (usage ratio, replicas) for one metric, or None without a usable sample.
+        outside: Mapping[str, float | None],
+        existing: int,
+    ) -> Answer:
+        """Return (usage over target, replicas) of one metric, or None where it cannot be computed."""
+        kind, target, name = metric_target(metric)
+        if kind in _OUTSIDE:
+            value = outside.get(name)
+            if value is None:
+                return None
+            usage = round(value * 1000)
+            if "averageValue" in target:
+                return per_pod(usage, _thousandths(target["averageValue"]), existing, self.tolerances)
+            return total(usage, _thousandths(target["value"]), current, pods, self.tolerances)
+        trust = Trust(self.flags.cpu_initialization_period_s, self.flags.initial_readiness_delay_s)
+        is_cpu = kind != "Pods" and name.split("/")[-1] == "cpu"
+        groups = group(pods, name, now, trust, is_cpu=is_cpu)
+        if "averageUtilization" in target:
+            per_cent = int(target["averageUtilization"])
+            return utilization(groups, name, per_cent, current, self.tolerances, self.requests)
+        return plain(groups, name, _thousandths(target["averageValue"]), current, self.tolerances)
 
-        `request` is in thousandths for a utilisation target (per cent), 0 for a plain one (thousandths).
-        """
-        ready, unready, missing = 0, 0, 0
-        samples: list[tuple[int, int]] = []  # count, value in thousandths
-        for pod in pods:
-            if not pod.running:
-                unready += pod.count
-            elif name not in pod.values:
-                missing += pod.count
-            elif resource == "cpu" and self._sets_aside(pod, now):
-                unready += pod.count
-            else:
-                ready += pod.count
-                samples.append((pod.count, round(pod.values[name] * 1000)))
-        if not samples:
-            return None
-        ratio = _ratio(samples, request, target)
-        waiting = unready > 0 and ratio > 1.0
-        if not waiting and not missing:
-            return ratio, current if self._tolerates(ratio) else math.ceil(ratio * ready)
-        if missing and ratio < 1.0:
-            samples.append((missing, request * max(100, target) // 100 if request else target))
-        elif missing and ratio > 1.0:
-            samples.append((missing, 0))
-        if waiting:
-            samples.append((unready, 0))
-        again = _ratio(samples, request, target)
-        if self._tolerates(again) or (ratio < 1.0 < again) or (again < 1.0 < ratio):
-            return ratio, current
-        replicas = math.ceil(again * sum(count for count, _ in samples))
-        if (again < 1.0 and replicas > current) or (again > 1.0 and replicas < current):
-            return ratio, current
-        return ratio, replicas
+    def stabilize_plainly(self, now: float, current: int, proposal: int) -> int:
+        """Return the highest recommendation of the window: what happens without `behavior`."""
+        cutoff = now - self.flags.downscale_stabilization_s
+        recent = [count for at, count in self._recorded() if at >= cutoff]
+        self._record(now, proposal, cutoff)
+        return max([proposal, *recent])
 
-    def _sets_aside(self, pod: PodView, now: float) -> bool:
-        """Say whether a running pod's CPU sample is not believed yet."""
-        if pod.started_s + self.flags.cpu_initialization_period_s > now:
-            return not pod.ready or pod.sampled_s < pod.ready_changed_s + pod.window_s
-        never_ready = pod.started_s + self.flags.initial_readiness_delay_s > pod.ready_changed_s
-        return not pod.ready and never_ready
+    def limit_plainly(self, now: float, current: int, desired: int) -> int:
+        """Keep within [min, max] and the fixed rate of growth: what happens without `behavior`."""
+        fastest = int(max(SCALE_UP_LIMIT_FACTOR * current, SCALE_UP_LIMIT_MINIMUM))
+        return self.min if desired < self.min else min(desired, self.max, fastest)
 
-    def _tolerates(self, ratio: float) -> bool:
-        up = float(self.up.get("tolerance", self.flags.tolerance))
-        down = float(self.down.get("tolerance", self.flags.tolerance))
-        return 1.0 - down <= ratio <= 1.0 + up
-
-    def _stabilize_without_behavior(self, now: float, proposal: int) -> int:
-        window = self.flags.downscale_stabilization_s
-        self._forget(now, window)
-        self._recommendations.append((now, proposal))
-        return max(count for at, count in self._recommendations if at >= now - window)
-
-    def _stabilize(self, now: float, current: int, proposal: int) -> int:
-        windows = [float(rules["stabilizationWindowSeconds"]) for rules in (self.up, self.down)]
-        low = min([proposal, *(n for at, n in self._recommendations if at > now - windows[0])])
-        high = max([proposal, *(n for at, n in self._recommendations if at > now - windows[1])])
-        self._forget(now, max(windows))
-        self._recommendations.append((now, proposal))
+    def stabilize(self, now: float, current: int, proposal: int) -> int:
+        """Hold the count between the lowest and highest recommendation of the two windows."""
+        up, down = (now - float(rules["stabilizationWindowSeconds"]) for rules in (self.up, self.down))
+        low = min([proposal, *(n for at, n in self._recorded() if at > up)])
+        high = max([proposal, *(n for at, n in self._recorded() if at > down)])
+        self._record(now, proposal, min(up, down))
         return min(max(current, low), high)
 
-    def _forget(self, now: float, window: float) -> None:
-        self._recommendations = [(at, n) for at, n in self._recommendations if at >= now - window]
-
-    def _limit(self, now: float, current: int, desired: int) -> int:
+    def limit(self, now: float, current: int, desired: int) -> int:
         """Apply the rate policies and [min, max]."""
         if desired > current:
             return min(desired, self.max, max(current, self._rate_limit(now, current, self.up, up=True)))
@@ -249,14 +238,33 @@ class Autoscaler:
             return max(desired, self.min, min(current, self._rate_limit(now, current, self.down, up=False)))
         return desired
 
+    def remember(self, now: float, current: int, desired: int) -> None:
+        """Note a rescale. The last one older than the longest period of *its own direction* is overwritten.
+
+        So a scale-up that the longer period of a scale-down policy would still count can be forgotten.
+        """
+        if not self.has_behavior:
+            return
+        rules, events = (self.up, self.added) if desired > current else (self.down, self.removed)
+        oldest = now - max((policy["periodSeconds"] for policy in rules["policies"]), default=0)
+        _overwrite_last(events, (now, abs(desired - current)), lambda at: at < oldest)
+
+    def _record(self, now: float, proposal: int, cutoff: float) -> None:
+        _overwrite_last(self._recorded(), (now, proposal), lambda at: at < cutoff)
+
+    def _recorded(self) -> list[tuple[float, int]]:
+        if self.recommendations is None:
+            self.recommendations = []
+        return self.recommendations
+
     def _rate_limit(self, now: float, current: int, rules: dict[str, Any], *, up: bool) -> int:
         if rules["selectPolicy"] == "Disabled":
             return current
         limits = []
         for policy in rules["policies"]:
             since = now - policy["periodSeconds"]
-            added = sum(n for at, n in self._added if at > since)
-            removed = sum(n for at, n in self._removed if at > since)
+            added = sum(n for at, n in self.added if at > since)
+            removed = sum(n for at, n in self.removed if at > since)
             start = current - added + removed
             if policy["type"] == "Pods":
                 limits.append(start + policy["value"] if up else start - policy["value"])
@@ -268,11 +276,36 @@ class Autoscaler:
         least_change = min if up else max
         return (least_change if rules["selectPolicy"] == "Min" else most_change)(limits)
 
+    def _tolerances(self) -> Tolerances:
+        default = self.flags.tolerance
+        if not self.flags.configurable_tolerance:
+            return Tolerances(default, default)
+        down, up = (quantity(rules.get("tolerance", default)) for rules in (self.down, self.up))
+        return Tolerances(down, up)
 
-def _ratio(samples: list[tuple[int, int]], request: int, target: int) -> float:
-    """Return usage over target; whole per cent (or thousandths) only, as the controller computes it."""
-    total, pods = sum(n * value for n, value in samples), sum(n for n, _ in samples)
-    return (total * 100 // (request * pods) if request else total // pods) / target
+    def _reads_outside(self) -> bool:
+        return any(metric["type"] in _OUTSIDE for metric in self.metrics)
+
+
+def metric_target(metric: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """Return a metric's type, its target and the name its values go by (`CONTAINER/RESOURCE` for a container)."""
+    kind = metric["type"]
+    body = metric[kind[0].lower() + kind[1:]]
+    if kind == "ContainerResource":
+        return kind, body["target"], f"{body['container']}/{body['name']}"
+    return kind, body["target"], body["name"] if kind == "Resource" else body["metric"]["name"]
+
+
+def _thousandths(text: Any) -> int:
+    return round(quantity(text) * 1000)
+
+
+def _overwrite_last(rows: list[tuple[float, int]], new: tuple[float, int], is_old) -> None:
+    old = [i for i, (at, _) in enumerate(rows) if is_old(at)]
+    if old:
+        rows[old[-1]] = new
+    else:
+        rows.append(new)
 
 
 def _why(current: int, proposal: int, stabilized: int, desired: int) -> str:

@@ -16,12 +16,12 @@ import yaml
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
-KUBERNETES_VERSION = "1.35.0"
+KUBERNETES_VERSION = "1.37.0"
 OVERLAYS = {"base": "k8s/base", "kind": "k8s/overlays/kind", "gpu": "k8s/overlays/gpu"}
 START_SECONDS = "photodup/start-seconds"
-_SUFFIXES = {"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(10) ** 3, "M": Decimal(10) ** 6}
-_SUFFIXES |= {"G": Decimal(10) ** 9, "T": Decimal(10) ** 12}
-_SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGT", start=1)}
+_SUFFIXES = {"": Decimal(1)} | {a: Decimal(1000) ** power for power, a in enumerate("num", start=-3)}
+_SUFFIXES |= {a: Decimal(1000) ** power for power, a in enumerate("kMGTPE", start=1)}
+_SUFFIXES |= {f"{a}i": Decimal(1024) ** power for power, a in enumerate("KMGTPE", start=1)}
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Workload:
 
     `requests` and `limits` are of one pod, in base units (cores, bytes, GPUs); `quota` is the namespace's
     ResourceQuota in the same units, or None. `hpa` is the HorizontalPodAutoscaler's whole spec as a mapping.
+    `scaling_requests` is what a utilisation target is held against (`scaling_requests` below); None: `requests`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Workload:
     start_s: float | None
     grace_s: float
     pre_stop_s: float
+    scaling_requests: dict[str, float] | None = None
 
     @property
     def max_replicas(self) -> int:
@@ -157,6 +159,7 @@ def read_workload(objects: list[dict[str, Any]]) -> Workload:
         pre_stop_s=float(
             container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         ),
+        scaling_requests=scaling_requests(pod),
     )
 
 
@@ -176,23 +179,51 @@ def quantity(text: str | int | float) -> float:
     Raises:
         PhotodupError: not a quantity.
     """
-    match = re.fullmatch(r"(\d+\.?\d*)(m|[kMGT]|[KMGT]i)?", str(text))
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+|[num]|[kMGTPE]|[KMGTPE]i)?", str(text))
     if match is None:
         raise PhotodupError(f"{text!r} is not a Kubernetes quantity: write 500m, 2 or 1Gi.")
-    return float(Decimal(match[1]) * _SUFFIXES[match[2] or ""])
+    number, suffix = Decimal(match[1]), match[2] or ""
+    if suffix in _SUFFIXES:
+        return float(number * _SUFFIXES[suffix])
+    return float(number * Decimal(10) ** int(suffix[1:]))
+
+
+def scaling_requests(pod: dict[str, Any]) -> dict[str, float]:
+    """Return what the autoscaler divides a pod's usage by: by resource, and by `CONTAINER/RESOURCE`.
+
+    The pod's own request counts before the sum of its containers. A resource that one container does not request is
+    left out: the controller then reports the metric as unusable and keeps the count.
+    """
+    containers = _long_running(pod)
+    each = [_with_defaults(container.get("resources", {}), "requests") for container in containers]
+    everywhere = set.intersection(*(set(values) for values in each)) if each else set()
+    found = {name: sum(quantity(values[name]) for values in each) for name in everywhere}
+    found |= {name: quantity(value) for name, value in pod.get("resources", {}).get("requests", {}).items()}
+    for container, values in zip(containers, each, strict=True):
+        found |= {f"{container['name']}/{name}": quantity(value) for name, value in values.items()}
+    return found
 
 
 def _quantities(pod: dict[str, Any], which: str) -> dict[str, float]:
-    """Sum over the pod's containers; a missing request is its limit, as the API server fills it in."""
+    """Sum over the pod's long-running containers, as quota and scheduler do; the pod's own values count first."""
     total: dict[str, float] = {}
-    for container in pod["containers"]:
-        resources = container.get("resources", {})
-        values = dict(resources.get(which, {}))
-        if which == "requests":
-            values = {**resources.get("limits", {}), **values}
-        for name, value in values.items():
+    for container in _long_running(pod):
+        for name, value in _with_defaults(container.get("resources", {}), which).items():
             total[name] = total.get(name, 0.0) + quantity(value)
-    return total
+    own = pod.get("resources", {})
+    return total | {name: quantity(value) for name, value in own.get(which, {}).items()}
+
+
+def _long_running(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the containers, and the init containers that never end (sidecars)."""
+    sidecars = [c for c in pod.get("initContainers", []) if c.get("restartPolicy") == "Always"]
+    return [*pod["containers"], *sidecars]
+
+
+def _with_defaults(resources: dict[str, Any], which: str) -> dict[str, Any]:
+    """Return requests or limits; a missing request is its limit, as the API server fills it in."""
+    values = resources.get(which, {})
+    return {**resources.get("limits", {}), **values} if which == "requests" else dict(values)
 
 
 def _probe(spec: dict[str, Any] | None) -> Probe | None:

@@ -22,6 +22,8 @@ class Cluster:
             by default.
         metrics_resolution_s: how often metrics-server (or Prometheus) samples; 60 in old installations.
         max_in_flight: requests a pod holds before it answers 503.
+        buffer: requests that something in front of the pods holds while none is ready (KEDA's HTTP interceptor,
+            Knative's activator, a message queue); without it they are refused.
         probes_share_inference: a probe waits behind the requests, as in a server that computes in its
             event loop.
     """
@@ -33,6 +35,7 @@ class Cluster:
     metrics_phase_s: float = 7.0
     sync_phase_s: float = 4.0
     max_in_flight: float = 256.0
+    buffer: float = 0.0
     probes_share_inference: bool = False
     flags: ControllerFlags = field(default_factory=ControllerFlags)
 
@@ -64,6 +67,11 @@ class Cohort:
     @property
     def active(self) -> bool:
         return self.terminating_s is None
+
+    @property
+    def running(self) -> bool:
+        """Say whether Kubernetes calls the pods Running: also while a failed container waits to be restarted."""
+        return self.container_s is not None or self.restarts > 0
 
 
 class Kubelet:

@@ -3,6 +3,8 @@
 Everything that a manifest says is read from the manifest (`kube_manifests`); the autoscaler is `kube_hpa`; what a
 pod can do is a measured curve (`kube_curve`). Deterministic: no chance anywhere, so equal inputs give equal
 results. Requests are a fluid: queueing by chance inside a second is not in here (see `kube_curve.waiting_s`).
+Scaling is by the HorizontalPodAutoscaler or, with a ScaledObject's spec, by KEDA (`kube_keda`), to zero if its
+`minReplicas` says so; what comes then waits in `Cluster.buffer` for the first pod's cold start.
 
 Pods that were created together live alike, so they are simulated as one cohort; that makes 10,000 pods as cheap
 as ten.
@@ -18,15 +20,15 @@ import numpy as np
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.hpa import Autoscaler, Decision, PodView
+from photodup.study.kubernetes.hpa import Autoscaler, Decision
+from photodup.study.kubernetes.keda import Keda
 from photodup.study.kubernetes.manifests import Workload, fits
 from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet
+from photodup.study.kubernetes.replicas import PodView
+from photodup.study.kubernetes.signals import Buffer, check, outside_values, pod_values
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Per-pod metrics an autoscaler may name, and what they are in the simulation.
-POD_METRICS = ("triton_queue_time_ms", "triton_busy_share", "photodup_requests_in_flight")
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,21 @@ class _Simulation:
         dt_s: float,
         replicas: int | None,
     ) -> None:
-        for metric in workload.hpa["metrics"]:
-            name = metric.get("resource", metric.get("pods", {}).get("metric", {})).get("name")
-            if name != "cpu" and name not in POD_METRICS:
-                raise PhotodupError(f"Metric {name!r} is not simulated: use cpu, {', '.join(POD_METRICS)}.")
         self.workload, self.curve, self.load, self.cluster = workload, curve, load, cluster
         self.dt = dt_s
         self.kubelet = Kubelet(workload, curve, cluster, dt_s)
-        self.hpa = Autoscaler(workload.hpa, workload.requests, cluster.flags)
-        self.replicas = replicas or max(workload.replicas, self.hpa.min)
+        requests = workload.requests if workload.scaling_requests is None else workload.scaling_requests
+        self.keda = Keda(workload.hpa, requests, cluster.flags) if "triggers" in workload.hpa else None
+        self.hpa = self.keda.scaler if self.keda else Autoscaler(workload.hpa, requests, cluster.flags)
+        check(self.hpa.metrics)
+        if self.hpa.min == 0 and all(m["type"] not in ("Object", "External") for m in self.hpa.metrics):
+            raise PhotodupError("minReplicas 0 needs an Object or External metric: pods cannot tell at zero.")
+        least = self.keda.min if self.keda else self.hpa.min
+        self.replicas = max(workload.replicas, least) if replicas is None else replicas
+        self.hpa.scaled_to_zero = self.keda is None and self.replicas == self.hpa.min == 0
+        self.buffer = Buffer(cluster.buffer)
+        self.outside: dict[str, float] = {}
+        self.totals = dict.fromkeys(("sent", "waited_s", "routed"), 0.0)  # since the last sample
         warm = -3600.0
         self.cohorts = [Cohort(self.replicas, warm, True, warm, self.kubelet.start_s, True, True, warm)]
         self.events = self.kubelet.events
@@ -128,8 +136,16 @@ class _Simulation:
             now = i * self.dt
             if _tick(now, self.dt, cluster.metrics_resolution_s, cluster.metrics_phase_s):
                 self._sample(now)
+            if self.keda and _tick(now, self.dt, self.keda.polling_interval_s, cluster.sync_phase_s):
+                count = self.keda.poll(now, self.replicas, self.outside)
+                if count != self.replicas:
+                    self.events.append(
+                        (now, f"KEDAScaleTarget{'Activated' if count else 'Deactivated'} New size: {count}")
+                    )
+                    self.replicas = count
             if _tick(now, self.dt, flags.sync_period_s, cluster.sync_phase_s):
-                decision = self.hpa.sync(now, self.replicas, self._views())
+                existing = sum(c.count for c in self.cohorts if c.active)
+                decision = self.hpa.sync(now, self.replicas, self._views(), self.outside, existing=existing)
                 decisions.append(decision)
                 if decision.desired != self.replicas:
                     self.events.append((now, f"SuccessfulRescale New size: {decision.desired}"))
@@ -142,7 +158,7 @@ class _Simulation:
         return [
             PodView(
                 count=c.count,
-                running=c.container_s is not None,
+                running=c.running,
                 ready=c.ready,
                 started_s=c.created_s,
                 ready_changed_s=c.ready_changed_s,
@@ -157,18 +173,17 @@ class _Simulation:
     def _sample(self, now: float) -> None:
         """Publish each running pod's mean since the last sample; a container younger than that has none."""
         resolution = self.cluster.metrics_resolution_s
+        # The first sample of a run covers less than a full period.
+        span = min(resolution, now) or resolution
         for c in self.cohorts:
             if c.container_s is not None and c.container_s <= now - resolution:
-                # The first sample of a run covers less than a full period.
-                span = min(resolution, now) or resolution
-                c.values = {
-                    "cpu": c.cpu_s / span,
-                    "triton_queue_time_ms": 1000 * c.queue_s / c.arrivals if c.arrivals else 0.0,
-                    "triton_busy_share": c.served / span / self.curve.capacity_per_s,
-                    "photodup_requests_in_flight": c.in_flight,
-                }
+                loaded = c.loaded >= self.kubelet.start_s
+                c.values = pod_values(c, self.curve, span, loaded=loaded, metrics=self.hpa.metrics)
                 c.sampled_s = now
             c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
+        pending = self.buffer.level + sum(c.count * c.in_flight for c in self.cohorts)
+        self.outside = outside_values(pending, *self.totals.values(), span)
+        self.totals = dict.fromkeys(self.totals, 0.0)
 
     def _reconcile(self, now: float) -> None:
         """Do the ReplicaSet's, the quota's and the scheduler's work."""
@@ -230,7 +245,8 @@ class _Simulation:
         first = settled[0]
         for name in ("in_flight", "cpu_s", "queue_s", "arrivals", "served"):
             setattr(first, name, sum(getattr(c, name) * c.count for c in settled) / total)
-        first.values = {k: sum(c.values[k] * c.count for c in settled) / total for k in first.values}
+        known = set.intersection(*(set(c.values) for c in settled))
+        first.values = {k: sum(c.values[k] * c.count for c in settled) / total for k in known}
         first.count = total
         self.cohorts = [c for c in self.cohorts if c is first or all(c is not s for s in settled)]
 
@@ -244,12 +260,15 @@ class _Simulation:
         speed = min(1.0, self.cluster.node_cores / demand) if demand else 1.0
         arrived = served = refused = unrouted = waiting = 0.0
         on = self.load.from_s <= now < self.load.until_s and self.answered < self.load.requests
-        rate = self.load.rate_per_s(now) if on and self.load.rate_per_s else 0.0
-        if not ready:
-            unrouted = rate * dt
+        sent = rate_dt = dt * self.load.rate_per_s(now) if on and self.load.rate_per_s else 0.0
+        if ready:
+            released, waiting = self._release(now, ready, rate_dt)
+            rate_dt += released
+        else:
+            unrouted = self.buffer.take(now, rate_dt)
         for c in self.cohorts:
             before = c.in_flight
-            share = rate * dt / ready if c.active and c.ready and ready else 0.0
+            share = rate_dt / ready if c.active and c.ready and ready else 0.0
             if self.load.in_flight and c.active and c.ready:  # clients that wait keep the pod filled
                 c.in_flight = self.load.in_flight / ready if on else 0.0
                 done = dt * speed * curve.rate_per_s(c.in_flight)
@@ -269,6 +288,8 @@ class _Simulation:
             c.served += done
             refused += c.count * self.kubelet.live(c, now, latency, speed)
         self.answered += served
+        for name, value in (("sent", sent), ("waited_s", waiting), ("routed", arrived)):
+            self.totals[name] += value
         active = [c for c in self.cohorts if c.active]
         sampled = [c for c in active if "cpu" in c.values]
         request = self.workload.requests.get("cpu", 0.0)
@@ -287,10 +308,22 @@ class _Simulation:
             "refused": refused,
             "unrouted": unrouted,
             "in_flight": sum(c.count * c.in_flight for c in self.cohorts),
+            "buffered": self.buffer.level,
             "latency_ms": 1000 * waiting / arrived if arrived else np.nan,
             "cpu_percent_of_request": 100 * usage,
             "restarts": sum(c.count * c.restarts for c in active),
         }
+
+    def _release(self, now: float, ready: int, sent: float) -> tuple[float, float]:
+        """Let the buffer fill the ready pods up to their limit; return requests and the seconds they waited."""
+        in_flight = sum(c.count * c.in_flight for c in self.cohorts if c.active and c.ready)
+        if not self.buffer.waiting:
+            return 0.0, 0.0
+        longest = now - self.buffer.waiting[0][0]
+        released = self.buffer.release(now, max(0.0, ready * self.cluster.max_in_flight - in_flight - sent))
+        if released[0] > 0 and not self.buffer.waiting:
+            self.events.append((now, f"BufferEmptied the longest wait was {longest:.0f} s"))
+        return released
 
 
 def _tick(now: float, dt: float, period: float, phase: float) -> bool:

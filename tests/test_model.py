@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from service_fixture import real_model
-from triton_fixture import tiny_embedding, tiny_graph
+from triton_fixture import tiny_embedding, tiny_exports, tiny_graph
 
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import normalize
@@ -182,3 +182,17 @@ def test_threads_can_be_set():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_session_that_falls_back_to_the_cpu_is_refused(tmp_path, monkeypatch):
+    """ONNX Runtime itself opens it on the CPU: the build says that it has CUDA, its libraries do not load."""
+    import onnxruntime
+
+    path = tiny_exports()["fp32"]
+    offered = ["CUDAExecutionProvider", *onnxruntime.get_available_providers()]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: offered)
+
+    with pytest.raises(PhotodupError, match="with CPUExecutionProvider, not with CUDAExecutionProvider"):
+        load_model(pretrained=f"onnx:{path}")
+    assert load_model(pretrained=f"onnx:{path}", device="cpu").dim == 512

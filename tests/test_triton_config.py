@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from triton_fixture import tiny_exports
 
+from photodup.embedding.backends import parse_backend
+from photodup.embedding.engines.export import IR_VERSION, ir_version
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import (
     BATCHING,
@@ -44,13 +46,86 @@ def test_tensorrt_profiles_cover_every_batch(root: Path) -> None:
     assert options["trt_engine_cache_enable"] == "true"
 
 
+# Options of ONNX Runtime's CUDA provider that Triton passes on (its documentation, section "Configuration Options").
+CUDA_OPTIONS = {
+    "device_id", "user_compute_stream", "do_copy_in_default_stream", "use_ep_level_unified_stream", "gpu_mem_limit",
+    "arena_extend_strategy", "cudnn_conv_algo_search", "cudnn_conv_use_max_workspace", "cudnn_conv1d_pad_to_nc1d",
+    "enable_cuda_graph", "enable_skip_layer_norm_strict_mode", "use_tf32", "gpu_external_alloc", "prefer_nhwc",
+    "gpu_external_free", "gpu_external_empty_cache", "fuse_conv_bias", "sdpa_kernel", "tunable_op_enable",
+    "tunable_op_tuning_enable", "tunable_op_max_tuning_duration_ms",
+}  # fmt: skip
+# The table "Parameter mapping" of triton-inference-server/onnxruntime_backend's README.
+TENSORRT_OPTIONS = {
+    "max_workspace_size_bytes", "trt_max_partition_iterations", "trt_min_subgraph_size", "precision_mode",
+    "int8_calibration_table_name", "int8_use_native_calibration_table", "trt_dla_enable", "trt_dla_core",
+    "trt_engine_cache_enable", "trt_engine_cache_path", "trt_engine_cache_prefix", "trt_dump_subgraphs",
+    "trt_force_sequential_engine_build", "trt_context_memory_sharing_enable", "trt_layer_norm_fp32_fallback",
+    "trt_timing_cache_enable", "trt_timing_cache_path", "trt_force_timing_cache", "trt_detailed_build_log",
+    "trt_build_heuristics_enable", "trt_sparsity_enable", "trt_builder_optimization_level",
+    "trt_auxiliary_streams", "trt_tactic_sources", "trt_extra_plugin_lib_paths", "trt_profile_min_shapes",
+    "trt_profile_max_shapes", "trt_profile_opt_shapes", "trt_cuda_graph_enable", "trt_dump_ep_context_model",
+    "trt_ep_context_file_path", "trt_ep_context_embed_mode",
+}  # fmt: skip
+
+
+def accelerators(root: Path, name: str) -> dict[str, dict[str, str]]:
+    config = read_config(root / "model_repository" / name / "config.pbtxt")
+    rows = config.optimization.execution_accelerators.gpu_execution_accelerator
+    return {row.name: dict(row.parameters) for row in rows}
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_accelerator_options_are_documented_ones(root: Path, name: str) -> None:
+    """Triton passes an unknown one on, and the model fails when it is loaded: on the machine with the GPU."""
+    known = {"cuda": CUDA_OPTIONS, "tensorrt": TENSORRT_OPTIONS}
+    for accelerator, options in accelerators(root, name).items():
+        assert options.keys() <= known[accelerator]
+
+
+@pytest.mark.parametrize("target", ["cuda", "tensorrt"])
+def test_float32_is_not_tf32(root: Path, tmp_path: Path, target: str) -> None:
+    """PyTorch multiplies in float32; ONNX Runtime's CUDA provider would multiply in TF32 unless told not to."""
+    render_repository(target, tmp_path, tiny_exports())
+    for name in ("openclip_vit_b32", "openclip_vit_b32_fp16", "openclip_vit_b32_uint8"):
+        config = read_config(tmp_path / name / "config.pbtxt")
+        (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+        assert (row.name, row.parameters["use_tf32"]) == ("cuda", "0")
+    assert accelerators(root, "openclip_vit_b32_tf32") == {"cuda": {"use_tf32": "1"}}
+
+
+def test_tf32_is_rendered_when_asked_for_only_and_has_a_backend_name(tmp_path: Path) -> None:
+    render_repository("cuda", tmp_path / "all", tiny_exports())
+    assert not (tmp_path / "all" / "openclip_vit_b32_tf32").exists()
+    render_repository("cuda", tmp_path / "one", tiny_exports(), models=["openclip_vit_b32_tf32"])
+    assert (tmp_path / "one" / "openclip_vit_b32_tf32" / "1" / "model.onnx").exists()
+    assert parse_backend("triton-tf32-http-fp32").triton_model == "openclip_vit_b32_tf32"
+
+
+def test_dali_batches_images_of_different_length(root: Path) -> None:
+    """Triton's rule: requests of different shape share a batch only if the *input* allows it."""
+    config = read_config(root / "model_repository/openclip_vit_b32_preprocess_dali/config.pbtxt")
+    assert config.HasField("dynamic_batching")
+    assert config.input[0].allow_ragged_batch
+
+
+def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path) -> None:
+    assert max(ir_version(path) for path in tiny_exports().values()) <= IR_VERSION
+    newer = tmp_path / "newer.onnx"
+    newer.write_bytes(b"\x08\x0b" + tiny_exports()["fp32"].read_bytes()[2:])
+    with pytest.raises(PhotodupError, match=r"ONNX format 11; Triton 24\.05"):
+        render_repository("cuda", tmp_path / "out", {"fp32": newer}, models=["openclip_vit_b32"])
+    newer.write_bytes(b"nothing")
+    with pytest.raises(PhotodupError, match="no ONNX file"):
+        ir_version(newer)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (("max_batch_size: 32", "max_batch_size: 0"), "max_batch_size"),
         (('backend: "onnxruntime"', ""), "no backend"),
         (("dynamic_batching { }", "dynamic_batching { preferred_batch_size: [64] }"), "above max_batch_size"),
-        (("dynamic_batching { }", "optimization { cuda { graphs: true } }"), "graphs does nothing"),
+        (("optimization {", "optimization { cuda { graphs: true }"), "graphs does nothing"),
         (('name: "openclip_vit_b32"', 'name: "other"'), "must be the folder's"),
     ],
 )

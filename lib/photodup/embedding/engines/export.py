@@ -25,8 +25,10 @@ from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
 
 VARIANTS = ("fp32", "uint8", "fp16")
-# LayerNormalization came with 17; ONNX Runtime 1.17 and later, in every Triton of the last years, know 18.
+# LayerNormalization came with 17; ONNX Runtime has known 18 for years. The exporter writes files of IR 10, which
+# needs ONNX Runtime 1.18, and so Triton 24.05: `photodup render` refuses anything newer than that.
 OPSET = 18
+IR_VERSION = 10
 # Raise when the graph changes for the same weights, so that older files are not taken for current ones.
 GRAPH_VERSION = 1
 # The published study's criterion: 0.1 %. Here of the vector's length, for the worst image.
@@ -120,6 +122,20 @@ def verify(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
         "min_cosine": cosine,
         "batches": list(CHECKED_BATCHES),
     }
+
+
+def ir_version(path: Path) -> int:
+    """Return the version of the ONNX file format, from the first bytes: the weights are not read.
+
+    Raises:
+        PhotodupError: it does not begin as an ONNX file.
+    """
+    with path.open("rb") as file:
+        head = file.read(2)
+    # Field 1 of the message is `ir_version`, a number below 128 in one byte.
+    if len(head) < 2 or head[0] != 0x08 or head[1] >= 0x80:
+        raise PhotodupError(f"{path} is no ONNX file: make one with `photodup export`.")
+    return head[1]
 
 
 def _export_one(model: TorchModel, variant: str, path: Path) -> None:

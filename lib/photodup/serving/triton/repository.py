@@ -30,6 +30,7 @@ TARGETS: tuple[Target, ...] = ("cpu-embedded", "cuda", "tensorrt")
 
 WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32": "fp32",
+    "openclip_vit_b32_tf32": "fp32",
     "openclip_vit_b32_openvino": "fp32",
     "openclip_vit_b32_trt": "fp32",
     "openclip_vit_b32_uint8": "uint8",
@@ -42,6 +43,7 @@ WEIGHTS: dict[str, str | None] = {
 """Triton model -> export variant of the graph it runs (None: Python code or an ensemble)."""
 
 ONLY: dict[str, tuple[Target, ...]] = {
+    "openclip_vit_b32_tf32": ("cuda", "tensorrt"),
     "openclip_vit_b32_trt": ("tensorrt",),
     "openclip_vit_b32_openvino": ("cpu-embedded",),
     "openclip_vit_b32_preprocess_dali": ("cuda", "tensorrt"),
@@ -121,6 +123,7 @@ def render_repository(
             if target == "cpu-embedded":
                 _run_on_cpu(config, threads or max(1, _cores() // instances), pin, folder / "1")
             link_weights(exported[weights], folder / "1")
+            _check_format(folder / "1" / "model.onnx")
         if name == _PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
@@ -157,6 +160,17 @@ def link_weights(onnx: Path, version_dir: Path) -> None:
     except OSError:  # another file system
         shutil.copyfile(onnx, scratch)
     os.replace(scratch, link)
+
+
+def _check_format(onnx: Path) -> None:
+    """Refuse a file that the oldest supported server could not read: it would say so only when it loads it."""
+    from photodup.embedding.engines.export import IR_VERSION, ir_version
+
+    if (found := ir_version(onnx)) > IR_VERSION:
+        raise PhotodupError(
+            f"{onnx} has ONNX format {found}; Triton 24.05 (ONNX Runtime 1.18) reads {IR_VERSION}: export with the "
+            "pinned torch and onnx."
+        )
 
 
 def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
@@ -204,11 +218,12 @@ def _with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # DALI's are rendered when asked for only: their pipeline file must be made in Triton's image.
+        # Rendered when asked for only: DALI's pipeline file must be made in Triton's image, and TF32 is a question
+        # of its own that costs another copy of the model on the GPU.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
-            and not name.endswith("_dali")
+            and not name.endswith(("_dali", "_tf32"))
         )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]

@@ -103,6 +103,7 @@ def test_offers_ask_for_what_the_image_needs(account):
     assert rows[0]["offer"] == 42 and rows[0]["price_per_hour_usd"] == 0.4124
     query = account.asked[0][1]["query"]
     assert "gpu_name=RTX_4090" in query and "direct_port_count>=4" in query and "dph_total<=0.6" in query
+    assert "cuda_max_good>=13.0" in query and "disk_space>=80" in query and "inet_down>=200" in query
 
 
 def test_up_waits_and_writes_the_port_map_with_price_and_place(account, tmp_path):
@@ -147,11 +148,49 @@ def test_a_container_that_ended_is_given_back(account):
     assert account.instances == {}
 
 
-def test_an_order_whose_answer_was_lost_is_undone(account):
+def test_an_order_whose_answer_was_lost_is_undone(account, tmp_path):
     account.fail = {"create_instance": TimeoutError()}
     with pytest.raises(PhotodupError, match="create instance"):
         rent(account)
     assert account.instances == {}
+    assert not list((tmp_path / "build" / "vast").glob("*.json"))
+
+
+def test_an_order_and_a_listing_that_both_fail_leave_a_record_and_a_watchdog(account, tmp_path):
+    """Nothing answers: what was ordered is still destroyed, by its label, as soon as something does."""
+    account.fail = {"create_instance": TimeoutError(), "show_instances": TimeoutError()}
+    with pytest.raises(PhotodupError, match="create instance"):
+        rent(account)
+    assert account.instances and record(tmp_path)["instance"] is None
+    assert record(tmp_path)["label"] == "photodup-rtx4090"
+    assert record(tmp_path)["until"] < time.time() + 700
+
+    account.fail = {}
+    assert vast.unnoticed(account) == []
+    vast.destroy_overdue(account, now=time.time() + 700)
+    assert account.instances == {} and not list((tmp_path / "build" / "vast").glob("*.json"))
+
+
+def test_the_record_is_written_before_the_order(account, tmp_path):
+    seen = []
+    real = account.create_instance
+    account.create_instance = lambda **order: seen.append(record(tmp_path)) or real(**order)
+    rent(account)
+    assert seen[0]["instance"] is None and seen[0]["label"] == "photodup-rtx4090"
+    assert record(tmp_path)["instance"] == ROW["id"]
+
+
+def test_an_order_that_is_refused_leaves_nothing(account, tmp_path):
+    account.create_instance = lambda **order: {"success": False}
+    with pytest.raises(PhotodupError, match="may be taken"):
+        rent(account)
+    assert not list((tmp_path / "build" / "vast").glob("*.json"))
+
+
+def test_the_container_is_told_when_to_end(account):
+    rent(account)
+    order = next(arguments for method, arguments in account.asked if method == "create_instance")
+    assert float(order["env"]["END_AT"]) == pytest.approx(time.time() + 7200, abs=60)
 
 
 @pytest.mark.parametrize("max_hours", [0, -1, 1000, float("nan")])
@@ -249,7 +288,9 @@ def test_the_key_is_neither_printed_nor_stored(account, tmp_path, monkeypatch):
 def test_commands(account, monkeypatch):
     monkeypatch.setattr(vast, "connect", lambda: account)
     run = CliRunner()
-    assert "42  RTX 4090" in run.invoke(vast_commands.vast, ["offers", "--gpu", "RTX 4090"]).output
+    offers = run.invoke(vast_commands.vast, ["offers", "--gpu", "RTX 4090"]).output
+    assert "42  RTX 4090" in offers and "900 Mbit/s  reliability 99.0%" in offers
+    assert "for the image in 4 min" in offers and "Traffic is billed apart" in offers
     assert (
         run.invoke(vast_commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2
     )  # no --max-hours

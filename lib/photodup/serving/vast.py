@@ -1,8 +1,9 @@
 """Rent one GPU on Vast.ai, write its endpoints file, and give it back. Not run here: no account was at hand.
 
-Money is the danger, so an instance is written down before anything is waited for, in build/vast/NAME.json with the
-time it must be gone. Three things hold to that time: a process that `up` leaves behind, every later `photodup vast`
-command, and `down`, which believes only that the instance is no longer listed.
+Money is the danger, so an instance is written down *before it is ordered*, by its label, in build/vast/NAME.json with
+the time it must be gone. Four things hold to that time: a process that `up` leaves behind, every later `photodup vast`
+command, `down`, which believes only that the instance is no longer listed, and the container itself (docker/end-itself.sh),
+for when this machine is switched off.
 
 The API key is read by the SDK itself (VAST_API_KEY, or the file that `vastai set api-key` writes). It is never
 printed or stored here. Answers of the API hold tokens too, so only named fields are kept.
@@ -21,10 +22,12 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
 from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
+from photodup.serving.gpu_image import DISK_GB, DOWN_MBIT_PER_S, IMAGE_GB, cuda_needed
 
 PORTS = (8002, 8003, 8004, 8005)
 CONSOLE = "https://cloud.vast.ai/instances/"
 _LABEL = "photodup-"
+_LATE_S = 600.0  # how long an order without an answer may take to appear
 
 
 def connect() -> Any:
@@ -50,16 +53,22 @@ def connect() -> Any:
 
 
 def find_offers(
-    client: Any, gpu: str, max_price_per_hour_usd: float | None = None, disk_gb: float = 60, limit: int = 10
+    client: Any,
+    gpu: str,
+    max_price_per_hour_usd: float | None = None,
+    disk_gb: float = DISK_GB,
+    limit: int = 10,
 ) -> list[dict[str, Any]]:
     """List single-GPU offers that can run the all-in-one image, the cheapest first.
 
+    Traffic is billed apart from the hourly price, so the pull of the image is priced too (`gpu_image.IMAGE_GB`).
+
     Returns:
-        Rows with `offer`, `gpu`, `price_per_hour_usd` (with the disk), `location`, `reliability`, `down_mbit_per_s`.
+        Rows with `offer`, `gpu`, `price_per_hour_usd` (with the disk), `location`, `reliability` (0 to 1),
+        `down_mbit_per_s`, `down_usd_per_gb`, `pull_usd` and `pull_minutes`.
     """
     query = f"gpu_name={gpu.replace(' ', '_')} num_gpus=1 direct_port_count>={len(PORTS)} reliability>0.98"
-    # The Triton image is built on CUDA 12.9, which the driver must know.
-    query += " cuda_max_good>=12.9"
+    query += f" cuda_max_good>={cuda_needed()} disk_space>={disk_gb:g} inet_down>={DOWN_MBIT_PER_S:g}"
     if max_price_per_hour_usd is not None:
         query += f" dph_total<={max_price_per_hour_usd}"
     found = _ask(client, "search_offers", query=query, order="dph_total", limit=limit, storage=disk_gb)
@@ -71,6 +80,9 @@ def find_offers(
             "location": offer.get("geolocation") or "",
             "reliability": offer.get("reliability2") or offer.get("reliability"),
             "down_mbit_per_s": offer.get("inet_down"),
+            "down_usd_per_gb": offer.get("inet_down_cost"),
+            "pull_usd": IMAGE_GB * (offer.get("inet_down_cost") or 0.0),
+            "pull_minutes": IMAGE_GB * 8000 / offer["inet_down"] / 60 if offer.get("inet_down") else None,
         }
         for offer in found
     ]
@@ -83,7 +95,7 @@ def up(
     name: str,
     max_hours: float,
     *,
-    disk_gb: float = 60,
+    disk_gb: float = DISK_GB,
     wait_s: float = 1800,
     pretrained: str = "laion2b_s34b_b79k",
     poll_s: float = 10,
@@ -110,28 +122,30 @@ def up(
         raise PhotodupError(
             f"{name} is already rented: `photodup vast down {name}` first, or choose another name."
         )
+    until = time.time() + max_hours * 3600
     env = {f"-p {port}:{port}": "1" for port in PORTS} | {"MODEL_PRETRAINED": pretrained}
+    env |= {"END_AT": str(round(until))}  # docker/end-itself.sh
     # runtype "args" keeps the image's own entry point; "ssh" and "jupyter" would replace it.
     order = {"id": offer, "image": image, "disk": disk_gb, "env": env, "label": _LABEL + name}
+    # Before the order: whatever becomes of its answer, the name, the label and the time are known here.
+    _write_record(name, None, until)
+    if watch:
+        _leave_watchdog(name)
     try:
         answer = _ask(
             client, "create_instance", **order, runtype="args", args=["start-all"], cancel_unavail=True
         )
-    except PhotodupError:
-        # The order may have arrived although its answer did not.
-        for row in _ask(client, "show_instances"):
-            if row.get("label") == _LABEL + name:
-                _destroy(client, name, row["id"])
+    except BaseException:
+        _undo_order(client, name)
         raise
     if not (answer.get("success") and answer.get("new_contract")):
+        _record_path(name).unlink(missing_ok=True)
         raise PhotodupError(
             f"Vast.ai did not rent offer {offer}: it may be taken; see `photodup vast offers`."
         )
     instance = int(answer["new_contract"])
     try:
-        _write_record(name, instance, time.time() + max_hours * 3600)
-        if watch:
-            _leave_watchdog(name)
+        _write_record(name, instance, until)
         progress(f"instance {instance} is rented; it is destroyed after {max_hours:g} h")
         return _wait(client, name, instance, time.monotonic() + wait_s, poll_s, check or _check, progress)
     except BaseException:
@@ -142,7 +156,8 @@ def up(
 
 def write_endpoints(client: Any, name: str) -> Path:
     """Write `notebooks/endpoints/NAME.yaml` from the port map, price and place of a rented instance."""
-    row = _ask(client, "show_instance", id=_read_record(name)["instance"])
+    instance = _read_record(name)["instance"]
+    row = _ask(client, "show_instance", id=instance) if instance is not None else None
     if not row:
         raise PhotodupError(f"{name} is no longer rented: `photodup vast down {name}` tidies up.")
     path = project_root() / "notebooks" / "endpoints" / f"{name}.yaml"
@@ -180,8 +195,14 @@ def down(client: Any, name: str) -> None:
     Raises:
         PhotodupError: it is still listed. It costs money until it is destroyed in the console.
     """
-    if _record_path(name).exists():
-        _destroy(client, name, int(_read_record(name)["instance"]))
+    if not _record_path(name).exists():
+        return
+    instance = _read_record(name)["instance"]
+    if instance is not None:
+        _destroy(client, name, int(instance))
+    else:  # ordered, and the answer never came
+        _destroy_labelled(client, name)
+        _record_path(name).unlink(missing_ok=True)
 
 
 def destroy_overdue(client: Any, now: float | None = None) -> list[str]:
@@ -197,11 +218,10 @@ def destroy_overdue(client: Any, now: float | None = None) -> list[str]:
 
 def unnoticed(client: Any) -> list[int]:
     """List instances that carry our label but are written down nowhere on this machine."""
-    known = {_read_record(path.stem)["instance"] for path in _folder().glob("*.json")}
+    known = {_LABEL + path.stem for path in _folder().glob("*.json")}
     rows = _ask(client, "show_instances")
-    return [
-        row["id"] for row in rows if str(row.get("label") or "").startswith(_LABEL) and row["id"] not in known
-    ]
+    labels = {row["id"]: str(row.get("label") or "") for row in rows}
+    return [i for i, label in labels.items() if label.startswith(_LABEL) and label not in known]
 
 
 def watchdog(
@@ -246,6 +266,30 @@ def _check(endpoints: Endpoints) -> list[dict[str, Any]]:
     return check(endpoints)
 
 
+def _undo_order(client: Any, name: str) -> None:
+    """Destroy what an order left behind although its answer was lost.
+
+    It may still appear: if nothing is listed, or nothing answers, the record stays for ten minutes, after which the
+    watchdog and every later command look for the label again.
+    """
+    try:
+        found = _destroy_labelled(client, name)
+    except PhotodupError:
+        found = 0
+    if found:
+        _record_path(name).unlink(missing_ok=True)
+    else:
+        _write_record(name, None, time.time() + _LATE_S)
+
+
+def _destroy_labelled(client: Any, name: str) -> int:
+    """Destroy every instance with the label of `name`; return how many there were."""
+    mine = [row["id"] for row in _ask(client, "show_instances") if row.get("label") == _LABEL + name]
+    for instance in mine:
+        _destroy(client, name, instance)
+    return len(mine)
+
+
 def _destroy(client: Any, name: str, instance: int) -> None:
     try:
         _ask(client, "destroy_instance", id=instance)
@@ -287,9 +331,12 @@ def _record_path(name: str) -> Path:
     return _folder() / f"{name}.json"
 
 
-def _write_record(name: str, instance: int, until: float) -> None:
+def _write_record(name: str, instance: int | None, until: float) -> None:
     when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
-    _record_path(name).write_text(json.dumps({"instance": instance, "until": until, "destroyed_after": when}))
+    row = {"label": _LABEL + name, "instance": instance, "until": until, "destroyed_after": when}
+    scratch = _record_path(name).with_suffix(".new")
+    scratch.write_text(json.dumps(row))
+    os.replace(scratch, _record_path(name))  # the watchdog reads it at any moment
 
 
 def _read_record(name: str) -> dict[str, Any]:

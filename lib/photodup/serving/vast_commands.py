@@ -27,15 +27,22 @@ def offers(
 ) -> None:
     """List machines with one such GPU that can run the all-in-one image, the cheapest first."""
     from photodup.errors import PhotodupError
+    from photodup.serving.gpu_image import IMAGE_GB
     from photodup.serving.vast import find_offers
 
     found = find_offers(_client(), gpu, max_price)
     if not found:
         raise PhotodupError(f"No offer has one {gpu} for that: raise --max-price or name another GPU.")
     for row in found:
+        reliability, pull = row["reliability"] or 0.0, row["pull_minutes"]
         print(
-            f"{row['offer']:>10}  {row['gpu']:<16} {row['price_per_hour_usd']:.3f} USD/h  {row['location']}"
+            f"{row['offer']:>10}  {row['gpu']:<16} {row['price_per_hour_usd']:.3f} USD/h"
+            f" + {row['pull_usd']:.2f} USD for the image in {f'{pull:.0f}' if pull else '?'} min"
+            f"  {row['down_mbit_per_s'] or 0:.0f} Mbit/s  reliability {reliability:.1%}  {row['location']}"
         )
+    print(
+        f"Traffic is billed apart: the image is taken as {IMAGE_GB:g} GB, and what your loads send comes on top."
+    )
 
 
 @vast.command()

@@ -244,6 +244,145 @@ def test_chart_refuses_a_value_that_does_not_exist(tmp_path):
         render_chart(tmp_path / "typo.yaml")
 
 
+EVERYTHING = """
+nodeSelector: {disk: ssd}
+affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [
+  {weight: 1, podAffinityTerm: {topologyKey: kubernetes.io/hostname}}]}}
+tolerations: [{key: batch, operator: Exists}]
+topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway}]
+imagePullSecrets: [{name: registry-key}]
+serviceAccount: {name: photodup, create: true, annotations: {team: vision}}
+podMonitor: {enabled: true, labels: {release: stack}}
+ingress: {enabled: true, className: nginx, host: photos.example.org, tlsSecret: photos-tls, annotations: {a: b}}
+quota: {pods: "8"}
+"""
+
+
+def test_chart_takes_what_administrators_set(tmp_path):
+    (tmp_path / "all.yaml").write_text(EVERYTHING)
+    objects = render_chart(tmp_path / "all.yaml")
+    pod = of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]
+    (spread,) = pod["topologySpreadConstraints"]
+
+    assert checks.check(objects) == []
+    assert (pod["nodeSelector"], pod["serviceAccountName"]) == ({"disk": "ssd"}, "photodup")
+    assert pod["imagePullSecrets"] == [{"name": "registry-key"}]
+    assert pod["tolerations"] == [{"key": "batch", "operator": "Exists"}]
+    assert pod["affinity"]["podAntiAffinity"] and spread["maxSkew"] == 1
+    # Without a selector a constraint counts no pods at all.
+    assert spread["labelSelector"] == {"matchLabels": {"app.kubernetes.io/name": "photodup"}}
+    assert of_kind(objects, "PodMonitor")[0]["metadata"]["labels"]["release"] == "stack"
+    assert of_kind(objects, "Ingress")[0]["spec"]["rules"][0]["host"] == "photos.example.org"
+    assert not of_kind(objects, "ServiceAccount")[0]["automountServiceAccountToken"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ("ingress: {enabled: true}", "host"),
+        ("serviceAccount: {create: true}", "name"),
+        ("podMonitor: {interval: often}", "interval"),
+        ("affinity: {nodes: {}}", "nodes"),
+        ("imagePullSecrets: [registry-key]", "imagePullSecrets"),
+    ],
+)
+def test_chart_refuses_half_a_setting(tmp_path, values, named):
+    (tmp_path / "half.yaml").write_text(values)
+
+    with pytest.raises(PhotodupError, match=named):
+        render_chart(tmp_path / "half.yaml")
+
+
+def test_base_brings_neither_namespace_nor_quota():
+    assert {item["kind"] for item in render(OVERLAYS["base"])}.isdisjoint({"Namespace", "ResourceQuota"})
+    assert of_kind(render("k8s/namespace"), "Namespace")
+    for name in ("kind", "gpu", "gpu-keda"):
+        assert len(of_kind(render(OVERLAYS[name]), "Namespace")) == 1
+
+
+@pytest.mark.parametrize("step", ["loader", "engines", "claims"])
+def test_steps_of_a_gpu_cluster_fit_the_schema(step):
+    objects = render(f"k8s/overlays/gpu/{step}")
+
+    assert checks.schema(objects) == []
+    assert {item["metadata"].get("namespace", "photodup") for item in objects} == {"photodup"}
+
+
+def mounts(pod):
+    return {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+
+
+def test_engines_are_built_where_the_pods_look_for_them():
+    """The path in config.pbtxt, the Job's mount and the Deployment's mount are one, on one claim."""
+    overlay = render(OVERLAYS["gpu"])
+    pod = of_kind(overlay, "Deployment")[0]["spec"]["template"]["spec"]
+    job = of_kind(render("k8s/overlays/gpu/engines"), "Job")[0]["spec"]["template"]["spec"]
+    config = (project_root() / "model_repository/openclip_vit_b32_trt/config.pbtxt").read_text()
+    path = re.search(r'"trt_engine_cache_path" value: "([^"]+)"', config)[1]
+
+    for spec in (pod, job):
+        assert not mounts(spec)[path].get("readOnly")
+        volume = next(v for v in spec["volumes"] if v["name"] == mounts(spec)[path]["name"])
+        assert volume["persistentVolumeClaim"] == {"claimName": "engine-cache"}
+    assert {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")} == {
+        "model-repository",
+        "engine-cache",
+    }
+    assert pod["containers"][0]["image"] == job["containers"][0]["image"]
+    assert pod["containers"][0]["resources"]["limits"] == job["containers"][0]["resources"]["limits"]
+
+
+def test_the_loader_can_write_where_the_pods_only_read():
+    loader = of_kind(render("k8s/overlays/gpu/loader"), "Pod")[0]["spec"]
+    pod = of_kind(render(OVERLAYS["gpu"]), "Deployment")[0]["spec"]["template"]["spec"]
+
+    assert not mounts(loader)["/models"].get("readOnly")
+    assert mounts(pod)["/models"]["readOnly"]
+    assert "nvidia.com/gpu" not in loader["containers"][0]["resources"]["limits"]
+    assert loader["securityContext"]["runAsUser"] == pod["securityContext"]["runAsUser"]
+
+
+def test_names_are_resolved_by_a_dns_cache_on_the_node_too(target):
+    (dns,) = [
+        rule
+        for rule in of_kind(render(OVERLAYS[target]), "NetworkPolicy")[0]["spec"]["egress"]
+        if "to" in rule
+    ]
+
+    assert {"ipBlock": {"cidr": "169.254.20.10/32"}} in dns["to"]
+
+
+def monitor_of_another_port(objects):
+    of_kind(objects, "PodMonitor")[0]["spec"]["podMetricsEndpoints"][0]["port"] = "prometheus"
+
+
+def monitor_of_other_pods(objects):
+    of_kind(objects, "PodMonitor")[0]["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] = "x"
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"), [(monitor_of_another_port, "port"), (monitor_of_other_pods, "selector")]
+)
+def test_a_monitor_that_sees_nothing_is_found(fault, rule):
+    objects = render(OVERLAYS["gpu"])
+    fault(objects)
+
+    assert rule in rules(objects)
+
+
+def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
+    gpu, keda = render(OVERLAYS["gpu"]), render(OVERLAYS["gpu-keda"])
+    made = keda.autoscaler_spec(of_kind(keda, "ScaledObject")[0]["spec"])
+
+    assert not of_kind(keda, "HorizontalPodAutoscaler")
+    assert (made["minReplicas"], made["maxReplicas"]) == (2, hpa(gpu)["maxReplicas"])
+    assert made["behavior"] == hpa(gpu)["behavior"]
+    # KEDA writes the autoscaler; the API server's schema is held against what it will write.
+    item = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"}}
+    target = of_kind(keda, "ScaledObject")[0]["spec"]["scaleTargetRef"] | {"kind": "Deployment"}
+    assert checks.schema([item | {"spec": made | {"scaleTargetRef": target}}]) == []
+
+
 def test_chart_objects_fit_the_schema():
     assert checks.schema(render_chart(K8S / "chart" / "values-gpu.yaml")) == []
 

@@ -27,6 +27,8 @@ from photodup.study.kubernetes.manifests import (
     tool,
 )
 
+# Kinds that operators add; Kubernetes' own schema does not know them, `references` holds them against the pods.
+CUSTOM_KINDS = {("monitoring.coreos.com/v1", "PodMonitor"), ("keda.sh/v1alpha1", "ScaledObject")}
 START_MARGIN = 2.0  # a loaded node starts a pod at half speed
 
 
@@ -62,6 +64,8 @@ def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> 
 
     findings = []
     for item in objects:
+        if (item.get("apiVersion"), item.get("kind")) in CUSTOM_KINDS:
+            continue
         where = f"{item.get('kind', '?')}/{item.get('metadata', {}).get('name', '?')}"
         try:
             kubernetes_validate.validate(item, version, strict=True)
@@ -185,6 +189,16 @@ def references(objects: list[dict[str, Any]], workload: Workload) -> list[Findin
                         "port", where, f"nodePort {port['nodePort']} is not mapped by k8s/kind.yaml: add it."
                     )
                 )
+    for monitor in of_kind(objects, "PodMonitor"):
+        where = f"PodMonitor/{monitor['metadata']['name']}"
+        if not monitor["spec"]["selector"].get("matchLabels", {}).items() <= labels:
+            findings.append(
+                Finding("selector", where, "selects none of the Deployment's pods: compare labels.")
+            )
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            if endpoint.get("port") not in names:
+                message = f"scrapes port {endpoint.get('port')!r}, which no container names."
+                findings.append(Finding("port", where, message))
     least = int(workload.hpa.get("minReplicas", 1))
     for budget in of_kind(objects, "PodDisruptionBudget"):
         kept = budget["spec"].get("minAvailable")

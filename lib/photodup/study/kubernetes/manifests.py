@@ -17,7 +17,12 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
 KUBERNETES_VERSION = "1.37.0"
-OVERLAYS = {"base": "k8s/base", "kind": "k8s/overlays/kind", "gpu": "k8s/overlays/gpu"}
+OVERLAYS = {
+    "base": "k8s/base",
+    "kind": "k8s/overlays/kind",
+    "gpu": "k8s/overlays/gpu",
+    "gpu-keda": "k8s/overlays/gpu-keda",
+}
 START_SECONDS = "photodup/start-seconds"
 _SUFFIXES = {"": Decimal(1)} | {a: Decimal(1000) ** power for power, a in enumerate("num", start=-3)}
 _SUFFIXES |= {a: Decimal(1000) ** power for power, a in enumerate("kMGTPE", start=1)}
@@ -121,15 +126,21 @@ def render_chart(*values: str | Path, release: str = "photodup", namespace: str 
 
 
 def read_workload(objects: list[dict[str, Any]]) -> Workload:
-    """Return the one autoscaled Deployment among these objects.
+    """Return the one Deployment among these objects that an autoscaler or a ScaledObject scales.
 
     Raises:
         PhotodupError: no autoscaler, more than one, or one that points nowhere.
     """
-    scalers = of_kind(objects, "HorizontalPodAutoscaler")
+    scalers = of_kind(objects, "HorizontalPodAutoscaler") or of_kind(objects, "ScaledObject")
     if len(scalers) != 1:
         raise PhotodupError(f"Expected one HorizontalPodAutoscaler, found {len(scalers)}: name one overlay.")
     spec = scalers[0]["spec"]
+    if "triggers" in spec:  # KEDA's words for the same bounds
+        bounds = {
+            "minReplicas": spec.get("minReplicaCount", 0),
+            "maxReplicas": spec.get("maxReplicaCount", 100),
+        }
+        spec = {**spec, **bounds, "metrics": []}
     name = spec["scaleTargetRef"]["name"]
     deployment = next((d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == name), None)
     if deployment is None:
@@ -159,7 +170,7 @@ def read_workload(objects: list[dict[str, Any]]) -> Workload:
         pre_stop_s=float(
             container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         ),
-        scaling_requests=scaling_requests(pod),
+        scaling_requests=_if_other(scaling_requests(pod), pod, spec["metrics"]),
     )
 
 
@@ -202,6 +213,13 @@ def scaling_requests(pod: dict[str, Any]) -> dict[str, float]:
     for container, values in zip(containers, each, strict=True):
         found |= {f"{container['name']}/{name}": quantity(value) for name, value in values.items()}
     return found
+
+
+def _if_other(found: dict[str, float], pod: dict[str, Any], metrics: list[dict[str, Any]]) -> dict | None:
+    """Return None where the plain sums say the same, so that a copy with other `requests` scales on those."""
+    plain = _quantities(pod, "requests")
+    by_container = any(metric["type"] == "ContainerResource" for metric in metrics)
+    return found if by_container or any(found.get(name) != value for name, value in plain.items()) else None
 
 
 def _quantities(pod: dict[str, Any], which: str) -> dict[str, float]:

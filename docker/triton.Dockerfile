@@ -11,7 +11,9 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN test -f /opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so \
     && test -f /opt/tritonserver/backends/onnxruntime/libonnxruntime_providers_tensorrt.so \
     && test -d /opt/tritonserver/backends/python \
-    && { ldconfig -p | grep -q libnvinfer.so || { echo "TensorRT is missing" >&2; exit 1; }; }
+    && { ldconfig -p | grep -q libnvinfer.so || { echo "TensorRT is missing" >&2; exit 1; }; } \
+    && { ldconfig -p | grep -q libnvinfer.so.10 || { echo "TensorRT 10 is needed: precision_mode FP16 of \
+openclip_vit_b32_trt is a builder flag, which TensorRT 11 (Triton 26.06 and later) no longer has" >&2; exit 1; }; }
 COPY constraints.txt /tmp/constraints.txt
 # What the preprocessing model (Triton's Python backend) imports.
 RUN pip3 install --no-cache-dir --break-system-packages -c /tmp/constraints.txt pillow pillow-heif \

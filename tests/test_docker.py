@@ -130,6 +130,8 @@ def test_triton_image_checks_its_backends_while_building():
     text = (DOCKER / "triton.Dockerfile").read_text()
     first = next(rest for word, rest in instructions(text) if word == "RUN")
     assert "libtriton_onnxruntime.so" in first and "tensorrt" in first
+    # FP16 by a builder flag ends with TensorRT 10: Triton 26.06 has 11, and would fail when it loads the model.
+    assert "libnvinfer.so.10" in first and "TensorRT 11" in first
     tag = re.search(r"tritonserver:(\S+)", text)[1]
     assert re.fullmatch(r"\d\d\.\d\d-py3", tag) and tag != "24.02-py3"
 
@@ -161,6 +163,8 @@ def local_nginx(tmp_path: Path, ports: dict[str, int], hosts: dict[str, str]) ->
         text = re.sub(rf"{name}:\d+", address, text)
     for old, new in ports.items():
         text = re.sub(rf"listen {old}", f"listen 127.0.0.1:{new}", text)
+    if nginx_version() < (1, 25, 1):  # Debian 12 has 1.22, which knows the older form only
+        text = re.sub(r"listen ([^;]+);\s+http2 on;", r"listen \1 http2;", text)
     config = tmp_path / "nginx.conf"
     config.write_text(f"pid {tmp_path}/pid;\nerror_log {tmp_path}/error.log;\n{text}")
     return config
@@ -170,6 +174,66 @@ def nginx(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     if not (program := shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")):
         pytest.skip("nginx is not installed: apt-get install nginx")
     return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, **options)
+
+
+def nginx_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.search(r"nginx/([\d.]+)", nginx("-v").stderr)[1].split("."))
+
+
+def test_nginx_configuration_has_no_deprecated_listen():
+    text = (DOCKER / "nginx.conf").read_text()
+    code = re.sub(r"#.*", "", text)
+    assert "http2 on;" in code and not re.search(r"listen [^;]*http2", code)
+
+
+def test_nginx_skips_a_host_that_still_loads_its_model(tmp_path):
+    """Loading is an answer, 503, and not a closed port: the other host takes the request, at every start."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    loading: set[str] = set()
+
+    def host(name: str) -> ThreadingHTTPServer:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                answer = name.encode()
+                self.send_response(503 if name in loading else 200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    one, two = host("one"), host("two")
+    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
+    hosts = {"gpu-1": f"127.0.0.1:{one.server_port}", "gpu-2": f"127.0.0.1:{two.server_port}"}
+    config = local_nginx(tmp_path, ports, hosts)
+    assert nginx("-c", config).returncode == 0
+    try:
+        url = f"http://127.0.0.1:{ports['8002']}/embed"
+        with httpx.Client() as client:
+            for name, other in (("one", "two"), ("two", "one")):  # after a restart too, not only at first
+                loading.clear()
+                deadline = time.monotonic() + 20  # a host that failed is left alone for fail_timeout, 10 s
+                while {client.post(url, content=b"x").text for _ in range(8)} != {"one", "two"}:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.5)
+                loading.add(name)
+                answers = [client.post(url, content=b"x") for _ in range(8)]
+                assert {(a.status_code, a.text) for a in answers} == {(200, other)}
+    finally:
+        nginx("-c", config, "-s", "stop")
+        for server in (one, two):
+            server.shutdown()
+            server.server_close()
 
 
 def test_nginx_accepts_the_configuration_and_refuses_a_planted_fault(tmp_path):

@@ -1,0 +1,111 @@
+"""Which signal should scale a Deployment? Each gets the same budget of pod hours, and what it buys is compared.
+
+A signal with a generous target runs more pods and answers faster, so targets chosen by hand compare nothing. Here the
+target of each is searched until the run costs what was asked for; only then latencies stand side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from photodup.errors import PhotodupError
+from photodup.study.kubernetes.curve import ServiceCurve
+from photodup.study.kubernetes.manifests import Workload
+from photodup.study.kubernetes.simulate import Cluster, Load, Outcome, simulate
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A metric whose target is free: `least` to `most` in `unit`, searched on a logarithmic scale."""
+
+    name: str
+    unit: str
+    least: float
+    most: float
+
+    def metric(self, target: float) -> dict[str, Any]:
+        """Return the entry for `spec.metrics` with this target."""
+        if self.name == "CPU":
+            aim = {"type": "Utilization", "averageUtilization": max(1, round(target))}
+            return {"type": "Resource", "resource": {"name": "cpu", "target": aim}}
+        text = f"{max(1, round(target * 1000))}m"
+        if self.name == "queue time":
+            aim = {"type": "AverageValue", "averageValue": text}
+            return {"type": "Pods", "pods": {"metric": {"name": "triton_queue_time_ms"}, "target": aim}}
+        if self.name == "SLO":  # latency over its objective, whatever the number of pods
+            aim = {"type": "Value", "value": text}
+            return {
+                "type": "External",
+                "external": {"metric": {"name": "photodup_latency_ms"}, "target": aim},
+            }
+        aim = {"type": "AverageValue", "averageValue": text}
+        return {
+            "type": "External",
+            "external": {"metric": {"name": "photodup_requests_pending"}, "target": aim},
+        }
+
+
+SIGNALS = (
+    Signal("CPU", "% of request", 5, 800),
+    Signal("queue time", "ms", 0.5, 20_000),
+    Signal("SLO", "ms", 5, 60_000),
+    Signal("requests pending", "per pod", 0.05, 200),
+)
+
+
+def compare_signals(
+    workload: Workload,
+    curve: ServiceCurve,
+    load: Load,
+    *,
+    pod_hours: float,
+    duration_s: float,
+    cluster: Cluster | None = None,
+    dt_s: float = 1.0,
+    signals: tuple[Signal, ...] = SIGNALS,
+    steps: int = 10,
+) -> list[dict[str, Any]]:
+    """Return one row per signal at the target whose run comes nearest to `pod_hours`.
+
+    Rows are not rounded: `signal`, `target`, `unit`, `pod_hours`, `pods_peak`, `latency_ms_p50`, `latency_ms_p99`,
+    `refused_share` and `rescales`.
+
+    Raises:
+        PhotodupError: the budget is below what minReplicas cost, or above maxReplicas.
+    """
+    hours = duration_s / 3600
+    least, most = int(workload.hpa["minReplicas"]) * hours, workload.max_replicas * hours
+    if not least <= pod_hours <= most:
+        raise PhotodupError(
+            f"{pod_hours:g} pod hours cannot be had: minReplicas cost {least:g}, maxReplicas {most:g}."
+        )
+    rows = []
+    for signal in signals:
+        tried: list[tuple[float, float, Outcome]] = []
+        low, high = math.log(signal.least), math.log(signal.most)
+        for _ in range(steps):
+            target = math.exp((low + high) / 2)
+            made = replace(workload, hpa={**workload.hpa, "metrics": [signal.metric(target)]})
+            outcome = simulate(made, curve, load, duration_s=duration_s, cluster=cluster, dt_s=dt_s)
+            tried.append((abs(outcome.pod_hours - pod_hours), target, outcome))
+            if outcome.pod_hours > pod_hours:
+                low = math.log(target)  # too dear: aim higher
+            else:
+                high = math.log(target)
+        _, target, outcome = min(tried, key=lambda row: row[0])
+        rows.append(
+            {
+                "signal": signal.name,
+                "target": target,
+                "unit": signal.unit,
+                "pod_hours": outcome.pod_hours,
+                "pods_peak": int(outcome.steps["pods"].max()),
+                "latency_ms_p50": outcome.latency_ms(0.5),
+                "latency_ms_p99": outcome.latency_ms(0.99),
+                "refused_share": outcome.refused_share,
+                "rescales": len(outcome.rescales()),
+            }
+        )
+    return rows

@@ -3,18 +3,15 @@
 set -euo pipefail
 
 trap 'kill $(jobs -p) 2>/dev/null; wait; exit 143' TERM INT
-
-# On a rented machine: it gives itself back at END_AT, also when whoever rented it is offline.
-end-itself &
+# On a rented machine: gives it back at END_AT, also when whoever rented it is offline. Disowned: its end is not a
+# server's end.
+end-itself & disown
 
 env -u PHOTODUP_TRITON_CONTROL_KEY /opt/venv/bin/python3 -m photodup.serving.service &
-servers=($!)
 start-triton --exit-on-error=false --http-port=8003 --grpc-port=8004 --metrics-port=8005 &
-servers+=($!)
 
 status=0
-# The first of the two servers that ends; the watchman above may end early and say nothing.
-wait -n "${servers[@]}" || status=$?
+wait -n || status=$?
 echo "start-all: one of the two servers ended with status ${status}; stopping the other" >&2
 # Unquoted on purpose: one process id per word.
 # shellcheck disable=SC2046

@@ -280,7 +280,7 @@ def test_the_tables_are_whole(capsys):
     left_out = sum(entry["cases"] for entry in CASES["unmapped"])
     with capsys.disabled():
         print(
-            f"\nKubernetes {kube_hpa.MODELLED_VERSION}: {mapped} of upstream's cases mapped, {left_out} not"
+            f"\nKubernetes {hpa.MODELLED_VERSION}: {mapped} of upstream's cases mapped, {left_out} not"
         )
 
     assert mapped >= 250

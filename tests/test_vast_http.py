@@ -137,7 +137,7 @@ def test_the_all_in_one_image_starts_the_watchman():
     dockerfile = (ROOT / "docker" / "all-in-one.Dockerfile").read_text()
 
     assert "COPY docker/end-itself.sh /usr/local/bin/end-itself" in dockerfile
-    assert re.search(r"^end-itself &$", (ROOT / "docker" / "start-all.sh").read_text(), re.MULTILINE)
+    assert re.search(r"^end-itself & disown$", (ROOT / "docker" / "start-all.sh").read_text(), re.MULTILINE)
     assert os.access(ROOT / "docker" / "end-itself.sh", os.X_OK)
 
 

@@ -42,7 +42,10 @@ REASONS = {
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
     "lib/photodup/serving/endpoints.py:save_endpoints": f"the endpoints file it was told to write; {OWN_TEMPORARY}",
     "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
-    "lib/photodup/serving/vast.py:_destroy": "the record of a rented machine that was given back, in build/",
+    "lib/photodup/serving/vast.py:_write_record": f"the record of a machine to rent, in build/; {OWN_TEMPORARY}",
+    "lib/photodup/serving/vast.py:up": "the record of an order that was refused, in build/",
+    "lib/photodup/serving/vast.py:_undo_order": "the record of an order that was taken back, in build/",
+    "lib/photodup/serving/vast.py:down": "the record of a rented machine that was given back, in build/",
     "lib/photodup/study/runner/execute.py:_write_outcomes": f"{BUILD}; {OWN_TEMPORARY}",
 }
 

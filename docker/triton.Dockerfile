@@ -4,16 +4,19 @@
 # Only the plain -py3 tags hold the onnxruntime backend (-trtllm- and -pyt- do not, and 24.02-py3 lacked it too).
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.06-py3
 ARG BASE_IMAGE=python:3.11-slim-bookworm
+# 10: FP16 by a builder flag. 11 and later: the graph itself is in half precision.
+ARG TENSORRT_MAJOR=10
 
 FROM ${TRITON_IMAGE} AS mounted
+ARG TENSORRT_MAJOR
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 # A tag without the backend must fail here, not on a rented machine: "unable to find backend library".
 RUN test -f /opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so \
     && test -f /opt/tritonserver/backends/onnxruntime/libonnxruntime_providers_tensorrt.so \
     && test -d /opt/tritonserver/backends/python \
     && { ldconfig -p | grep -q libnvinfer.so || { echo "TensorRT is missing" >&2; exit 1; }; } \
-    && { ldconfig -p | grep -q libnvinfer.so.10 || { echo "TensorRT 10 is needed: precision_mode FP16 of \
-openclip_vit_b32_trt is a builder flag, which TensorRT 11 (Triton 26.06 and later) no longer has" >&2; exit 1; }; }
+    && { ldconfig -p | grep -q "libnvinfer.so.${TENSORRT_MAJOR}" || { echo "This image has another TensorRT than \
+${TENSORRT_MAJOR}: TensorRT 11 (Triton 26.06) has no FP16 builder flag and needs --build-arg TENSORRT_MAJOR=11" >&2; exit 1; }; }
 COPY constraints.txt /tmp/constraints.txt
 # What the preprocessing model (Triton's Python backend) imports.
 RUN pip3 install --no-cache-dir --break-system-packages -c /tmp/constraints.txt pillow pillow-heif \
@@ -44,7 +47,9 @@ RUN pip install -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDE
 COPY lib lib
 RUN pip install -c constraints.txt ".[embed,service,cpu]" "tritonclient[grpc]"
 COPY model_repository model_repository
-RUN MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" --out /models
+ARG TENSORRT_MAJOR
+RUN if [ "${TENSORRT_MAJOR}" -gt 10 ]; then typed=--typed; else typed=--no-typed; fi \
+    && MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" "${typed}" --out /models
 
 FROM mounted AS baked
 COPY --from=export /models /models

@@ -8,7 +8,16 @@ from service_fixture import real_model
 
 from photodup.embedding.engines import export as exporting
 from photodup.embedding.engines.encoder import TorchModel, load_model
-from photodup.embedding.engines.export import VARIANTS, export, exported_path, is_intact, verify
+from photodup.embedding.engines.export import (
+    HALF,
+    IR_VERSION,
+    VARIANTS,
+    export,
+    exported_path,
+    ir_version,
+    is_intact,
+    verify,
+)
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
@@ -173,3 +182,25 @@ def test_the_servers_runtime_is_not_left_behind(tiny):
     model = onnx.load(tiny[2]["fp32"])
     assert [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")] == [18]
     assert model.ir_version <= 10
+
+
+def test_half_precision_is_written_into_the_graph_when_asked_for(tiny):
+    """What TensorRT 11 needs: weights and arithmetic of the graph are FP16, inputs and outputs stay float32."""
+    import onnx
+
+    model, folder, files = tiny
+    assert set(files) == set(VARIANTS)
+    path = export(model, folder / "half", [HALF])[HALF]
+    graph = onnx.load(path).graph
+    weights = {t.data_type for t in graph.initializer if t.dims and max(t.dims) > 3}
+
+    assert weights == {onnx.TensorProto.FLOAT16}
+    assert graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    error = json.loads(path.with_suffix(".json").read_text())["max_relative_error"]
+    assert 1e-6 < error < 1e-2
+
+
+def test_what_is_exported_is_read_by_the_oldest_server(tiny):
+    _, _, files = tiny
+    assert {ir_version(path) for path in files.values()} == {IR_VERSION}

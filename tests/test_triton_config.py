@@ -101,6 +101,20 @@ def test_tf32_is_rendered_when_asked_for_only_and_has_a_backend_name(tmp_path: P
     assert parse_backend("triton-tf32-http-fp32").triton_model == "openclip_vit_b32_tf32"
 
 
+def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path) -> None:
+    """Its builder has no FP16 flag; ONNX Runtime builds a strongly typed network when none is set."""
+    half = tmp_path / "half.onnx"
+    half.write_bytes(tiny_exports()["fp32"].read_bytes())
+    name = "openclip_vit_b32_trt"
+    for exported, flag in ((tiny_exports(), "FP16"), ({**tiny_exports(), "half": half}, None)):
+        out = render_repository("tensorrt", tmp_path / str(flag), exported, models=[name])
+        config = read_config(out / name / "config.pbtxt")
+        (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+        assert dict(row.parameters).get("precision_mode") == flag
+        assert row.parameters["trt_engine_cache_enable"] == "true"
+        assert (out / name / "1" / "model.onnx").samefile(half) == (flag is None)
+
+
 def test_dali_batches_images_of_different_length(root: Path) -> None:
     """Triton's rule: requests of different shape share a batch only if the *input* allows it."""
     config = read_config(root / "model_repository/openclip_vit_b32_preprocess_dali/config.pbtxt")

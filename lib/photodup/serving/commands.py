@@ -82,12 +82,15 @@ def render(
         str, typer.Option(help="batching: default, published, published-early, off")
     ] = "default",
     instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,
+    typed: Annotated[
+        bool, typer.Option(help="FP16 written into TensorRT's graph, for TensorRT 11 (Triton 26.06)")
+    ] = False,
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
     from photodup.serving.embedded import export_models
     from photodup.serving.triton.repository import render_repository
 
-    made = export_models()
+    made = export_models(half=typed)
     print(
         render_repository(
             target,

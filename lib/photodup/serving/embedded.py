@@ -36,7 +36,7 @@ from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
 try:
     model = load_model()
-    files = export(model, Path(sys.argv[1]))
+    files = export(model, Path(sys.argv[1]), sys.argv[2:])
 except PhotodupError as error:
     sys.exit(f"photodup: {error}")
 print(json.dumps({"files": {k: str(v) for k, v in files.items()},
@@ -44,14 +44,20 @@ print(json.dumps({"files": {k: str(v) for k, v in files.items()},
 """
 
 
-def export_models(env: Mapping[str, str] | None = None) -> dict:
+def export_models(env: Mapping[str, str] | None = None, *, half: bool = False) -> dict:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
+
+    Args:
+        half: Also the graph that computes in half precision, for TensorRT 11.
 
     Returns:
         `files` (variant -> path), `model_digest`, `pretrained`.
     """
+    from photodup.embedding.engines.export import HALF, VARIANTS
+
+    variants = [*VARIANTS, HALF] if half else VARIANTS
     done = subprocess.run(
-        [sys.executable, "-c", _EXPORT, str(build_dir() / "models")],
+        [sys.executable, "-c", _EXPORT, str(build_dir() / "models"), *variants],
         env=dict(os.environ) | dict(env or {}),
         capture_output=True,
         text=True,

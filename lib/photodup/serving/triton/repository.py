@@ -82,7 +82,8 @@ def render_repository(
     Args:
         target: `cpu-embedded`, `cuda`, or `tensorrt` (cuda and the TensorRT model beside it).
         out_dir: The repository; models already there that are not asked for stay, later versions go.
-        exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.export.export`.
+        exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.export.export`. With `half`
+            among them the TensorRT model gets that graph and no FP16 flag, as TensorRT 11 wants it.
         models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
             None is every model of the target whose graph is in `exported`, without DALI's.
         variant: Batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
@@ -98,6 +99,7 @@ def render_repository(
     Raises:
         PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
     """
+    from photodup.embedding.engines.export import HALF
     from photodup.serving.triton.decoders import DECODERS
 
     if target not in TARGETS:
@@ -120,6 +122,9 @@ def render_repository(
             _emulate(config, name, folder / "1")
         elif (weights := _check_target(name, target, exported)) is not None:
             set_parameter(config, model_digest=model_digest or "unset", pretrained=pretrained or "unset")
+            if name == "openclip_vit_b32_trt" and HALF in exported:
+                weights = HALF
+                _leave_precision_to_the_graph(config)
             if target == "cpu-embedded":
                 _run_on_cpu(config, threads or max(1, _cores() // instances), pin, folder / "1")
             link_weights(exported[weights], folder / "1")
@@ -249,6 +254,12 @@ def _committed(name: str) -> "ModelConfig":
             f"There is no model {name!r} for Triton: choose from {', '.join(WEIGHTS)} or emulated_<gpu>."
         )
     return read_config(project_root() / "model_repository" / name / "config.pbtxt")
+
+
+def _leave_precision_to_the_graph(config: "ModelConfig") -> None:
+    """Take the FP16 flag away: without it ONNX Runtime builds a strongly typed network, which follows the graph."""
+    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
+        accelerator.parameters.pop("precision_mode", None)
 
 
 def _to_python(config: "ModelConfig") -> None:

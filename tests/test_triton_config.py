@@ -111,6 +111,7 @@ def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path) 
         config = read_config(out / name / "config.pbtxt")
         (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
         assert dict(row.parameters).get("precision_mode") == flag
+        assert config.optimization.graph.level == (0 if flag else -1)
         assert row.parameters["trt_engine_cache_enable"] == "true"
         assert (out / name / "1" / "model.onnx").samefile(half) == (flag is None)
 

@@ -105,7 +105,11 @@ def verify(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
     """
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    if variant == HALF:
+        # The CPU provider's fusions end the process on a transformer in half precision (onnxruntime 1.31.1).
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     absolute, relative, cosine = 0.0, 0.0, 1.0
     for n in CHECKED_BATCHES:

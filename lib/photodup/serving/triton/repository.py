@@ -257,7 +257,12 @@ def _committed(name: str) -> "ModelConfig":
 
 
 def _leave_precision_to_the_graph(config: "ModelConfig") -> None:
-    """Take the FP16 flag away: without it ONNX Runtime builds a strongly typed network, which follows the graph."""
+    """Take the FP16 flag away: without it ONNX Runtime builds a strongly typed network, which follows the graph.
+
+    Fusions of ONNX Runtime's own are kept basic (-1): on a CPU the further ones crash on this graph, and TensorRT does
+    its own anyway.
+    """
+    config.optimization.graph.level = -1
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
         accelerator.parameters.pop("precision_mode", None)
 

@@ -45,7 +45,8 @@ REASONS = {
     "lib/photodup/serving/vast.py:_write_record": f"the record of a machine to rent, in build/; {OWN_TEMPORARY}",
     "lib/photodup/serving/vast.py:up": "the record of an order that was refused, in build/",
     "lib/photodup/serving/vast.py:_undo_order": "the record of an order that was taken back, in build/",
-    "lib/photodup/serving/vast.py:down": "the record of a rented machine that was given back, in build/",
+    "lib/photodup/serving/vast.py:_destroy": "the record of a rented machine that was given back, in build/",
+    "lib/photodup/serving/vast.py:down": "the record of an order that never became a machine, in build/",
     "lib/photodup/study/runner/execute.py:_write_outcomes": f"{BUILD}; {OWN_TEMPORARY}",
 }
 

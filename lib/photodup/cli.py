@@ -237,7 +237,7 @@ def embed(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
     catalogue: CatalogueFile = None,
     url: Annotated[str | None, typer.Option(help="server; default from the environment or settings")] = None,
-    backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-grpc-fp32")] = None,
+    backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-fp32-grpc-fp32")] = None,
     weights: Annotated[
         str | None,
         typer.Option(help="in this process: a checkpoint, onnx:PATH, sscd:PATH, as MODEL_PRETRAINED"),

@@ -312,7 +312,7 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(photos, refere
     stages = sum(value for name, value in point.items() if name in counters.FASTAPI_STAGES and value)
     assert 0.2 < stages / point["request_ms_mean"] < 1.5  # a handful of requests on a busy machine
     assert point["server_compute_infer_ms_mean"] > 1
-    assert (point["server"], point["engine"], point["wire"]) == ("pytorch", "pytorch", wire)
+    assert (point["server"], point["engine"], point["wire"]) == ("fastapi", "pytorch", wire)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

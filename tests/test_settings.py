@@ -239,6 +239,15 @@ def test_the_page_chooses_and_embed_follows(library):
     assert "0 photographs embedded" in embed(library, *flags, INFERENCE_BACKEND="triton").stdout
 
 
+def test_settings_and_flags_of_the_first_edition_mean_the_same(tmp_path):
+    (tmp_path / "settings.json").write_text('{"backend": "triton-onnx-grpc-fp32", "url": "127.0.0.1:8004"}')
+    stored = load_settings(tmp_path)
+    assert stored == Settings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    for flag in ("triton-onnx-grpc-fp32", "triton_grpc", "triton-onnx-fp32-grpc-fp32"):
+        assert where(choose(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    assert where(choose(stored, backend="local-onnx", weights="w")) == ("local-onnx-fp32", None)
+
+
 # ---- which photo to keep ---------------------------------------------------------------------------------
 
 

@@ -124,6 +124,16 @@ def test_a_failed_one_is_measured_again_in_its_place(tmp_path):
     )
 
 
+def test_what_failed_before_it_knew_its_backend_is_read_as_well():
+    """Points of one pod name no backend in what was asked for."""
+    old = old_point("pytorch-http-jpeg", status="failed") | {
+        "key": "kube-pod-c2",
+        "config": {"concurrency": 2},
+    }
+    found = upgrade(old)
+    assert (found["kind"], found["status"], found["config"]) == ("point", "failed", {"concurrency": 2})
+
+
 def test_a_first_edition_record_is_still_checked(tmp_path):
     path = keep(tmp_path, old_point("triton-onnx-http-fp32"))
     for spoil, said in (({"raw_file": 3}, "'raw_file' holds a int"), ({"key": "other"}, "was changed after")):

@@ -75,7 +75,7 @@ def upgrade(record: Mapping[str, Any]) -> dict[str, Any]:
         key = f"cold-start-{config['backend']}-{repeat}"
     elif "label" in config:
         key, config, result = _point(key, config, result)
-    elif kind == "point":  # of one pod: measured without a label
+    elif "scenario" in result:  # of one pod: measured without a label
         result = {**result, **_facts(result, "")}
     if spec := config.get("spec"):
         columns = {name: spec[name] for name in _LINK}

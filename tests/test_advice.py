@@ -1,53 +1,59 @@
 """Advice on made-up points with a known answer, and on records that cannot answer."""
 
-import math
-
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
-from photodup.study.parts.advice import COLUMNS, Workload, conclusion, rank, rtt_of
+from photodup.study.parts.advice import COLUMNS, Workload, conclusion, rank
 
 
 def point(backend, p95, rate, **values):
     return {
         "run": "made-up",
-        "backend": backend,
+        **parse_backend(backend).columns(),
         "scenario": "closed_loop",
         "batch": 1,
         "concurrency": 8,
-        "link": "rtt25",
+        "rtt_ms": 25.0,
+        "rate_mbit_s": None,
         "valid": True,
         "latency_ms_p95": p95,
         "latency_ms_mean": p95,
         "throughput_images_per_s": rate,
-        "payload_bytes": 602_112 if "fp32" in backend else 15_000,
+        "payload_bytes": 602_112 if parse_backend(backend).wire == "fp32" else 15_000,
     } | values
 
 
-TWO = pd.DataFrame([point("pytorch-http-jpeg", 65.0, 48.0), point("triton-onnx-http-fp32", 190.0, 43.0)])
+SEVERAL = [f"triton-onnx-{p}-http-{w}" for p in ("fp32", "bf16") for w in ("fp32", "fp16", "uint8", "jpeg")]
+TWO = pd.DataFrame(
+    [point("fastapi-pytorch-fp32-http-jpeg", 65.0, 48.0), point("triton-onnx-fp32-http-fp32", 190.0, 43.0)]
+)
 
 
 def test_the_faster_backend_is_chosen_for_people_who_wait():
     work = Workload(40, rtt_ms=25, price_usd_per_hour=0.85)
     table = rank(work, TWO)
     assert list(table.columns) == COLUMNS
-    assert list(table["backend"]) == ["pytorch-http-jpeg", "triton-onnx-http-fp32"]
+    assert list(table["backend"]) == ["fastapi-pytorch-fp32-http-jpeg", "triton-onnx-fp32-http-fp32"]
     assert list(table["rank"]) == [1, 2] and set(table["fits"]) == {"yes"}
     assert table["usd_per_1000_images"].iloc[0] == pytest.approx(0.85 / 3600 / 40 * 1000)
-    assert "pytorch-http-jpeg: 65 ms (p95)" in conclusion(work, table, TWO)
+    assert "fastapi-pytorch-fp32-http-jpeg: 65 ms (p95)" in conclusion(work, table, TWO)
 
 
 def test_a_flipped_latency_turns_the_choice():
     turned = TWO.assign(latency_ms_p95=[190.0, 65.0])
-    assert rank(Workload(40, rtt_ms=25), turned)["backend"].iloc[0] == "triton-onnx-http-fp32"
+    assert rank(Workload(40, rtt_ms=25), turned)["backend"].iloc[0] == "triton-onnx-fp32-http-fp32"
 
 
 def test_the_latency_limit_cuts_goodput_not_throughput():
     points = pd.DataFrame(
-        [point("a-http-jpeg", 50.0, 10.0), point("a-http-jpeg", 400.0, 90.0, concurrency=64)]
+        [
+            point("triton-onnx-fp32-http-jpeg", 50.0, 10.0),
+            point("triton-onnx-fp32-http-jpeg", 400.0, 90.0, concurrency=64),
+        ]
     )
     table = rank(Workload(20, rtt_ms=25, latency_limit_ms=100), points)
     assert table["goodput_images_per_s"].iloc[0] == 10.0 and table["servers"].iloc[0] == 2
@@ -61,21 +67,38 @@ def test_the_latency_limit_cuts_goodput_not_throughput():
 def test_a_full_uplink_does_not_fit():
     work = Workload(100, rtt_ms=25, uplink_mbit_s=210)
     table = rank(work, TWO).set_index("backend")
-    assert table.loc["triton-onnx-http-fp32", "fits"] == "no"
-    assert table.loc["triton-onnx-http-fp32", "uplink_mbit_per_s"] == pytest.approx(481.7, rel=1e-3)
-    assert table.loc["pytorch-http-jpeg", "fits"] == "yes"
+    assert table.loc["triton-onnx-fp32-http-fp32", "fits"] == "no"
+    assert table.loc["triton-onnx-fp32-http-fp32", "uplink_mbit_per_s"] == pytest.approx(481.7, rel=1e-3)
+    assert table.loc["fastapi-pytorch-fp32-http-jpeg", "fits"] == "yes"
 
 
 def test_batch_work_is_ranked_by_cost_then_by_goodput():
     points = pd.DataFrame(
         [
-            point("slow-http-jpeg", 900.0, 20.0, batch=32, scenario="offline", price_usd_per_hour=0.1),
-            point("fast-http-jpeg", 900.0, 60.0, batch=32, scenario="offline", price_usd_per_hour=0.9),
+            point(
+                "triton-onnx-fp32-http-jpeg",
+                900.0,
+                20.0,
+                batch=32,
+                scenario="offline",
+                price_usd_per_hour=0.1,
+            ),
+            point(
+                "triton-openvino-fp32-http-jpeg",
+                900.0,
+                60.0,
+                batch=32,
+                scenario="offline",
+                price_usd_per_hour=0.9,
+            ),
         ]
     )
     work = Workload(600, kind="batch", rtt_ms=25)
-    assert rank(work, points)["backend"].iloc[0] == "slow-http-jpeg"
-    assert rank(work, points.drop(columns="price_usd_per_hour"))["backend"].iloc[0] == "fast-http-jpeg"
+    assert rank(work, points)["backend"].iloc[0] == "triton-onnx-fp32-http-jpeg"
+    assert (
+        rank(work, points.drop(columns="price_usd_per_hour"))["backend"].iloc[0]
+        == "triton-openvino-fp32-http-jpeg"
+    )
 
 
 def test_what_the_records_cannot_decide_is_said():
@@ -93,11 +116,9 @@ def test_what_the_records_cannot_decide_is_said():
     assert "not as shown" in conclusion(work, rank(work, median), median)
 
 
-@pytest.mark.parametrize(
-    "spoilt", [{"valid": False}, {"throughput_images_per_s": None}, {"link": "loopback"}]
-)
+@pytest.mark.parametrize("spoilt", [{"valid": False}, {"throughput_images_per_s": None}, {"rtt_ms": 0.0}])
 def test_unusable_points_are_not_used(spoilt):
-    points = pd.DataFrame([point("pytorch-http-jpeg", 65.0, 48.0) | spoilt])
+    points = pd.DataFrame([point("fastapi-pytorch-fp32-http-jpeg", 65.0, 48.0) | spoilt])
     assert rank(Workload(1, rtt_ms=25), points).empty
 
 
@@ -114,22 +135,12 @@ def test_empty_records_and_bad_workloads():
             Workload(**wrong)
 
 
-@pytest.mark.parametrize(
-    ("link", "rtt"),
-    [("loopback", 0), ("rtt25", 25), ("25ms-210mbit", 25), ("rtt-50-ms", 50), (None, 0), ("moon", None)],
-)
-def test_round_trips_are_read_from_links(link, rtt):
-    found = rtt_of(pd.Series({"link": link}))
-    assert math.isnan(found) if rtt is None else found == rtt
-    assert rtt_of(pd.Series({"link": link, "rtt_ms": 7.0})) == 7.0
-
-
 @settings(deadline=None)  # a shared machine
 @given(
     st.lists(st.tuples(st.floats(1, 1000), st.floats(0.1, 1000)), min_size=1, max_size=8), st.floats(1, 1000)
 )
 def test_a_better_rank_is_never_slower_beyond_the_noise(values, limit):
-    points = pd.DataFrame([point(f"b{i}-http-jpeg", p95, rate) for i, (p95, rate) in enumerate(values)])
+    points = pd.DataFrame([point(SEVERAL[i], p95, rate) for i, (p95, rate) in enumerate(values)])
     table = rank(Workload(1, rtt_ms=25, latency_limit_ms=limit), points)
     fitting = table[table["fits"] == "yes"]
     assert fitting["latency_ms"].is_monotonic_increasing
@@ -139,14 +150,14 @@ def test_a_better_rank_is_never_slower_beyond_the_noise(values, limit):
 def test_a_link_of_another_rate_says_nothing_about_this_uplink():
     points = pd.DataFrame(
         [
-            point("pytorch-http-jpeg", 65.0, 48.0, link="us-east"),
-            point("triton-onnx-http-jpeg", 90.0, 40.0, link="home-uplink"),
+            point("fastapi-pytorch-fp32-http-jpeg", 65.0, 48.0, rate_mbit_s=210.0),
+            point("triton-onnx-fp32-http-jpeg", 90.0, 40.0, rate_mbit_s=20.0),
         ]
     )
     for rate, expected in (
-        (210, "pytorch-http-jpeg"),
-        (20, "triton-onnx-http-jpeg"),
-        (None, "pytorch-http-jpeg"),
+        (210, "fastapi-pytorch-fp32-http-jpeg"),
+        (20, "triton-onnx-fp32-http-jpeg"),
+        (None, "fastapi-pytorch-fp32-http-jpeg"),
     ):
         assert list(rank(Workload(1, rtt_ms=25, uplink_mbit_s=rate), points)["backend"]) == [expected]
     other = Workload(1, rtt_ms=25, uplink_mbit_s=1000)
@@ -154,18 +165,20 @@ def test_a_link_of_another_rate_says_nothing_about_this_uplink():
 
 
 def test_emulated_gpus_never_meet_real_engines():
-    points = pd.DataFrame([*TWO.to_dict("records"), point("triton-emulated-a100-http-jpeg", 30.0, 440.0)])
+    points = pd.DataFrame(
+        [*TWO.to_dict("records"), point("triton-emulated-a100-fp32-http-jpeg", 30.0, 440.0)]
+    )
     assert set(rank(Workload(1, rtt_ms=25), points)["backend"]) == set(TWO["backend"])
     assert list(rank(Workload(1, rtt_ms=25, emulated=True), points)["backend"]) == [
-        "triton-emulated-a100-http-jpeg"
+        "triton-emulated-a100-fp32-http-jpeg"
     ]
     several = points.assign(devices=[None, None, 4])
     assert rank(Workload(1, rtt_ms=25, emulated=True), several).empty
 
 
 def test_each_point_is_judged_by_the_highest_percentile_it_carries():
-    small = point("pytorch-http-jpeg", None, 10.0, concurrency=1, latency_ms_p50=40.0)
-    loaded = point("pytorch-http-jpeg", 900.0, 20.0, concurrency=16, latency_ms_p50=700.0)
+    small = point("fastapi-pytorch-fp32-http-jpeg", None, 10.0, concurrency=1, latency_ms_p50=40.0)
+    loaded = point("fastapi-pytorch-fp32-http-jpeg", 900.0, 20.0, concurrency=16, latency_ms_p50=700.0)
     table = rank(Workload(5, rtt_ms=25), pd.DataFrame([small, loaded]))
     assert table[
         ["latency_ms", "latency_percentile", "goodput_images_per_s", "fits"]

@@ -129,6 +129,8 @@ def test_a_dropped_row_is_an_error_not_a_guess():
 def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
     import shutil
 
+    from photodup.bench.link.link import LinkSpec
+    from photodup.bench.link.way import emulated
     from photodup.bench.record.record import RunStore
 
     root = tmp_path / "checkout"
@@ -136,9 +138,12 @@ def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PHOTODUP_ROOT", str(root))
     with pytest.raises(PhotodupError, match="no records in results/nothing"):
         list(audit.report_lines("nothing"))
-    base = {"link": "25ms-210mbit-cubic-iw10", "scenario": "single_stream", "batch": 1, "concurrency": 1}
+    base = emulated(LinkSpec()).columns() | {"scenario": "single_stream", "batch": 1, "concurrency": 1}
     with RunStore(root / "results" / "made-up") as store:
-        for backend, latency_ms in (("pytorch-http-jpeg", 65.0), ("triton-onnx-http-fp32", 190.0)):
+        for backend, latency_ms in (
+            ("fastapi-pytorch-fp32-http-jpeg", 65.0),
+            ("triton-onnx-fp32-http-fp32", 190.0),
+        ):
             point = {
                 **base,
                 "backend": backend,

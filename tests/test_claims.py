@@ -24,6 +24,7 @@ def point(backend, *, ci=0.02, **values):
         "run": "made-up",
         "backend": backend,
         "link": "rtt25",
+        "rtt_ms": 25.0,
         "scenario": "single_stream",
         "batch": 1,
         "concurrency": 1,
@@ -45,8 +46,8 @@ def verdict(claim_id, *rows, **kwargs):
 
 
 REMOTE = (
-    point("pytorch-http-base64", latency_ms_p50=56.9),
-    point("triton-onnx-http-fp32", latency_ms_p50=182.9),
+    point("fastapi-pytorch-fp32-http-base64", latency_ms_p50=56.9),
+    point("triton-onnx-fp32-http-fp32", latency_ms_p50=182.9),
 )
 
 
@@ -68,8 +69,8 @@ def test_an_objection_stands_beside_the_verdict_it_argues_about():
     slower, equal = (
         verdict(
             "grpc-slower-single",
-            point("triton-onnx-http-fp32", latency_ms_p50=100.0),
-            point("triton-onnx-grpc-fp32", latency_ms_p50=grpc),
+            point("triton-onnx-fp32-http-fp32", latency_ms_p50=100.0),
+            point("triton-onnx-fp32-grpc-fp32", latency_ms_p50=grpc),
         )
         for grpc in (150.0, 100.0)
     )
@@ -96,13 +97,15 @@ def test_a_published_effect_is_reproduced():
 
 
 def test_a_flipped_inequality_is_seen():
-    flipped = ratio("pytorch-http-base64", "triton-onnx-http-fp32", "latency_ms_p50", at_least=1)
+    flipped = ratio(
+        "fastapi-pytorch-fp32-http-base64", "triton-onnx-fp32-http-fp32", "latency_ms_p50", at_least=1
+    )
     claim = Claim("flipped", "The other way round.", "test", (), flipped)
     assert judge([claim], pd.DataFrame(REMOTE)).iloc[0]["verdict"] == CONTRADICTED
 
 
 def test_a_wrong_unit_is_seen():
-    seconds = point("triton-onnx-http-fp32", latency_ms_p50=0.1829)
+    seconds = point("triton-onnx-fp32-http-fp32", latency_ms_p50=0.1829)
     assert verdict("jpeg-beats-tensor-remotely", REMOTE[0], seconds)["verdict"] == CONTRADICTED
 
 
@@ -117,7 +120,7 @@ def test_a_dropped_row_is_not_measured_never_a_guess():
     [
         {"valid": False},
         {"latency_ms_p50": None},
-        {"link": "rtt50"},
+        {"link": "rtt50", "rtt_ms": 50.0},
         {"connection": "warm"},
         {"batch": 4},
         {"span": "prepared"},
@@ -130,26 +133,26 @@ def test_only_valid_points_under_the_same_conditions_are_compared(spoilt):
 
 def test_nothing_within_the_noise_floor_is_a_difference():
     rows = (
-        point("triton-onnx-http-fp32", latency_ms_p50=100.0, ci=0.001),
-        point("triton-onnx-grpc-fp32", latency_ms_p50=104.0, ci=0.001),
+        point("triton-onnx-fp32-http-fp32", latency_ms_p50=100.0, ci=0.001),
+        point("triton-onnx-fp32-grpc-fp32", latency_ms_p50=104.0, ci=0.001),
     )
     assert verdict("grpc-slower-single", *rows, noise_floor=0.05)["verdict"] == INCONCLUSIVE
     assert verdict("grpc-slower-single", *rows, noise_floor=0.01)["verdict"] == REPRODUCED
-    wide = (rows[0], point("triton-onnx-grpc-fp32", latency_ms_p50=104.0, ci=0.2))
+    wide = (rows[0], point("triton-onnx-fp32-grpc-fp32", latency_ms_p50=104.0, ci=0.2))
     assert verdict("grpc-slower-single", *wide, noise_floor=0.01)["verdict"] == INCONCLUSIVE
 
 
 def test_pairs_that_disagree_are_inconclusive_and_say_so():
     warm = (
-        point("pytorch-http-base64", latency_ms_p50=60.0, connection="warm"),
-        point("triton-onnx-http-fp32", latency_ms_p50=50.0, connection="warm"),
+        point("fastapi-pytorch-fp32-http-base64", latency_ms_p50=60.0, connection="warm"),
+        point("triton-onnx-fp32-http-fp32", latency_ms_p50=50.0, connection="warm"),
     )
     found = verdict("jpeg-beats-tensor-remotely", *REMOTE, *warm)
     assert found["verdict"] == INCONCLUSIVE and "disagree" in found["because"]
 
 
 def test_each_link_and_run_is_judged_on_its_own():
-    loop = [{**row, "link": "loopback"} for row in REMOTE]
+    loop = [{**row, "link": "loopback", "rtt_ms": 0.0} for row in REMOTE]
     other = [{**row, "run": "another", "latency_ms_p50": 70.0} for row in REMOTE]
     for row in other:
         row["latency_ms_p50_ci_low"], row["latency_ms_p50_ci_high"] = 69.0, 71.0
@@ -165,8 +168,8 @@ def test_each_link_and_run_is_judged_on_its_own():
 def test_a_magnitude_is_contradicted_from_either_side():
     def rates(local_pytorch):
         return (
-            point("local-onnx", throughput_images_per_s=100.0, batch=32, link="loopback"),
-            point("local-pytorch", throughput_images_per_s=local_pytorch, batch=32, link="loopback"),
+            point("local-onnx-fp32", throughput_images_per_s=100.0, batch=32, link="loopback"),
+            point("local-pytorch-fp32", throughput_images_per_s=local_pytorch, batch=32, link="loopback"),
         )
 
     assert verdict("onnx-slower-at-32", *rates(520.0))["verdict"] == REPRODUCED
@@ -178,7 +181,7 @@ def test_a_magnitude_is_contradicted_from_either_side():
 def test_growth_claims_compare_a_backend_with_itself():
     rows = [
         point(
-            "pytorch-http-jpeg",
+            "fastapi-pytorch-fp32-http-jpeg",
             throughput_images_per_s=t,
             concurrency=c,
             scenario="closed_loop",
@@ -194,7 +197,7 @@ def test_the_peak_must_be_where_it_is_claimed():
         levels = zip((8, 16, 32, 64), throughputs, strict=True)
         return [
             point(
-                "triton-emulated-4080-http-uint8",
+                "triton-emulated-4080-fp32-http-uint8",
                 throughput_images_per_s=t,
                 concurrency=c,
                 scenario="closed_loop",
@@ -217,7 +220,7 @@ def test_latencies_made_by_either_law_are_told_apart(trips, expected):
 
     law = rounds_ms if trips else bandwidth_only_ms
     rows = [
-        point("triton-onnx-http-fp32", payload_bytes=size, latency_ms_p50=law(size, 25.0, 20.0))
+        point("triton-onnx-fp32-http-fp32", payload_bytes=size, latency_ms_p50=law(size, 25.0, 20.0))
         for size in (14_000, 75_000, 150_528, 301_056, 602_112)
     ]
     assert verdict("bytes-are-the-bottleneck", *rows)["verdict"] == expected
@@ -225,12 +228,12 @@ def test_latencies_made_by_either_law_are_told_apart(trips, expected):
 
 
 def test_shares_and_bounds():
-    row = point("triton-onnx-http-fp32", latency_ms_mean=182.9, server_request_ms_mean=15.1)
+    row = point("triton-onnx-fp32-http-fp32", latency_ms_mean=182.9, server_request_ms_mean=15.1)
     assert verdict("network-dominates", row)["verdict"] == REPRODUCED
     assert verdict("network-dominates", row | {"server_request_ms_mean": 90.0})["verdict"] == CONTRADICTED
-    assert verdict("network-dominates", row | {"link": "loopback"})["verdict"] == NOT_MEASURED
+    assert verdict("network-dominates", row | {"link": "loopback", "rtt_ms": 0.0})["verdict"] == NOT_MEASURED
     for difference, expected in ((6e-7, REPRODUCED), (0.002, CONTRADICTED)):
-        for backend in ("triton-onnx-grpc-fp32", "local-onnx"):
+        for backend in ("triton-onnx-fp32-grpc-fp32", "local-onnx-fp32"):
             row = point(backend, difference_max=difference, scenario="parity")
             assert verdict("onnx-parity", row)["verdict"] == expected
 
@@ -248,7 +251,17 @@ def test_an_empty_run_is_not_measured_and_keeps_its_name():
 
 
 def test_every_claim_survives_points_with_few_columns():
-    few = pd.DataFrame([{"run": "r", "backend": "pytorch-http-jpeg", "valid": True, "link": "loopback"}])
+    few = pd.DataFrame(
+        [
+            {
+                "run": "r",
+                "backend": "fastapi-pytorch-fp32-http-jpeg",
+                "valid": True,
+                "link": "loopback",
+                "rtt_ms": 0.0,
+            }
+        ]
+    )
     assert set(judge(CLAIMS, few)["verdict"]) == {NOT_MEASURED}
 
 
@@ -287,30 +300,19 @@ def test_a_verdict_never_contradicts_its_mirror(centre, width, floor, bounds):
 
 
 @pytest.mark.parametrize(
-    ("link", "rtt", "remote"),
-    [
-        ("25ms-210mbit-cubic-iw10", 25.0, True),
-        ("0.5ms-10000mbit-cubic-iw10", 0.5, False),
-        ("us-east", 25.0, True),
-        ("datacentre", 0.5, False),
-        ("loopback", 0.0, False),
-        (None, 0.0, False),
-    ],
+    ("rtt_ms", "is_remote"),
+    [(25.0, True), (5, True), (0.5, False), (0.0, False), (None, False), (math.nan, False)],
 )
-def test_links_are_read_from_their_label(link, rtt, remote):
-    assert predicates.link_rtt_ms(link) == rtt and predicates.remote(link) is remote
-
-
-def test_an_unknown_link_is_not_taken_for_a_wide_area_one():
-    assert math.isnan(predicates.link_rtt_ms("moon")) and not predicates.remote("moon")
+def test_a_wide_area_link_is_known_by_its_round_trip(rtt_ms, is_remote):
+    assert predicates.remote(rtt_ms) is is_remote
 
 
 def test_the_noise_floor_is_the_run_s_own_where_it_has_one():
     first, again = (
-        point("pytorch-http-jpeg", latency_ms_p50=ms, label=label)
-        for ms, label in ((10, ""), (10.8, "again"))
+        point("fastapi-pytorch-fp32-http-jpeg", latency_ms_p50=ms, repeat=repeat)
+        for repeat, ms in enumerate((10, 10.8))
     )
-    other = point("triton-onnx-http-fp32", latency_ms_p50=99.0, label="again")
+    other = point("triton-onnx-fp32-http-fp32", latency_ms_p50=99.0, repeat=1)
     floor, source = claims.noise_floor_of(pd.DataFrame([first, again, other]))
     assert floor == pytest.approx(math.log(1.08)) and "1 A/A" in source
     invalid = {**again, "valid": False}
@@ -320,11 +322,14 @@ def test_the_noise_floor_is_the_run_s_own_where_it_has_one():
 
 
 def test_other_configurations_and_repeats_are_not_the_backend_as_deployed():
-    slow = [{**row, "label": "batching-published", "latency_ms_p50": 10.0} for row in REMOTE]
-    rows = [{**row, "label": ""} for row in REMOTE]
-    assert verdict("jpeg-beats-tensor-remotely", *rows, *slow)["verdict"] == REPRODUCED
-    assert verdict("jpeg-beats-tensor-remotely", *slow)["verdict"] == NOT_MEASURED
-    lone = point("triton-onnx-http-fp32", server_queue_ms_mean=10.1, label="batching-published")
+    rows = [{**row, "as_deployed": True, "repeat": 0} for row in REMOTE]
+    for other in ({"as_deployed": False}, {"repeat": 1}):
+        spoilt = [{**row, **other, "latency_ms_p50": 10.0} for row in rows]
+        assert verdict("jpeg-beats-tensor-remotely", *rows, *spoilt)["verdict"] == REPRODUCED
+        assert verdict("jpeg-beats-tensor-remotely", *spoilt)["verdict"] == NOT_MEASURED
+    lone = point(
+        "triton-onnx-fp32-http-fp32", server_queue_ms_mean=10.1, label="batching-published", as_deployed=False
+    )
     assert verdict("server-overhead", lone)["verdict"] == REPRODUCED
     assert verdict("server-overhead", lone | {"label": "batching-default"})["verdict"] == NOT_MEASURED
 
@@ -333,11 +338,14 @@ def test_a_backend_is_compared_with_itself_not_with_its_sibling():
     def rate(backend, c, images_per_s):
         return point(backend, throughput_images_per_s=images_per_s, concurrency=c, scenario="closed_loop")
 
-    rows = [rate("pytorch-http-jpeg", 8, 10.0), rate("pytorch-http-base64", 16, 40.0)]
+    rows = [
+        rate("fastapi-pytorch-fp32-http-jpeg", 8, 10.0),
+        rate("fastapi-pytorch-fp32-http-base64", 16, 40.0),
+    ]
     assert verdict("fastapi-scales", *rows)["verdict"] == NOT_MEASURED
-    assert verdict("fastapi-scales", *rows, rate("pytorch-http-jpeg", 16, 10.5))["effect"] == pytest.approx(
-        1.05
-    )
+    assert verdict("fastapi-scales", *rows, rate("fastapi-pytorch-fp32-http-jpeg", 16, 10.5))[
+        "effect"
+    ] == pytest.approx(1.05)
 
 
 def test_runs_of_different_models_are_called_unlike():
@@ -350,29 +358,33 @@ def test_runs_of_different_models_are_called_unlike():
 
 def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
     from photodup.bench.link.latency_model import rounds_ms
+    from photodup.bench.link.link import LinkSpec
+    from photodup.bench.link.way import emulated
     from photodup.bench.record.record import RunStore
 
-    link = "25ms-210mbit-cubic-iw10"
+    way = emulated(LinkSpec()).columns()
     sizes = (10_000, 150_528, 602_112, 19_267_584)
     rows = [
-        {"link": link, "payload_bytes": size, "connection": kind, "valid": True, "samples_ms": [1.0]}
+        {**way, "payload_bytes": size, "connection": kind, "valid": True, "samples_ms": [1.0]}
         | {"latency_ms_p50": rounds_ms(size, 25.0, 210.0, connection=kind)}
         for size in sizes
         for kind in ("new", "warm")
     ]
     with RunStore(tmp_path / "made-up") as store:
-        store.measure_or_load("ladder-25ms", lambda: {"rows": rows}, config={})
-        store.measure_or_load("ladder-broken", lambda: {"status": "failed", "error": "no link"}, config={})
+        store.measure_or_load("ladder-25ms", lambda: {"rows": rows}, config={}, kind="ladder")
+        store.measure_or_load(
+            "ladder-broken", lambda: {"status": "failed", "error": "no link"}, config={}, kind="ladder"
+        )
     points = claims.load_evidence(tmp_path / "made-up")
     assert len(points) == len(rows) and set(points["backend"]) == {"network-only"}
     found = judge([BY_ID["bytes-are-the-bottleneck"]], points).iloc[0]
-    assert found["verdict"] == CONTRADICTED and found["link"] == link
+    assert found["verdict"] == CONTRADICTED and found["link"] == way["link"] == "25ms-210mbit-cubic-iw10"
     assert claims.load_evidence(tmp_path / "nothing").empty
 
 
 def test_protocols_are_compared_on_the_same_engine_and_channel():
     def rate(engine, protocol, images_per_s, **values):
-        backend = f"triton-{engine}-{protocol}-fp32"
+        backend = f"triton-{engine}-fp32-{protocol}-fp32"
         values |= {"engine": engine, "concurrency": 16, "scenario": "closed_loop", "link": "loopback"}
         return point(backend, throughput_images_per_s=images_per_s, **values)
 
@@ -388,7 +400,7 @@ def test_protocols_are_compared_on_the_same_engine_and_channel():
     assert verdict("shared-channel-contends", *rows)["effect"] == pytest.approx(3.9)
 
 
-SAME = ("triton-onnx-http-fp32", "triton-onnx-grpc-fp32")
+SAME = ("triton-onnx-fp32-http-fp32", "triton-onnx-fp32-grpc-fp32")
 
 
 def places(*ratios):
@@ -427,7 +439,7 @@ def test_a_place_that_disagrees_with_itself_decides_nothing():
         point(row["backend"], latency_ms_p50=ms, connection="warm")
         for row, ms in zip(REMOTE, (60, 50), strict=True)
     ]
-    other = [{**row, "link": "rtt50"} for row in REMOTE]
+    other = [{**row, "link": "rtt50", "rtt_ms": 50.0} for row in REMOTE]
     alone = verdict("jpeg-beats-tensor-remotely", *other)
     found = verdict("jpeg-beats-tensor-remotely", *REMOTE, *warm, *other)
     assert alone["verdict"] == REPRODUCED and found["verdict"] == INCONCLUSIVE
@@ -441,23 +453,25 @@ def test_what_was_not_measured_is_listed_by_what_it_needs():
     assert claims.missing(table[table["verdict"] != NOT_MEASURED]) == {}
 
 
-RECORDS = {
-    "cold-start-pytorch-http-jpeg-0": {"first_answer_s": 4.0},
-    "cold-start-triton-onnx-http-fp32-0": {"first_answer_s": 4.6},
-    "serialization-b32": {
+RECORDS = {  # kind of record, and which: what it holds
+    ("cold_start", "fastapi-pytorch-fp32-http-jpeg"): {"first_answer_s": 4.0},
+    ("cold_start", "triton-onnx-fp32-http-fp32"): {"first_answer_s": 4.6},
+    ("bodies", "b32"): {
         "rows": [
             {"form": "json", "batch": 32, "bytes": 10, "encode_ms": 1800.0},
             {"form": "binary", "batch": 32, "bytes": 1, "encode_ms": 1.8},
         ]
     },
-    "onnx-parity": {"rows": [{"variant": "fp32", "batch": 1, "difference": 6e-7}]},
-    "triton-parity": {"rows": [{"backend": "triton-onnx-http-fp32", "worst": 8e-7, "median": 7e-7}]},
-    "precision-ViT-B/32": {"rows": [{"network": "ViT-B/32", "precision": "fp16", "cosine_min": 0.9999}]},
-    "precision-parts-ViT-B/32-fp16": {
+    ("export_parity", "onnx-parity"): {"rows": [{"variant": "fp32", "batch": 1, "difference": 6e-7}]},
+    ("server_parity", ""): {
+        "rows": [{"backend": "triton-onnx-fp32-http-fp32", "worst": 8e-7, "median": 7e-7}]
+    },
+    ("precision", "ViT-B/32"): {"rows": [{"network": "ViT-B/32", "precision": "fp16", "cosine_min": 0.9999}]},
+    ("precision", "parts-ViT-B/32-fp16"): {
         "rows": [{"network": "ViT-B/32", "precision": "fp16", "difference": 0.1}]
     },
-    "onnx-profile": {"batch_ms": {"1": [60.0] * 9, "32": [1200.0, 1210.0, 1190.0]}},
-    "kube-replay": {"pods_ready_max": 4, "hpa_reaction_s": 40.0, "hpa_reaction_s_ci_high": 44.0},
+    ("session", ""): {"batch_ms": {"1": [60.0] * 9, "32": [1200.0, 1210.0, 1190.0]}},
+    ("replay", ""): {"pods_ready_max": 4, "hpa_reaction_s": 40.0, "hpa_reaction_s_ci_high": 44.0},
 }
 EXPECTED = {
     "cold-start": (REPRODUCED, {"first_answer_s": 40.0}, CONTRADICTED),
@@ -486,9 +500,11 @@ def record(directory, changed):
         return value
 
     with RunStore(directory) as store:
-        for key, result in RECORDS.items():
-            spoilt = spoil(result) if not key.startswith("cold-start-pytorch") else result
-            store.measure_or_load(key, lambda spoilt=spoilt: spoilt, config={})
+        for (kind, which), result in RECORDS.items():
+            spoilt = spoil(result) if not which.startswith("fastapi") else result
+            store.measure_or_load(
+                which or kind, lambda spoilt=spoilt: spoilt, config={"backend": which}, kind=kind
+            )
 
 
 @pytest.mark.parametrize("claim_id", EXPECTED)

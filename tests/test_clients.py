@@ -8,14 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from service_fixture import free_port, launch, real_model, real_service, small_service, tiny_onnx
 from test_imaging import bomb, encoded, photo
 from triton_fixture import needs_triton, tiny_embedding, tiny_triton
 
-from photodup.embedding.backends import SHORT_NAMES, parse_backend
 from photodup.embedding.client import client
 from photodup.embedding.client.client import connect
 from photodup.embedding.client.transport import Patience, ServerError
@@ -41,7 +38,7 @@ def triton_url(protocol: str) -> str:
 # --- right answers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["pytorch-http-jpeg", "pytorch-http-base64"])
+@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
 def test_the_service_answers_as_the_model_in_this_process(backend):
     with connect(real_service().url, backend, jpeg_quality=None) as embedder:
         found = embedder.embed(PHOTOS)
@@ -60,7 +57,7 @@ def test_the_service_answers_as_the_model_in_this_process(backend):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("wire", TRITON)
 def test_triton_answers_as_the_graph_over_every_wire(protocol, wire):
-    name = f"triton-onnx-{protocol}-{wire}"
+    name = f"triton-onnx-fp32-{protocol}-{wire}"
     with connect(triton_url(protocol), name, jpeg_quality=None) as embedder:
         found = embedder.embed(PHOTOS)
         given = PIXELS if wire in ("uint8", "jpeg") else normalize(PIXELS)
@@ -71,7 +68,7 @@ def test_triton_answers_as_the_graph_over_every_wire(protocol, wire):
 
 @needs_triton()
 def test_the_openvino_engine_is_another_model():
-    with connect(triton_url("http"), "triton-openvino-http-fp32") as embedder:
+    with connect(triton_url("http"), "triton-openvino-fp32-http-fp32") as embedder:
         assert embedder.model_name == "openclip_vit_b32_openvino"
         np.testing.assert_allclose(embedder.embed(PHOTOS), tiny_embedding(normalize(PIXELS)), atol=1e-4)
 
@@ -80,14 +77,14 @@ def test_files_bytes_and_images_may_be_mixed_and_keep_their_order(tmp_path):
     path = tmp_path / "photo.jpg"
     path.write_bytes(PHOTOS[1])
     mixed = [PHOTOS[0], path, decode(PHOTOS[2]), Image.open(path)]
-    with connect(backend="local-onnx", pretrained=tiny_onnx()) as embedder:
+    with connect(backend="local-onnx-fp32", pretrained=tiny_onnx()) as embedder:
         np.testing.assert_allclose(embedder.embed(mixed), tiny_embedding(PIXELS[[0, 1, 2, 1]]), atol=1e-5)
-        assert embedder.backend == "local-onnx" and embedder.is_random is False
+        assert embedder.backend == "local-onnx-fp32" and embedder.is_random is False
         assert embedder.embed([]).shape == (0, 512)
     mixed[3].close()
 
 
-@pytest.mark.parametrize("backend", ["pytorch-http-jpeg", "pytorch-http-base64"])
+@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
 def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend):
     """Limits of this service: 8 images, 4 MB."""
     server = small_service()
@@ -104,7 +101,7 @@ def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend):
 @needs_triton()
 def test_a_large_batch_is_split_to_what_triton_takes_in_order():
     order = [i % 6 for i in range(70)]
-    with connect(triton_url("grpc"), "triton-onnx-grpc-uint8") as embedder:
+    with connect(triton_url("grpc"), "triton-onnx-fp32-grpc-uint8") as embedder:
         found = embedder.embed([PHOTOS[i] for i in order])
         np.testing.assert_allclose(found, tiny_embedding(PIXELS[order]), atol=1e-5)
 
@@ -129,7 +126,7 @@ def open_connections(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("quality", [90, None])
-@pytest.mark.parametrize("backend", ["pytorch-http-jpeg", "pytorch-http-base64"])
+@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
 def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality):
     many = [PHOTOS[i % 6] for i in range(12)]
     many[10] = b"not an image"
@@ -142,7 +139,7 @@ def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality):
 
 def test_a_bomb_is_refused_before_it_is_sent_and_in_process():
     with (
-        connect(backend="local-onnx", pretrained=tiny_onnx()) as embedder,
+        connect(backend="local-onnx-fp32", pretrained=tiny_onnx()) as embedder,
         pytest.raises(ImageError, match="1,600 megapixels") as caught,
     ):
         embedder.embed([PHOTOS[0], bomb()])
@@ -152,7 +149,7 @@ def test_a_bomb_is_refused_before_it_is_sent_and_in_process():
 @needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_triton_refuses_a_bad_image_too(protocol):
-    with connect(triton_url(protocol), f"triton-onnx-{protocol}-jpeg", jpeg_quality=None) as embedder:
+    with connect(triton_url(protocol), f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder:
         with pytest.raises(PhotodupError):
             embedder.embed([b"not an image"])
         assert embedder.embed(PHOTOS[:1]).shape == (1, 512)
@@ -191,8 +188,8 @@ def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend,
         ("grpc as http", "pytorch", "gRPC port"),
         ("grpc as http", "triton", "gRPC port"),
         ("http as grpc", "triton_grpc", "is Triton's HTTP port, not a gRPC port.*one higher"),
-        ("http", "triton-trt-http-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
-        ("grpc", "triton-trt-grpc-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
+        ("http", "triton-trt-fp16-http-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
+        ("grpc", "triton-trt-fp16-grpc-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
     ],
 )
 def test_a_mix_up_of_ports_or_models_is_said_in_words(url, backend, words):
@@ -211,7 +208,9 @@ def test_a_mix_up_of_ports_or_models_is_said_in_words(url, backend, words):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_model_that_takes_another_wire_is_refused(protocol):
     with pytest.raises(ServerError, match=r"openclip_vit_b32_uint8 takes .*UINT8.* needs FP32"):
-        connect(triton_url(protocol), f"triton-onnx-{protocol}-fp32", triton_model="openclip_vit_b32_uint8")
+        connect(
+            triton_url(protocol), f"triton-onnx-fp32-{protocol}-fp32", triton_model="openclip_vit_b32_uint8"
+        )
 
 
 # --- timeouts and retries ------------------------------------------------------------------------
@@ -327,7 +326,7 @@ def test_auto_falls_back_to_this_machine_with_a_warning():
             f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx()
         )
     with embedder:
-        assert embedder.backend == "local-pytorch"
+        assert embedder.backend == "local-pytorch-fp32"
         np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
 
 
@@ -335,10 +334,20 @@ def test_auto_uses_the_server_that_is_there():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with connect(small_service().url, mode="auto") as embedder:
-            assert embedder.backend == "pytorch-http-jpeg"
+            assert embedder.backend == "fastapi-pytorch-fp32-http-jpeg"
 
 
-@pytest.mark.parametrize(("short", "full"), SHORT_NAMES.items())
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("pytorch", "fastapi-pytorch-fp32-http-jpeg"),
+        ("triton", "triton-onnx-fp32-http-fp32"),
+        ("triton_http", "triton-onnx-fp32-http-fp32"),
+        ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
+        ("local", "local-pytorch-fp32"),
+        ("pytorch-http-jpeg", "fastapi-pytorch-fp32-http-jpeg"),  # the first edition's
+    ],
+)
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
     chosen = []
     monkeypatch.setattr(
@@ -355,8 +364,8 @@ def test_without_a_server_the_model_runs_here(monkeypatch):
     chosen = []
     monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append(backend.name))
     connect()
-    connect(backend="local-onnx")
-    assert chosen == ["local-pytorch", "local-onnx"]
+    connect(backend="local-onnx-fp32")
+    assert chosen == ["local-pytorch-fp32", "local-onnx-fp32"]
 
 
 @pytest.mark.parametrize(
@@ -376,33 +385,9 @@ def test_the_grpc_address_is_given_or_one_above_http(monkeypatch, url, configure
     assert client._grpc_address(url) == address
 
 
-@given(
-    st.sampled_from(["onnx", "trt", "openvino", "emulated-a100", "emulated-rtx-4090"]),
-    st.sampled_from(["http", "grpc"]),
-    st.sampled_from(TRITON),
-)
-def test_a_name_is_its_parts(engine, protocol, wire):
-    backend = parse_backend(f"triton-{engine}-{protocol}-{wire}")
-    assert (backend.server, backend.engine, backend.protocol, backend.wire) == (
-        "triton",
-        engine,
-        protocol,
-        wire,
-    )
-    assert (wire == "fp32") != backend.triton_model.endswith(wire)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "triton-", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-grpc-json"]
-)
-def test_other_names_are_refused_with_the_pattern(name):
-    with pytest.raises(PhotodupError, match="names no backend: use local-pytorch"):
-        parse_backend(name)
-
-
 def test_json_is_for_measuring_only():
     with pytest.raises(PhotodupError, match="measure what JSON costs"):
-        client.connect("http://127.0.0.1:1", "triton-onnx-http-json")
+        client.connect("http://127.0.0.1:1", "triton-onnx-fp32-http-json")
 
 
 def test_an_unknown_mode_is_refused():

@@ -108,7 +108,7 @@ def test_something_else_than_metrics_is_named():
 
 
 def test_missing_metrics_leave_the_point_alone():
-    from photodup.bench.backends.adapters import Dummy
+    from photodup.bench.backends.adapter import Dummy
 
     point = measure(
         Dummy(2),
@@ -210,7 +210,7 @@ def triton(tmp_path_factory):
 
 @pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8", "json", "jpeg"])
 def test_every_wire_over_http_gets_embeddings_from_a_real_triton(triton, photos, wire):
-    system = adapter(f"triton-emulated-4090-http-{wire}", triton.http_url)
+    system = adapter(f"triton-emulated-4090-fp32-http-{wire}", triton.http_url)
     worker = system.open()
     batch = worker.decode(worker.request(system.prepare(photos[:4])))
     alone = worker.decode(worker.request(system.prepare(photos[2:3])))
@@ -225,7 +225,7 @@ def test_every_wire_over_http_gets_embeddings_from_a_real_triton(triton, photos,
 def test_grpc_answers_as_http_does(triton, photos, wire):
     answers = []
     for protocol, url in (("http", triton.http_url), ("grpc", triton.grpc_url)):
-        system = adapter(f"triton-emulated-4090-{protocol}-{wire}", url)
+        system = adapter(f"triton-emulated-4090-fp32-{protocol}-{wire}", url)
         worker = system.open()
         answers.append(worker.decode(worker.request(system.prepare(photos))))
         worker.close()
@@ -237,9 +237,9 @@ def test_grpc_answers_as_http_does(triton, photos, wire):
 @pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio", "http"])
 def test_counters_and_client_agree_under_every_channel_policy(triton, photos, channel):
     if channel == "http":
-        system = adapter("triton-emulated-4090-http-uint8", triton.http_url)
+        system = adapter("triton-emulated-4090-fp32-http-uint8", triton.http_url)
     else:
-        system = adapter("triton-emulated-4090-grpc-uint8", triton.grpc_url, channel=channel)
+        system = adapter("triton-emulated-4090-fp32-grpc-uint8", triton.grpc_url, channel=channel)
     point = measure(
         system,
         photos,
@@ -260,7 +260,7 @@ def test_counters_and_client_agree_under_every_channel_policy(triton, photos, ch
 
 
 def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos):
-    system = adapter("triton-emulated-4090-http-jpeg", triton.http_url)
+    system = adapter("triton-emulated-4090-fp32-http-jpeg", triton.http_url)
     point = measure(
         system,
         photos,
@@ -312,7 +312,7 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(photos, refere
     stages = sum(value for name, value in point.items() if name in counters.FASTAPI_STAGES and value)
     assert 0.2 < stages / point["request_ms_mean"] < 1.5  # a handful of requests on a busy machine
     assert point["server_compute_infer_ms_mean"] > 1
-    assert (point["server"], point["engine"], point["wire"]) == ("pytorch", "pytorch", wire)
+    assert (point["server"], point["engine"], point["wire"]) == ("fastapi", "pytorch", wire)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -325,7 +325,7 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
 
     server = tiny_triton()
     system = adapter(
-        f"triton-onnx-{protocol}-{wire}", server.http_url if protocol == "http" else server.grpc_url
+        f"triton-onnx-fp32-{protocol}-{wire}", server.http_url if protocol == "http" else server.grpc_url
     )
     worker = system.open()
     answer = worker.decode(worker.request(system.prepare(photos)))
@@ -341,7 +341,7 @@ def test_one_channel_is_one_connection_and_own_channels_are_several(triton, phot
     import psutil
 
     def connections(channel):
-        system = adapter("triton-emulated-4090-grpc-uint8", triton.grpc_url, channel=channel)
+        system = adapter("triton-emulated-4090-fp32-grpc-uint8", triton.grpc_url, channel=channel)
         workers = [system.open() for _ in range(3)]
         prepared = system.prepare(photos[:1])
         before = established()
@@ -366,9 +366,9 @@ def test_one_channel_is_one_connection_and_own_channels_are_several(triton, phot
 @pytest.mark.parametrize(
     ("backend", "options", "said"),
     [
-        ("triton-emulated-4090-http-fp32", {"model": "no_such_model"}, "no_such_model"),
-        ("triton-emulated-4090-grpc-fp32", {"model": "no_such_model"}, "no_such_model"),
-        ("triton-emulated-4090-http-uint8", {"model": "emulated_4090"}, "UINT8"),
+        ("triton-emulated-4090-fp32-http-fp32", {"model": "no_such_model"}, "no_such_model"),
+        ("triton-emulated-4090-fp32-grpc-fp32", {"model": "no_such_model"}, "no_such_model"),
+        ("triton-emulated-4090-fp32-http-uint8", {"model": "emulated_4090"}, "UINT8"),
     ],
 )
 def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
@@ -382,14 +382,14 @@ def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
 
 @pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio"])
 def test_nobody_at_the_grpc_port_is_a_failed_point(photos, channel):
-    system = adapter("triton-onnx-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
+    system = adapter("triton-onnx-fp32-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
     point = measure(system, photos, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))
 
     assert point["status"] == "failed" and "127.0.0.1:9" in point["error"]
 
 
 def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
-    system = adapter("triton-emulated-4090-grpc-fp32", triton.grpc_url, channel="shared")
+    system = adapter("triton-emulated-4090-fp32-grpc-fp32", triton.grpc_url, channel="shared")
     with pytest.raises(PhotodupError, match="shares one connection"):
         measure(system, photos, Load("single_stream", connection="new"))
 
@@ -397,7 +397,7 @@ def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
 def test_the_models_that_account_for_a_backend():
     from photodup.bench.backends.triton_names import served_models
 
-    assert served_models("triton-openvino-http-fp32") == ["openclip_vit_b32_openvino"]
-    assert served_models("triton-onnx-http-json") == ["openclip_vit_b32"]
+    assert served_models("triton-openvino-fp32-http-fp32") == ["openclip_vit_b32_openvino"]
+    assert served_models("triton-onnx-fp32-http-json") == ["openclip_vit_b32"]
     steps = ["openclip_vit_b32_jpeg", "openclip_vit_b32_preprocess", "openclip_vit_b32_uint8"]
-    assert served_models("triton-onnx-grpc-jpeg") == steps
+    assert served_models("triton-onnx-fp32-grpc-jpeg") == steps

@@ -36,7 +36,7 @@ def vectors(library):
         return model, *catalogue.load_embeddings(model.digest)
 
 
-LOCAL = Choice("local-pytorch", None, "local", "test")
+LOCAL = Choice("local-pytorch-fp32", None, "local", "test")
 
 
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
@@ -83,7 +83,7 @@ def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch):
     url = small_service().url
     embed_and_print(library, url=url, backend="pytorch", engine="ray", batch=3, workers=2)
     said = capsys.readouterr().out
-    assert f"pytorch-http-jpeg at {url}" in said and "6 photographs embedded" in said
+    assert f"fastapi-pytorch-fp32-http-jpeg at {url}" in said and "6 photographs embedded" in said
     assert vectors(library)[0].n_embeddings == 6
 
 
@@ -95,7 +95,7 @@ def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeyp
 
     service = launch()
     service.wait()
-    choice = Choice("pytorch-http-jpeg", service.url, "remote", "test")
+    choice = Choice("fastapi-pytorch-fp32-http-jpeg", service.url, "remote", "test")
     with Catalogue(library) as catalogue, choice.connect() as embedder:
         service.process.send_signal(signal.SIGKILL)
         service.process.wait()

@@ -50,10 +50,10 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
         found = load_endpoints(tmp_path / "found.yaml")
         assert {row["finding"] for row in check(found)} == {"ready"}
         assert set(found.backends) == {
-            "pytorch-http-jpeg",
-            "pytorch-http-base64",
-            "triton-onnx-http-fp32",
-            "triton-onnx-grpc-fp32",
+            "fastapi-pytorch-fp32-http-jpeg",
+            "fastapi-pytorch-fp32-http-base64",
+            "triton-onnx-fp32-http-fp32",
+            "triton-onnx-fp32-grpc-fp32",
         }
         ports = {int(url.removesuffix("/metrics").rsplit(":", 1)[1]) for url in found.metrics.values()}
         ports |= {int(url.rsplit(":", 1)[1]) for url in found.backends.values()}

@@ -24,22 +24,22 @@ from photodup.serving.triton.repository import WEIGHTS
 
 GOOD = {
     "name": "box",
-    "backends": {"triton-onnx-http-fp32": "http://h:8000", "triton-trt-grpc-fp32": "h:8001"},
+    "backends": {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"},
 }
 
 
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("pytorch-http-jpeg", ""),
-        ("triton-onnx-http-fp32", "openclip_vit_b32"),
-        ("triton-onnx-grpc-uint8", "openclip_vit_b32_uint8"),
-        ("triton-onnx-http-jpeg", "openclip_vit_b32_jpeg"),
-        ("triton-onnx-http-json", "openclip_vit_b32"),
-        ("triton-openvino-grpc-fp32", "openclip_vit_b32_openvino"),
-        ("triton-trt-http-fp32", "openclip_vit_b32_trt"),
-        ("triton-emulated-a100-grpc-fp32", "emulated_a100"),
-        ("triton-emulated-4090trt-http-jpeg", "emulated_4090trt_jpeg"),
+        ("fastapi-pytorch-fp32-http-jpeg", ""),
+        ("triton-onnx-fp32-http-fp32", "openclip_vit_b32"),
+        ("triton-onnx-fp32-grpc-uint8", "openclip_vit_b32_uint8"),
+        ("triton-onnx-fp32-http-jpeg", "openclip_vit_b32_jpeg"),
+        ("triton-onnx-fp32-http-json", "openclip_vit_b32"),
+        ("triton-openvino-fp32-grpc-fp32", "openclip_vit_b32_openvino"),
+        ("triton-trt-fp16-http-fp32", "openclip_vit_b32_trt"),
+        ("triton-emulated-a100-fp32-grpc-fp32", "emulated_a100"),
+        ("triton-emulated-4090trt-fp32-http-jpeg", "emulated_4090trt_jpeg"),
     ],
 )
 def test_a_backend_name_gives_the_model(name: str, model: str) -> None:
@@ -47,7 +47,7 @@ def test_a_backend_name_gives_the_model(name: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["triton-", "triton-onnx-http", "pytorch-grpc-jpeg", "triton-onnx-grpc-json", ""]
+    "name", ["triton-", "triton-onnx-fp32-http", "pytorch-grpc-jpeg", "triton-onnx-fp32-grpc-json", ""]
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(PhotodupError, match="names no backend"):
@@ -76,10 +76,10 @@ def test_every_endpoints_file_loads(root: Path) -> None:
         ({"name": None}, "name"),
         ({"name": "a/b"}, "name"),
         ({"backends": {}}, "backends"),
-        ({"backends": {"triton-onnx-http-fp32": "h:8000"}}, "should be http://host:port"),
-        ({"backends": {"triton-onnx-grpc-fp32": "http://h:8001"}}, "should be host:port"),
-        ({"backends": {"triton-onnx-grpc-fp32": "h"}}, "should be host:port"),
-        ({"backends": {"triton-onnx-grpc-fp32": "h:99999"}}, "should be host:port"),
+        ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "should be http://host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "should be host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "should be host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "should be host:port"),
         ({"backends": {"tritn-onnx-http-fp32": "http://h:1"}}, "names no backend"),
         ({"price_per_hour_usd": -1}, "price_per_hour_usd"),
         ({"backend": {}}, "backend"),
@@ -136,18 +136,20 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart() -> None:
         return _findings(Endpoints(name="x", backends={name: url}))[name]
 
     local = "http://127.0.0.1"
-    assert "nothing listens" in one("triton-onnx-http-fp32", f"{local}:{dead}")
-    assert "nothing listens" in one("triton-onnx-grpc-fp32", f"127.0.0.1:{dead}")
-    assert "gRPC port, given as HTTP" in one("triton-onnx-http-fp32", f"{local}:{grpc}")
-    assert "HTTP port, given as gRPC" in one("triton-onnx-grpc-fp32", f"127.0.0.1:{http}")
-    assert "this is the Triton metrics port" in one("triton-onnx-http-fp32", f"{local}:{metrics}")
-    assert "this is the Triton HTTP port, not FastAPI" in one("pytorch-http-jpeg", f"{local}:{http}")
-    assert "no model openclip_vit_b32_trt; ready are: openclip_vit_b32," in one(
-        "triton-trt-http-fp32", f"{local}:{http}"
+    assert "nothing listens" in one("triton-onnx-fp32-http-fp32", f"{local}:{dead}")
+    assert "nothing listens" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{dead}")
+    assert "gRPC port, given as HTTP" in one("triton-onnx-fp32-http-fp32", f"{local}:{grpc}")
+    assert "HTTP port, given as gRPC" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{http}")
+    assert "this is the Triton metrics port" in one("triton-onnx-fp32-http-fp32", f"{local}:{metrics}")
+    assert "this is the Triton HTTP port, not FastAPI" in one(
+        "fastapi-pytorch-fp32-http-jpeg", f"{local}:{http}"
     )
-    assert "no model openclip_vit_b32_trt" in one("triton-trt-grpc-fp32", f"127.0.0.1:{grpc}")
-    assert "in the repository but not loaded" in one("triton-emulated-a100-http-jpeg", f"{local}:{http}")
-    assert "unknown host" in one("triton-onnx-http-fp32", "http://nonesuch.invalid:8000")
+    assert "no model openclip_vit_b32_trt; ready are: openclip_vit_b32," in one(
+        "triton-trt-fp16-http-fp32", f"{local}:{http}"
+    )
+    assert "no model openclip_vit_b32_trt" in one("triton-trt-fp16-grpc-fp32", f"127.0.0.1:{grpc}")
+    assert "in the repository but not loaded" in one("triton-emulated-a100-fp32-http-jpeg", f"{local}:{http}")
+    assert "unknown host" in one("triton-onnx-fp32-http-fp32", "http://nonesuch.invalid:8000")
 
 
 @needs_triton()

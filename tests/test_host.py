@@ -24,7 +24,7 @@ def test_what_is_loaded_is_what_is_listed():
     assert engines == {"onnx", "openvino"}, "and no trt, which a machine with a GPU might have"
     with_gpu = from_ports("127.0.0.1", *ports, models=["emulated_a100", "emulated_a100_jpeg"])
     assert sorted(with_gpu.backends) == sorted(
-        f"triton-emulated-a100-{p}-{w}" for p in ("http", "grpc") for w in ("fp32", "jpeg")
+        f"triton-emulated-a100-fp32-{p}-{w}" for p in ("http", "grpc") for w in ("fp32", "jpeg")
     )
 
 
@@ -34,9 +34,9 @@ def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path):
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     asked = {"host": "127.0.0.1", "triton_http_port": server.http_port, "triton_grpc_port": server.grpc_port}
 
-    assert "triton-openvino-http-fp32" in open_run(**asked).endpoints.backends
+    assert "triton-openvino-fp32-http-fp32" in open_run(**asked).endpoints.backends
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
-    assert "triton-openvino-http-fp32" not in open_run(**asked).endpoints.backends
+    assert "triton-openvino-fp32-http-fp32" not in open_run(**asked).endpoints.backends
 
 
 def test_nobody_there_is_no_answer_rather_than_no_models():
@@ -57,17 +57,18 @@ def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here
 
 def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path):
     """Called loopback, they would be judged as what a client beside the server sees."""
+    from photodup.bench.link.way import LOOPBACK
     from photodup.bench.load.plan import Load
-    from photodup.study.claims.predicates import link_rtt_ms
     from photodup.study.notebook.points import measure_point
 
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
-    assert open_run("here", host="127.0.0.1").path == "loopback"
+    assert open_run("here", host="127.0.0.1").measure_way() == LOOPBACK
     with socket.create_server(("127.0.0.2", 0), backlog=64) as listener:  # another address, real TCP
         run = open_run("elsewhere", host="127.0.0.2", pytorch_port=listener.getsockname()[1])
-        assert 0 <= link_rtt_ms(run.path) < 5 and run.path.startswith("network-")
-    assert run.path == run.path == open_run("elsewhere", host="127.0.0.2").path, "asked once for a run"
-    assert measure_point(run, "triton-trt-grpc-fp16", Load("single_stream"))["link"] == run.path
-    assert measure_point(run, "local-nothing", Load("single_stream"))["link"] == "loopback"
-    assert open_run("nobody", host="127.0.0.3", pytorch_port=9).path == "network"
-    assert link_rtt_ms("network-25.3ms") == 25.3 and link_rtt_ms("network") != link_rtt_ms("network")
+        way = run.measure_way()
+        assert 0 <= way.rtt_ms < 5 and way.link == "network"
+    assert way == run.measure_way() == open_run("elsewhere", host="127.0.0.2").measure_way(), "asked once"
+    point = measure_point(run, "triton-trt-fp16-grpc-fp16", Load("single_stream"))
+    assert (point["link"], point["rtt_ms"]) == ("network", way.rtt_ms)
+    nobody = open_run("nobody", host="127.0.0.3", pytorch_port=9).measure_way()
+    assert (nobody.link, nobody.rtt_ms) == ("network", None)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.bench.backends import http_adapters
-from photodup.bench.backends.adapters import Dummy, adapter, known_embedding, split_backend
+from photodup.bench.backends.adapter import Dummy, known_embedding
+from photodup.bench.backends.adapters import adapter
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import load, plan
 from photodup.bench.load.load import Load, Stopping, measure
@@ -23,11 +24,11 @@ REFERENCE = np.stack([known_embedding(photo) for photo in PHOTOS])
 SHORT = Stopping(min_duration_s=0.5, min_requests=64, max_duration_s=2, ramp_s=0.1)
 
 
-class Null(http_adapters.PyTorchHttp):
+class Null(http_adapters.FastApiHttp):
     """The FastAPI adapter without an image library: bytes in, a fixed answer out."""
 
     def __init__(self, url, **options):
-        super().__init__("pytorch-http-jpeg", url, answer="base64", jpeg_quality=None, **options)
+        super().__init__("fastapi-pytorch-fp32-http-jpeg", url, answer="base64", jpeg_quality=None, **options)
 
     def decode(self, answer):
         return np.zeros((1, 512), np.float32)
@@ -40,6 +41,7 @@ def test_a_closed_loop_holds_its_load_and_obeys_littles_law():
     assert requests_per_s * point["latency_ms_mean"] / 1000 == pytest.approx(8, rel=0.05)
     assert point["little_ratio"] == pytest.approx(1, rel=0.05)
     assert 0 < point["client_cpu_cores"] < 1  # the dummy sleeps
+    assert point["client_cpu_share"] <= point["client_cpu_cores"]
     assert 10 <= point["latency_ms_p50"] < 40
     assert point["payload_bytes"] == 30_000
     assert point["n_requests"] == len(point["raw"]["latency_ms"]) >= 64
@@ -91,6 +93,65 @@ def test_an_answer_for_another_batch_size_is_an_error():
     point = measure(Short(), PHOTOS, Load("offline", batch=4), SHORT)
 
     assert point["status"] == "failed" and "4 embeddings were asked for" in point["error"]
+
+
+class Mistaken(Dummy):
+    """Its client code holds a mistake that shows at the eighth request, or in the event loop."""
+
+    def __init__(self, error, is_async=False):
+        super().__init__(1)
+        self.error, self.is_async = error, is_async
+
+    def request(self, prepared):
+        if self.is_async:
+            return self._later(prepared)
+        if self.n_requests >= 8:
+            raise self.error
+        return super().request(prepared)
+
+    async def _later(self, prepared):
+        if self.n_requests >= 8:
+            raise self.error
+        return super().request(prepared)
+
+    async def aclose(self):
+        pass
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [TypeError("mine"), AttributeError("mine"), NameError("mine")])
+def test_a_mistake_of_ours_is_raised_and_no_failed_point(error, is_async):
+    with pytest.raises(type(error), match="mine"):
+        measure(Mistaken(error, is_async), PHOTOS, Load("closed_loop", concurrency=4), SHORT)
+
+
+def test_an_answer_that_cannot_be_read_is_the_servers_fault():
+    class Garbled(Dummy):
+        def decode(self, answer):
+            raise KeyError("embeddings")
+
+    for reference in (None, REFERENCE):
+        point = measure(Garbled(), PHOTOS, Load("single_stream"), SHORT, reference=reference)
+        assert point["status"] == "failed" and "cannot be read (KeyError: 'embeddings')" in point["error"]
+
+
+def test_the_payload_is_the_mean_over_the_requests_and_not_the_first(tmp_path):
+    """Fourteen photographs of 1,000 bytes, the first request's among them, and two of 9,000."""
+    sizes = [1000] * 14 + [9000] * 2
+    photos = [bytes([i]) * n for i, n in enumerate(sizes)]
+    for span in ("photo", "prepared"):
+        point = measure(Dummy(), photos, Load("single_stream", span=span), Stopping(0.2, 320, 2))
+        assert point["payload_bytes"] == pytest.approx(2000, rel=0.02)
+        assert (point["payload_bytes_min"], point["payload_bytes_max"]) == (1000, 9000)
+
+
+def test_an_open_loop_says_at_which_rate_requests_really_came():
+    load = Load("server", offered_per_s=40)
+    point = measure(Dummy(1), PHOTOS, load, Stopping(1, 16, 1))
+    drawn = plan.arrivals_s(40, 1.0)
+    assert point["offered_per_s"] == 40
+    assert point["arrived_per_s"] == pytest.approx(np.searchsorted(drawn, 1.0) / 1.0, rel=0.05)
+    assert "arrived_per_s" not in measure(Dummy(1), PHOTOS, Load("single_stream"), SHORT)
 
 
 def test_a_cold_first_request_is_noticed():
@@ -279,20 +340,6 @@ def test_arrivals_are_a_poisson_process():
     assert distributions.kstest(np.full(1000, 1 / 200), "expon", args=(0, 1 / 200)).pvalue < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("backend", "parts"),
-    [
-        ("pytorch-http-jpeg", ("pytorch", "pytorch", "http", "jpeg")),
-        ("triton-onnx-grpc-fp32", ("triton", "onnx", "grpc", "fp32")),
-        ("triton-emulated-4090trt-http-uint8", ("triton", "emulated-4090trt", "http", "uint8")),
-        ("triton-openvino-http-json", ("triton", "openvino", "http", "json")),
-        ("local-onnx", ("local", "onnx", None, None)),
-    ],
-)
-def test_backend_names_fall_into_their_parts(backend, parts):
-    assert tuple(split_backend(backend).values()) == parts
-
-
 @pytest.mark.parametrize("backend", ["onnx", "triton-onnx", "pytorch-grpc", "triton-onnx-udp-fp32"])
 def test_an_unknown_backend_is_named(backend):
     with pytest.raises(PhotodupError, match=backend):
@@ -354,7 +401,7 @@ def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
         run.measure_or_load(
             "gone",
             lambda: measure(Null("http://127.0.0.1:9"), PHOTOS, asked, SHORT),
-            config={**config, "backend": "pytorch-http-jpeg"},
+            config={**config, "backend": "fastapi-pytorch-fp32-http-jpeg"},
         )
     rows = load_points(tmp_path / "run").set_index("key")
 

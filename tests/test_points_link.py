@@ -31,11 +31,14 @@ def open_here(folder: Path) -> Run:
 @needs_link
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_point_crosses_the_link_and_is_counted_by_the_server(protocol: str, tmp_path: Path) -> None:
-    run, backend = open_here(tmp_path), f"triton-onnx-{protocol}-jpeg"
+    run, backend = open_here(tmp_path), f"triton-onnx-fp32-{protocol}-jpeg"
     near = measure_point(run, backend, LOAD, STOPPING, check=False)
     far = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
 
-    assert (near["link"], far["link"]) == ("loopback", "us-east")
+    assert (near["link"], near["rtt_ms"], near["initcwnd"]) == ("loopback", 0, None)
+    assert (far["link"], far["rtt_ms"], far["rate_mbit_s"], far["initcwnd"]) == ("us-east", 25, 210, 10)
+    assert (far["congestion"], far["slow_start_after_idle"], far["loss"]) == ("cubic", True, 0)
+    assert (far["device"], far["label"], far["repeat"], far["as_deployed"]) == ("cpu", "", 0, True)
     assert far["latency_ms_p50"] >= 25 + 0.9 * far["server_request_ms_mean"]  # no less than the round trip
     assert far["server_requests"] > 0
     again = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
@@ -49,8 +52,8 @@ def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(monkey
 
     monkeypatch.setattr(link_module.Link, "__enter__", refuse)
     point = measure_point(
-        open_here(tmp_path), "triton-onnx-http-jpeg", LOAD, STOPPING, check=False, link="us-east"
+        open_here(tmp_path), "triton-onnx-fp32-http-jpeg", LOAD, STOPPING, check=False, link="us-east"
     )
     assert not point["valid"]
     assert "CAP_NET_ADMIN" in point["invalid_because"]
-    assert point["link"] == "us-east"
+    assert point["link"] == "us-east" and point["rtt_ms"] == 25 and point["rate_mbit_s"] == 210

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench.record import environment, record
-from photodup.bench.record.record import RecordError, RunStore, load_points, load_records, plain
+from photodup.bench.record import environment, json_files, record
+from photodup.bench.record.json_files import RecordError, plain
+from photodup.bench.record.record import RunStore, load_points, load_records
+from photodup.errors import PhotodupError
 
 CONFIG = {"scenario": "single_stream", "backend": "dummy", "batch": 1}
 
@@ -50,7 +52,7 @@ def test_a_record_is_self_sufficient(store):
     kept = store.record("a", config=CONFIG)
     facts = json.loads((store.directory / "environment.json").read_text())
 
-    assert set(kept) == set(record.FIELDS)
+    assert set(kept) == set(json_files.FIELDS)
     assert kept["config"] == CONFIG and kept["status"] == "ok" and kept["error"] is None
     assert kept["environment_digest"] == facts["digest"]
     assert kept["started_at"].endswith("+00:00")
@@ -101,6 +103,48 @@ def test_a_record_names_no_machine(store, text, kept):
     failed = store.measure_or_load("b", lambda: {"status": "failed", "error": text}, config=CONFIG)
 
     assert result == {"notes": [kept]} and failed["error"] == kept
+
+
+@pytest.mark.parametrize(
+    "mistake", [TypeError, AttributeError, KeyError, ZeroDivisionError, ValueError, ImportError]
+)
+def test_a_mistake_in_a_program_is_no_result(store, mistake, caplog):
+    def planted_mistake():
+        raise mistake("planted")
+
+    with pytest.raises(mistake, match="planted"):
+        store.measure_or_load("a", planted_mistake, config=CONFIG)
+
+    assert "a was not measured" in caplog.text and "in planted_mistake" in caplog.text, "with its traceback"
+    assert store.record("a", config=CONFIG) is None
+    assert store.measure_or_load("a", lambda: {"x": 1}, config=CONFIG) == {"x": 1}
+
+
+def errors_of_libraries():
+    import grpc
+    import httpx
+    import psutil
+    from tritonclient.utils import InferenceServerException
+
+    yield from (
+        grpc.RpcError("x"),
+        httpx.ReadTimeout("x"),
+        psutil.NoSuchProcess(1),
+        InferenceServerException("x"),
+    )
+    yield from (PhotodupError("x"), TimeoutError("x"), BrokenPipeError("x"), EOFError("x"))
+    yield subprocess.CalledProcessError(1, "x")
+
+
+@pytest.mark.parametrize("error", list(errors_of_libraries()), ids=lambda error: type(error).__name__)
+def test_what_a_server_or_a_system_does_is_a_result(store, error):
+    def fails():
+        raise error
+
+    assert store.measure_or_load("a", fails, config=CONFIG)["status"] == "failed"
+    assert type(error).__name__ in store.record("a", config=CONFIG)["error"] or isinstance(
+        error, PhotodupError
+    )
 
 
 def test_an_interruption_records_nothing(store):
@@ -198,7 +242,7 @@ def test_a_second_run_is_refused_and_a_killed_one_is_not_in_the_way(tmp_path):
 
 def _keep_writing(path):
     while True:
-        record.write_atomically(path, b"x" * 200_000)
+        json_files.write_atomically(path, b"x" * 200_000)
 
 
 def test_a_killed_writer_leaves_whole_files(tmp_path):

@@ -150,16 +150,17 @@ def test_a_digest_found_only_with_the_embeddings_still_tells_models_apart(projec
 def test_an_open_loop_rate_set_by_share_is_paired_by_share():
     import pandas as pd
 
-    names = {"backend", "scenario", "label", "offered_per_s"}
-    point = {"backend": "x", "scenario": "server", "label": "50% load", "offered_per_s": 8.0, "valid": True}
+    names = {"backend", "scenario", "label", "offered_per_s", "repeat"}
+    point = {"backend": "x", "scenario": "server", "load_share": 0.5, "offered_per_s": 8.0, "valid": True}
     faster = {**point, "offered_per_s": 80.0}
-    plain = {**point, "label": ""}
+    plain = {**point, "load_share": None}
 
     def keys(*rows):
         return list(compare._by_condition(pd.DataFrame(rows), names))
 
     assert keys(point) == keys(faster)
     assert keys(plain) != keys({**plain, "offered_per_s": 80.0})
+    assert keys(plain) == keys({**plain, "repeat": 0}) != keys({**plain, "repeat": 1})
 
 
 @pytest.mark.parametrize(

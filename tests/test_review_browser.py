@@ -275,10 +275,10 @@ def test_settings_by_keyboard(server, page):
     until(page, "document.querySelector('.rules input')?.name === 'folder'")
     assert server.session.settings.folders == ("Shared",)
     assert any(str(i.group.keeper.path).startswith("Shared/") for i in server.session.items.values())
-    page.get_by_label("local-onnx").check()
+    page.get_by_label("local-onnx-fp32").check()
     page.get_by_role("button", name="Use this backend").click()
-    until(page, "document.querySelector('[value=local-onnx]')?.checked")
-    assert server.session.settings.backend == "local-onnx"
+    until(page, "document.querySelector('[value=local-onnx-fp32]')?.checked")
+    assert server.session.settings.backend == "local-onnx-fp32"
 
 
 def test_it_works_without_scripts(server, browser):

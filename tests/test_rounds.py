@@ -44,10 +44,10 @@ def drifting(monkeypatch, tmp_path):
     """A machine that is 15 % slower in the middle of a pass, and what is asked of it, in order."""
     asked = []
 
-    def measure_point(run, backend, load, stopping=None, *, label="", check=True):
-        asked.append((backend, label, check))
+    def measure_point(run, backend, load, stopping=None, *, check=True, **facts):
+        asked.append((backend, facts, check))
         slow = 1.15 if 5 <= len(asked) <= 8 else 1.0
-        return {
+        return facts | {
             "backend": backend,
             "valid": True,
             "latency_ms_p50": {"a": 50.0, "b": 55.0}[backend] * slow + len(asked) % 2 * 0.1,
@@ -64,9 +64,10 @@ def test_a_slow_minute_cancels_within_a_round_and_shows_between_rounds(drifting)
     table = points.measure_all(run, specs, Stopping())
 
     assert len(asked) == len(table) == 12
-    assert sorted(label for b, label, _ in asked if b == "a") == ["", "", "", "", "again", "again 2"]
+    assert [f.get("round") for b, f, _ in asked if b == "a"].count(None) == 3
+    assert sorted(f["repeat"] for b, f, _ in asked if b == "a" and f) == [0, 1, 2]
     assert [check for _, _, check in asked].count(True) == 2, "each backend is checked once"
-    rounds = table.iloc[:6].pivot(index="label", columns="backend", values="latency_ms_p50")
+    rounds = table.iloc[:6].pivot(index="round", columns="backend", values="latency_ms_p50")
     assert rounds.max().div(rounds.min()).gt(1.14).all(), "the drift hit one round"
     found = stats.paired_difference(rounds["a"], rounds["b"])
     assert found["verdict"] == "higher" and found["ratio"] == pytest.approx(1.1, rel=0.01)
@@ -78,9 +79,11 @@ def test_a_slow_minute_cancels_within_a_round_and_shows_between_rounds(drifting)
 def test_an_unmeasured_repeat_is_no_gap_but_an_unmeasured_point_is(tmp_path):
     run = Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path, measure=False))
     table = points.measure_all(
-        run, [{"backend": "pytorch-http-jpeg", "load": Load("single_stream"), "repeats": 5}], Stopping()
+        run,
+        [{"backend": "fastapi-pytorch-fp32-http-jpeg", "load": Load("single_stream"), "repeats": 5}],
+        Stopping(),
     )
-    assert list(table.label) == [""] and not table.valid.any()
+    assert list(table.repeat) == [0] and not table.valid.any()
 
 
 def test_a_difference_needs_more_than_the_spread_of_its_repeats():
@@ -104,7 +107,7 @@ def test_the_interval_of_repeats_holds_the_truth_as_often_as_it_says():
 
 def test_only_repeats_are_a_a_comparisons():
     rows = [
-        {"backend": "a", "label": label, "valid": True, "latency_ms_p50": ms}
-        for label, ms in (("", 50.0), ("again", 50.5), ("again 2", 55.0), ("against", 99.0))
+        {"backend": "a", "repeat": repeat, "as_deployed": deployed, "valid": True, "latency_ms_p50": ms}
+        for repeat, deployed, ms in ((0, True, 50.0), (1, True, 50.5), (2, True, 55.0), (1, False, 99.0))
     ]
     assert noise_floor_of(pd.DataFrame(rows))[0] == pytest.approx(math.log(1.1))

@@ -47,7 +47,7 @@ def test_the_binary_body_is_what_the_triton_adapter_sends():
     jpeg = to_jpeg(Image.fromarray(photograph().transpose(1, 2, 0)))
     images = tensor([jpeg], "fp32")
     for wire, form in (("fp32", "binary"), ("json", "json")):
-        sent = TritonHttp(f"triton-onnx-http-{wire}", "http://127.0.0.1:1").prepare([jpeg])[1]
+        sent = TritonHttp(f"triton-onnx-fp32-http-{wire}", "http://127.0.0.1:1").prepare([jpeg])[1]
         assert len(sent) == len(encode_body(images, form))
         np.testing.assert_array_equal(decode_body(sent, form), images)
 

@@ -39,7 +39,7 @@ def library(tmp_path):
 
 def test_settings_survive_and_have_defaults(tmp_path):
     assert load_settings(tmp_path) == Settings()
-    changed = Settings("triton-onnx-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("Originals",))
+    changed = Settings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("Originals",))
     save_settings(tmp_path, changed)
     assert load_settings(tmp_path) == changed
     assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
@@ -94,11 +94,11 @@ def test_feedback_that_cannot_be_believed_is_one_sentence_and_costs_nothing_else
 @pytest.mark.parametrize(
     ("backend", "url"),
     [
-        ("triton-onnx-grpc-fp32", None),
-        ("triton-onnx-grpc-fp32", "127.0.0.1"),
-        ("pytorch-http-jpeg", "127.0.0.1:8002"),
-        ("pytorch-http-jpeg", "file:///etc/passwd"),
-        ("pytorch-http-jpeg", "http://127.0.0.1:port"),
+        ("triton-onnx-fp32-grpc-fp32", None),
+        ("triton-onnx-fp32-grpc-fp32", "127.0.0.1"),
+        ("fastapi-pytorch-fp32-http-jpeg", "127.0.0.1:8002"),
+        ("fastapi-pytorch-fp32-http-jpeg", "file:///etc/passwd"),
+        ("fastapi-pytorch-fp32-http-jpeg", "http://127.0.0.1:port"),
         ("nobody", "http://127.0.0.1:8002"),
     ],
 )
@@ -122,28 +122,30 @@ def where(choice):
 
 
 def test_flag_before_environment_before_settings(monkeypatch):
-    stored = Settings("pytorch-http-jpeg", "http://stored:1")
-    assert where(choose(stored)) == ("pytorch-http-jpeg", "http://stored:1")
+    stored = Settings("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
+    assert where(choose(stored)) == ("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
     monkeypatch.setenv("INFERENCE_BACKEND", "triton")
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://environment:1")
     assert where(choose(stored)) == ("triton", "http://environment:1")
-    assert where(choose(stored, backend="local-pytorch")) == ("local-pytorch", None)
+    assert where(choose(stored, backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
     assert where(choose(stored, url="http://flag:1")) == (None, "http://flag:1")
     monkeypatch.delenv("INFERENCE_BACKEND")
     monkeypatch.delenv("INFERENCE_SERVICE_URL")
-    assert choose(stored, backend="pytorch-http-jpeg").url == "http://stored:1", "its address is known"
-    assert choose(stored, backend="auto").backend == "local-pytorch", "auto can be asked for again"
+    assert choose(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1", (
+        "its address is known"
+    )
+    assert choose(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
 
 
 def test_auto_takes_a_trained_server_and_never_random_weights():
     trained, random = small_service().url, real_service().url
-    servers = {"pytorch-http-base64": random, "triton-onnx-http-fp32": SILENT}
+    servers = {"fastapi-pytorch-fp32-http-base64": random, "triton-onnx-fp32-http-fp32": SILENT}
     left_out = choose(Settings(), endpoints=servers)
-    assert (left_out.backend, left_out.mode) == ("local-pytorch", "local")
+    assert (left_out.backend, left_out.mode) == ("local-pytorch-fp32", "local")
     assert "no server has trained weights" in left_out.why
-    chosen = choose(Settings(), endpoints=servers | {"pytorch-http-jpeg": trained})
-    assert (chosen.backend, chosen.url) == ("pytorch-http-jpeg", trained)
-    assert "no server answers" in choose(Settings(), endpoints={"pytorch-http-jpeg": SILENT}).why
+    chosen = choose(Settings(), endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
+    assert (chosen.backend, chosen.url) == ("fastapi-pytorch-fp32-http-jpeg", trained)
+    assert "no server answers" in choose(Settings(), endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).why
 
 
 def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path):
@@ -152,7 +154,10 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path):
     other = launch(MODEL_PRETRAINED=f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}")
     other.wait()
     try:
-        servers = {"pytorch-http-jpeg": small_service().url, "pytorch-http-base64": other.url}
+        servers = {
+            "fastapi-pytorch-fp32-http-jpeg": small_service().url,
+            "fastapi-pytorch-fp32-http-base64": other.url,
+        }
         first, second = probe(servers.items())
         assert first.digest != second.digest
         for state in (first, second):
@@ -164,7 +169,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path):
 
 def test_auto_stays_here_where_weights_are_named(monkeypatch):
     monkeypatch.setenv("MODEL_PRETRAINED", "onnx:mine.onnx")
-    chosen = choose(Settings(), endpoints={"pytorch-http-jpeg": small_service().url})
+    chosen = choose(Settings(), endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
     assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
 
 
@@ -172,11 +177,11 @@ def test_auto_stays_here_where_weights_are_named(monkeypatch):
 def test_states_say_who_answers_and_what_they_serve():
     triton = tiny_triton()
     wanted = [
-        ("pytorch-http-jpeg", real_service().url),
-        ("triton-onnx-http-fp32", triton.http_url),
-        ("triton-onnx-grpc-fp32", triton.grpc_url),
-        ("triton-onnx-http-fp32", SILENT),
-        ("triton-onnx-http-fp32", real_service().url),
+        ("fastapi-pytorch-fp32-http-jpeg", real_service().url),
+        ("triton-onnx-fp32-http-fp32", triton.http_url),
+        ("triton-onnx-fp32-grpc-fp32", triton.grpc_url),
+        ("triton-onnx-fp32-http-fp32", SILENT),
+        ("triton-onnx-fp32-http-fp32", real_service().url),
     ]
     service, http, grpc, silent, wrong = probe(wanted)
     assert service.answers and service.model == "ViT-B-32" and service.is_random and not service.is_fit
@@ -189,12 +194,12 @@ def test_states_say_who_answers_and_what_they_serve():
 def test_what_is_worth_asking(monkeypatch):
     monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", KNOWN)
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://e:1")
-    stored = Settings("triton-onnx-grpc-fp32", "s:1")
-    found = known_backends(stored, {"pytorch-http-jpeg": "http://f:1"})
+    stored = Settings("triton-onnx-fp32-grpc-fp32", "s:1")
+    found = known_backends(stored, {"fastapi-pytorch-fp32-http-jpeg": "http://f:1"})
     assert found[:3] == [
-        ("triton-onnx-grpc-fp32", "s:1"),
-        ("pytorch-http-jpeg", "http://e:1"),
-        ("pytorch-http-jpeg", "http://f:1"),
+        ("triton-onnx-fp32-grpc-fp32", "s:1"),
+        ("fastapi-pytorch-fp32-http-jpeg", "http://e:1"),
+        ("fastapi-pytorch-fp32-http-jpeg", "http://f:1"),
     ]
     assert len(found) == 6, "and the documented ports of this machine"
 
@@ -213,23 +218,23 @@ def embed(library, *arguments, **environment):
 def test_the_page_chooses_and_embed_follows(library):
     """The settings page over real HTTP, then the real command, against real services."""
     service = small_service()
-    with ReviewServer(library, endpoints={"pytorch-http-jpeg": service.url}) as server:
+    with ReviewServer(library, endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url}) as server:
         origin = {"Origin": f"http://127.0.0.1:{server.port}"}
         with httpx.Client(base_url=server.url, headers=origin) as client:
             text = client.get("settings").text
             assert service.url in text and "answers" in text
-            digest = probe([("pytorch-http-jpeg", service.url)])[0].digest
+            digest = probe([("fastapi-pytorch-fp32-http-jpeg", service.url)])[0].digest
             assert digest[:12] in text
-            chosen = {"backend": f"pytorch-http-jpeg {service.url}"}
+            chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {service.url}"}
             assert client.post("settings/backend", data=chosen).status_code == 303
-            bad = {"backend": "other", "name": "triton-onnx-grpc-fp32", "url": "nowhere"}
+            bad = {"backend": "other", "name": "triton-onnx-fp32-grpc-fp32", "url": "nowhere"}
             refused = client.post("settings/backend", data=bad)
             assert refused.status_code == 409 and "host:port" in refused.text
     stored = load_settings(library / ".photodup")
-    assert (stored.backend, stored.url) == ("pytorch-http-jpeg", service.url)
+    assert (stored.backend, stored.url) == ("fastapi-pytorch-fp32-http-jpeg", service.url)
     done = embed(library)
     assert done.returncode == 0, done.stderr
-    assert f"pytorch-http-jpeg at {service.url}" in done.stdout
+    assert f"fastapi-pytorch-fp32-http-jpeg at {service.url}" in done.stdout
     assert "as the settings of this library say" in done.stdout and "6 photographs embedded" in done.stdout
     with Catalogue(library) as catalogue:
         assert [model.digest for model in catalogue.models()] == [digest]
@@ -237,6 +242,15 @@ def test_the_page_chooses_and_embed_follows(library):
     assert overruled.returncode == 2 and "Traceback" not in overruled.stderr
     flags = "--url", service.url, "--backend", "pytorch"
     assert "0 photographs embedded" in embed(library, *flags, INFERENCE_BACKEND="triton").stdout
+
+
+def test_settings_and_flags_of_the_first_edition_mean_the_same(tmp_path):
+    (tmp_path / "settings.json").write_text('{"backend": "triton-onnx-grpc-fp32", "url": "127.0.0.1:8004"}')
+    stored = load_settings(tmp_path)
+    assert stored == Settings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    for flag in ("triton-onnx-grpc-fp32", "triton_grpc", "triton-onnx-fp32-grpc-fp32"):
+        assert where(choose(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    assert where(choose(stored, backend="local-onnx", weights="w")) == ("local-onnx-fp32", None)
 
 
 # ---- which photo to keep ---------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
             load_model(pretrained=pretrained)
         assert "\n" not in str(caught.value)
     with pytest.raises(PhotodupError, match="not exported here"):
-        connect(backend="local-onnx", pretrained=f"sscd:{checkpoint}")
+        connect(backend="local-onnx-fp32", pretrained=f"sscd:{checkpoint}")
     with pytest.raises(PhotodupError, match="224"):
         load_model(pretrained=f"sscd:{checkpoint}").embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
     with pytest.raises(PhotodupError, match="leave the server out"):

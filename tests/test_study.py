@@ -16,7 +16,7 @@ from photodup.study.runner import execute
 from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study
 from photodup.study.runner.render import _quote_answer
 
-ENDPOINTS = "name: nowhere\nbackends:\n  pytorch-http-jpeg: http://127.0.0.1:1\n"
+ENDPOINTS = "name: nowhere\nbackends:\n  fastapi-pytorch-fp32-http-jpeg: http://127.0.0.1:1\n"
 
 
 @pytest.fixture
@@ -176,8 +176,8 @@ def test_a_run_opened_for_reading_measures_nothing(project, monkeypatch):
 def test_a_failed_measurement_names_its_reason_and_is_tried_again(project):
     run = open_run("mine", endpoints=project / "endpoints.yaml")
 
-    with pytest.raises(PhotodupError, match="point: ValueError: the reason"):
-        run.measure_or_load("point", lambda: (_ for _ in ()).throw(ValueError("the reason")))
+    with pytest.raises(PhotodupError, match="point: ConnectionError: the reason"):
+        run.measure_or_load("point", lambda: (_ for _ in ()).throw(ConnectionError("the reason")))
     assert run.measure_or_load("point", lambda: {"n": 1}) == {"n": 1}
     run.store.close()
 
@@ -226,15 +226,15 @@ def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
     from photodup.bench.load.plan import Load
     from photodup.study.notebook import points
 
-    elsewhere = "name: there\nbackends:\n  triton-onnx-http-fp32: http://127.0.0.1:1\n"
+    elsewhere = "name: there\nbackends:\n  triton-onnx-fp32-http-fp32: http://127.0.0.1:1\n"
     (project / "elsewhere.yaml").write_text(elsewhere)
     there = open_run("mine", endpoints=project / "elsewhere.yaml")
     here = open_run("mine", endpoints=project / "endpoints.yaml")
-    ask = {"backend": "triton-onnx-http-fp32", "load": Load("single_stream"), "check": False}
+    ask = {"backend": "triton-onnx-fp32-http-fp32", "load": Load("single_stream"), "check": False}
 
     assert points.measure_point(here, **ask)["status"] == "missing"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(points, "_measure", lambda *_: {"latency_ms_p50": 7.0, "valid": True})
+        patch.setattr(points.Measurement, "measure", lambda _: {"latency_ms_p50": 7.0, "valid": True})
         points.measure_point(there, **ask)
     assert points.measure_point(here, **ask)["latency_ms_p50"] == 7.0
     there.store.close()

@@ -98,7 +98,7 @@ def test_tf32_is_rendered_when_asked_for_only_and_has_a_backend_name(tmp_path: P
     assert not (tmp_path / "all" / "openclip_vit_b32_tf32").exists()
     render_repository("cuda", tmp_path / "one", tiny_exports(), models=["openclip_vit_b32_tf32"])
     assert (tmp_path / "one" / "openclip_vit_b32_tf32" / "1" / "model.onnx").exists()
-    assert parse_backend("triton-tf32-http-fp32").triton_model == "openclip_vit_b32_tf32"
+    assert parse_backend("triton-onnx-tf32-http-fp32").triton_model == "openclip_vit_b32_tf32"
 
 
 def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path) -> None:

@@ -110,9 +110,9 @@ def test_up_waits_and_writes_the_port_map_with_price_and_place(account, tmp_path
     account.rows = [{"id": ROW["id"], "actual_status": "loading"}, ROW | {"ports": {}}, ROW]
     lines: list[str] = []
     endpoints = load_endpoints(rent(account, progress=lines.append))
-    assert endpoints.backends["pytorch-http-jpeg"] == "http://203.0.113.7:38002"
-    assert endpoints.backends["triton-onnx-http-fp32"] == "http://203.0.113.7:38003"
-    assert endpoints.backends["triton-trt-grpc-fp32"] == "203.0.113.7:38004"
+    assert endpoints.backends["fastapi-pytorch-fp32-http-jpeg"] == "http://203.0.113.7:38002"
+    assert endpoints.backends["triton-onnx-fp32-http-fp32"] == "http://203.0.113.7:38003"
+    assert endpoints.backends["triton-trt-fp16-grpc-fp32"] == "203.0.113.7:38004"
     assert endpoints.metrics["triton"] == "http://203.0.113.7:38005/metrics"
     assert (endpoints.gpu, endpoints.price_per_hour_usd) == ("RTX 4090", 0.412)
     assert endpoints.location == "Vast.ai, Texas, US"

@@ -242,7 +242,7 @@ def embed(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
     catalogue: CatalogueFile = None,
     url: Annotated[str | None, typer.Option(help="server; default from the environment or settings")] = None,
-    backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-grpc-fp32")] = None,
+    backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-fp32-grpc-fp32")] = None,
     weights: Annotated[
         str | None,
         typer.Option(help="in this process: a checkpoint, onnx:PATH, sscd:PATH, as MODEL_PRETRAINED"),
@@ -259,7 +259,7 @@ def embed(
     """
     from photodup.photos.commands.embed_command import embed_and_print
 
-    options = {"batch": batch, "load_generator": engine, "workers": workers, "endpoints": _servers(endpoints)}
+    options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
     embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
 
 

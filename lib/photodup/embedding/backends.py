@@ -1,66 +1,174 @@
-"""Names of backends: server × engine × protocol × wire, as in `triton-onnx-grpc-fp32`."""
+"""What a backend is: server, engine, precision, protocol and wire, and how that is written and read.
+
+The name `triton-onnx-fp32-grpc-fp32` says it in this order; in process there is no protocol and no wire:
+`local-pytorch-fp32`. A name is read once, where it comes in (a command line, a file, an environment variable);
+everything behind that point asks the object.
+"""
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from photodup.errors import PhotodupError
 
-LOCAL = ("local-pytorch", "local-onnx")
-# What INFERENCE_BACKEND may say in the source documents.
-SHORT_NAMES = {
-    "pytorch": "pytorch-http-jpeg",
-    "triton": "triton-onnx-http-fp32",
-    "triton_http": "triton-onnx-http-fp32",
-    "triton_grpc": "triton-onnx-grpc-fp32",
-    "local": "local-pytorch",
-}
-_NAME = re.compile(
-    r"pytorch-(?P<p_protocol>http)-(?P<p_wire>jpeg|base64)"
-    r"|triton-(?P<engine>onnx|tf32|trt|openvino|emulated-[a-z0-9-]+?)"
-    r"-(?P<protocol>http|grpc(?!-json))-(?P<wire>fp32|fp16|uint8|jpeg|json)"
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+WIRES = {"fastapi": ("jpeg", "base64"), "triton": ("fp32", "fp16", "uint8", "jpeg", "json"), "local": ("",)}
+PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",)}
+ENGINES = ("pytorch", "onnx", "trt", "openvino")
+DUMMY = "dummy"  # in process only: a known answer after a known delay, to measure the load generator itself
+# What an engine computes in unless it is told otherwise: TensorRT's plans are built with FP16 allowed.
+USUAL_PRECISION = {"trt": "fp16"}
+# How the first edition and the source documents wrote it: what the whole name must match, and what it means now.
+FIRST_EDITION = (
+    (r"pytorch", "fastapi-pytorch-fp32-http-jpeg"),
+    (r"triton|triton_http", "triton-onnx-fp32-http-fp32"),
+    (r"triton_grpc", "triton-onnx-fp32-grpc-fp32"),
+    (r"local", "local-pytorch-fp32"),
+    (r"pytorch-http-(jpeg|base64)", r"fastapi-pytorch-fp32-http-\1"),
+    (r"triton-(onnx|openvino|emulated-[a-z0-9-]+)-(http|grpc)-(\w+)", r"triton-\1-fp32-\2-\3"),
+    (r"triton-trt-(http|grpc)-(\w+)", r"triton-trt-fp16-\1-\2"),
+    (r"local-(pytorch|onnx)", r"local-\1-fp32"),
+    (r"dummy", "local-dummy-fp32"),
+)
+_EMULATED = re.compile(r"emulated-([a-z0-9]+(?:-[a-z0-9]+)*)")
+_ENGINE_PRECISION = rf"-(?P<engine>[a-z0-9-]+)-(?P<precision>{'|'.join(PRECISIONS)})"
+_NAMES = (
+    re.compile(rf"(?P<server>local){_ENGINE_PRECISION}"),
+    re.compile(rf"(?P<server>fastapi|triton){_ENGINE_PRECISION}-(?P<protocol>http|grpc)-(?P<wire>[a-z0-9]+)"),
+)
+_PATTERN = (
+    "local-ENGINE-PRECISION, fastapi-ENGINE-PRECISION-http-<jpeg|base64> or "
+    "triton-ENGINE-PRECISION-<http|grpc>-<fp32|fp16|uint8|jpeg> (json over http, to measure it), with the engine "
+    f"one of {', '.join(ENGINES)}, emulated-GPU and the precision one of {', '.join(PRECISIONS)}; "
+    "such as triton-onnx-fp32-grpc-fp32"
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Backend:
-    """A backend's name taken apart; in process, `protocol` and `wire` are empty."""
+    """One way of getting an embedding.
 
-    name: str
+    Attributes:
+        server: `fastapi`, `triton`, or `local` for the model in this process.
+        engine: what runs the graph: one of `ENGINES`, or `emulated-GPU` (behind Triton only).
+        precision: what the engine computes in, one of `PRECISIONS`; not what is sent.
+        protocol: `http` or `grpc`; empty in process.
+        wire: what is sent, one of `WIRES` of the server; empty in process.
+
+    Raises:
+        PhotodupError: there is no such combination; the message shows the pattern.
+    """
+
     server: str
     engine: str
+    precision: str = "fp32"
     protocol: str = ""
     wire: str = ""
+
+    def __post_init__(self) -> None:
+        its_own = (
+            self.is_emulated if self.server == "triton" else self.server == "local" and self.engine == DUMMY
+        )
+        known = (
+            self.server in WIRES
+            and (self.engine in ENGINES or its_own)
+            and self.precision in PRECISIONS
+            and self.protocol in PROTOCOLS[self.server]
+            and self.wire in WIRES[self.server]
+            and not (self.wire == "json" and self.protocol == "grpc")
+        )
+        if not known:
+            raise PhotodupError(f"{self.name!r} names no backend: use {_PATTERN}.")
+
+    @property
+    def name(self) -> str:
+        """The name as it is written everywhere."""
+        parts = (self.server, self.engine, self.precision, self.protocol, self.wire)
+        return "-".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def is_local(self) -> bool:
         return self.server == "local"
 
     @property
+    def is_emulated(self) -> bool:
+        """Whether a calibrated wait stands in for the engine's compute."""
+        return _EMULATED.fullmatch(self.engine) is not None
+
+    @property
+    def emulated_device(self) -> str:
+        """The emulated GPU, such as `a100`; empty for a real engine."""
+        match = _EMULATED.fullmatch(self.engine)
+        return match[1] if match else ""
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether a photograph is compressed anew before it is sent."""
+        return self.wire in ("jpeg", "base64")
+
+    @property
     def triton_model(self) -> str:
-        """Triton's name for the model: engine and wire together choose it; empty for other servers."""
+        """Triton's name for the model; empty for other servers.
+
+        What is usual is left out: ONNX Runtime, the engine's usual precision, tensors of float32. Half precision is
+        written `half` where it is not usual, because `fp16` at the end is the wire.
+        """
         if self.server != "triton":
             return ""
-        suffix = "" if self.wire in ("fp32", "json") else f"_{self.wire}"
-        if self.engine.startswith("emulated-"):
-            return self.engine.replace("-", "_") + suffix
-        return "openclip_vit_b32" + ("" if self.engine == "onnx" else f"_{self.engine}") + suffix
+        usual = self.precision == USUAL_PRECISION.get(self.engine, "fp32")
+        parts = (
+            self.engine.replace("-", "_") if self.is_emulated else "openclip_vit_b32",
+            "" if self.is_emulated or self.engine == "onnx" else self.engine,
+            "" if usual else {"fp16": "half"}.get(self.precision, self.precision),
+            "" if self.wire in ("fp32", "json") else self.wire,
+        )
+        return "_".join(part for part in parts if part)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns `backend`, `server`, `engine`, `precision`, `protocol` and `wire` of a point."""
+        return {
+            "backend": self.name,
+            "server": self.server,
+            "engine": self.engine,
+            "precision": self.precision,
+            "protocol": self.protocol or None,
+            "wire": self.wire or None,
+        }
 
 
-def parse_backend(name: str) -> Backend:
-    """Take a name apart; the short names `pytorch`, `triton`, `triton_grpc` and `local` stand for full ones.
+def parse_backend(name: str | Backend) -> Backend:
+    """Read a name, one of the first edition's included (see `FIRST_EDITION`); an object is returned as it is.
 
     Raises:
         PhotodupError: it is not the name of a backend; the message shows the pattern.
     """
-    name = SHORT_NAMES.get(name, name)
-    if name in LOCAL:
-        return Backend(name, "local", name.removeprefix("local-"))
-    if not (match := _NAME.fullmatch(name)):
-        raise PhotodupError(
-            f"{name!r} names no backend: use local-pytorch, local-onnx, pytorch-http-jpeg, pytorch-http-base64 "
-            "or triton-<onnx|tf32|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg> (json over http, to "
-            "measure it)."
-        )
-    if match["p_wire"]:
-        return Backend(name, "pytorch", "pytorch", match["p_protocol"], match["p_wire"])
-    return Backend(name, "triton", match["engine"], match["protocol"], match["wire"])
+    if isinstance(name, Backend):
+        return name
+    for pattern in _NAMES:
+        if found := pattern.fullmatch(name):
+            return Backend(**found.groupdict())
+    for written, meaning in FIRST_EDITION:
+        if match := re.fullmatch(written, name):
+            return parse_backend(match.expand(meaning))
+    raise PhotodupError(f"{name!r} names no backend: use {_PATTERN}.")
+
+
+def engine_family(engine: Any) -> Any:
+    """Return `emulated` for every emulated GPU, and any other engine (or none) as it is: what colours go by."""
+    return "emulated" if isinstance(engine, str) and _EMULATED.fullmatch(engine) else engine
+
+
+def emulated_engine(triton_model: str) -> str:
+    """Return the engine of an emulated GPU's Triton model, such as `emulated-a100`; empty for any other model."""
+    engine = re.sub(r"_(fp16|uint8|jpeg)$", "", triton_model).replace("_", "-")
+    return engine if _EMULATED.fullmatch(engine) else ""
+
+
+def backend_of(
+    engine: str, protocol: str, wire: str, *, server: str = "triton", precision: str | None = None
+) -> Backend:
+    """Return the backend of these parts, in the engine's usual precision unless one is given."""
+    return Backend(server, engine, precision or USUAL_PRECISION.get(engine, "fp32"), protocol, wire)

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.backends.adapters import DIM
-from photodup.bench.backends.http_adapters import PyTorchHttp
+from photodup.bench.backends.adapter import DIM
+from photodup.bench.backends.http_adapters import FastApiHttp
 from photodup.bench.load.load import Load, Stopping, measure
 from photodup.selfbench import null_server
 
@@ -32,11 +32,11 @@ ROUNDS = 5
 _EMPTY = np.zeros((1, DIM), np.float32)
 
 
-class NullAdapter(PyTorchHttp):
+class NullAdapter(FastApiHttp):
     """Sends the bytes as they are and does not read the answer: only the generator is left."""
 
     def __init__(self, url: str) -> None:
-        super().__init__("pytorch-http-jpeg", url, answer="base64", jpeg_quality=None)
+        super().__init__("fastapi-pytorch-fp32-http-jpeg", url, answer="base64", jpeg_quality=None)
 
     def prepare(self, photos: Sequence[bytes]) -> tuple[bytes, bytes]:
         return self._heads.head("POST", "/embed", len(photos[0])), photos[0]

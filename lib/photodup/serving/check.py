@@ -33,7 +33,7 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     rows = []
     for name, url in endpoints.backends.items():
         backend = parse_backend(name)
-        if backend.server == "pytorch":
+        if backend.server == "fastapi":
             finding = probe.pytorch(url)
         elif backend.protocol == "http":
             finding = probe.triton_http(url, backend.triton_model)

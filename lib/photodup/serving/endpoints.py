@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from photodup.embedding.backends import parse_backend
+from photodup.embedding.backends import backend_of, emulated_engine, parse_backend
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
 
@@ -23,8 +23,8 @@ class Endpoints(BaseModel):
         price_per_hour_usd: What the machine costs; None if that is no question, and then no cost is computed.
         location: Where it is, as a reader would say it.
         backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
-            reported as not measured.
-        metrics: `pytorch` and `triton` -> address of the Prometheus page.
+            reported as not measured. First-edition names are read, and kept under today's.
+        metrics: `fastapi` (`pytorch` in the first edition) and `triton` -> address of the Prometheus page.
         triton_control_key: what Triton's model control needs, for changing its batching and the like: the key
             itself, or `env:NAME` for the environment variable that holds it. Never printed, never in a record.
     """
@@ -74,12 +74,19 @@ class Endpoints(BaseModel):
             if backend.protocol == "grpc":
                 if parts.scheme not in ("", "grpc") or not parts.hostname or not port:
                     raise ValueError(f"{name}: {url!r} should be host:port (gRPC has no http://)")
-                clean[name] = f"{parts.hostname}:{port}"
+                address = f"{parts.hostname}:{port}"
             else:
                 if parts.scheme not in ("http", "https") or not parts.hostname:
                     raise ValueError(f"{name}: {url!r} should be http://host:port")
-                clean[name] = url.rstrip("/")
+                address = url.rstrip("/")
+            if clean.setdefault(backend.name, address) != address:
+                raise ValueError(f"{name}: {backend.name} is listed twice, with two addresses")
         return clean
+
+    @field_validator("metrics")
+    @classmethod
+    def _servers(cls, metrics: dict[str, str]) -> dict[str, str]:
+        return {"fastapi" if server == "pytorch" else server: url for server, url in metrics.items()}
 
 
 def load_endpoints(path: Path | str) -> Endpoints:
@@ -145,19 +152,20 @@ def from_ports(
         name, gpu, price_per_hour_usd, location: As in `Endpoints`; the name defaults to the host.
     """
     if models is not None:
-        emulated = {"-".join(name.split("_")[:2]) for name in models if name.startswith("emulated_")}
+        emulated = {engine for engine in map(emulated_engine, models) if engine}
         engines = ("onnx", "trt", "openvino", *sorted(emulated))
     backends, metrics = {}, {}
     if pytorch_port:
         for wire in ("jpeg", "base64"):
-            backends[f"pytorch-http-{wire}"] = f"http://{host}:{pytorch_port}"
-        metrics["pytorch"] = f"http://{host}:{pytorch_port}/metrics"
+            service = backend_of("pytorch", "http", wire, server="fastapi")
+            backends[service.name] = f"http://{host}:{pytorch_port}"
+        metrics["fastapi"] = f"http://{host}:{pytorch_port}/metrics"
     for engine in engines:
         for wire in [w for w in wires if w == "fp32" or engine not in ("trt", "openvino")]:
             if triton_http_port:
-                backends[f"triton-{engine}-http-{wire}"] = f"http://{host}:{triton_http_port}"
+                backends[backend_of(engine, "http", wire).name] = f"http://{host}:{triton_http_port}"
             if triton_grpc_port:
-                backends[f"triton-{engine}-grpc-{wire}"] = f"{host}:{triton_grpc_port}"
+                backends[backend_of(engine, "grpc", wire).name] = f"{host}:{triton_grpc_port}"
     if triton_metrics_port:
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
     if models is not None:

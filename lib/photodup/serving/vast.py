@@ -117,7 +117,9 @@ def up(
         raise PhotodupError(
             f"--max-hours {max_hours:g}: give the hours after which it is destroyed, up to 72."
         )
-    Endpoints(name=name, backends={"pytorch-http-jpeg": "http://h:1"})  # a bad name must not cost anything
+    Endpoints(
+        name=name, backends={"fastapi-pytorch-fp32-http-jpeg": "http://h:1"}
+    )  # a bad name must not cost anything
     if _record_path(name).exists():
         raise PhotodupError(
             f"{name} is already rented: `photodup vast down {name}` first, or choose another name."

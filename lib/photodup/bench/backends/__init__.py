@@ -1,4 +1,5 @@
 """Each backend under test behind the same few methods: how a request is made ready, sent and answered.
 
-May import: embedding. Read `adapters.py` first; `wires.py` says what crosses the network.
+May import: embedding. Read `adapter.py` first, then `adapters.py`, which
+makes them; `wires.py` says what crosses the network.
 """

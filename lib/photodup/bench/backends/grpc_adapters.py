@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.backends import wires
-from photodup.bench.backends.adapters import split_backend
-from photodup.bench.backends.triton_names import model_name
+from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 
 CHANNELS = ("per-worker", "shared", "asyncio")
@@ -29,7 +28,7 @@ class TritonGrpc:
 
     def __init__(
         self,
-        backend: str,
+        backend: str | Backend,
         url: str,
         *,
         channel: str = "per-worker",
@@ -38,16 +37,16 @@ class TritonGrpc:
     ) -> None:
         if channel not in CHANNELS:
             raise PhotodupError(f"channel {channel!r} is not one of {', '.join(CHANNELS)}.")
-        self.backend, self.channel = backend, channel
-        self.wire = split_backend(backend)["wire"]
-        self.model = model or model_name(backend)
+        self.backend, self.channel = parse_backend(backend), channel
+        self.wire = self.backend.wire
+        self.model = model or self.backend.triton_model
         self.timeout_s = timeout_s
         self.is_async, self.can_reconnect = channel == "asyncio", channel == "per-worker"
         self._address = url.split("//")[-1].rstrip("/")
         self._shared: Any = None
 
     def describe(self) -> dict[str, Any]:
-        return {"backend": self.backend, **split_backend(self.backend), "channel": self.channel}
+        return {**self.backend.columns(), "channel": self.channel}
 
     def prepare(self, photos: Sequence[bytes]) -> Any:
         from tritonclient.grpc import service_pb2

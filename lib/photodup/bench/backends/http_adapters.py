@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.backends import wires
-from photodup.bench.backends.adapters import split_backend
 from photodup.bench.backends.http_connection import HttpConnection
-from photodup.bench.backends.triton_names import model_name
+from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 
 Prepared = tuple[bytes, bytes]  # head and body
@@ -21,14 +20,14 @@ _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 class _Http:
     is_async, can_reconnect = False, True
 
-    def __init__(self, backend: str, url: str, **connection_options: Any) -> None:
-        self.backend, self.url = backend, url
+    def __init__(self, backend: str | Backend, url: str, **connection_options: Any) -> None:
+        self.backend, self.url = parse_backend(backend), url
         self._options = connection_options
         self._heads = HttpConnection(url)  # never connected: it only writes heads
-        self.wire = split_backend(backend)["wire"]
+        self.wire = self.backend.wire
 
     def describe(self) -> dict[str, Any]:
-        return {"backend": self.backend, **split_backend(self.backend), "channel": None}
+        return {**self.backend.columns(), "channel": None}
 
     def payload_bytes(self, prepared: Prepared) -> int:
         return len(prepared[1])
@@ -57,7 +56,7 @@ class _Worker:
         self.connection.close()
 
 
-class PyTorchHttp(_Http):
+class FastApiHttp(_Http):
     """The FastAPI service: `jpeg` is multipart, `base64` is JSON holding base64 JPEGs.
 
     Args:
@@ -67,7 +66,7 @@ class PyTorchHttp(_Http):
 
     def __init__(
         self,
-        backend: str,
+        backend: str | Backend,
         url: str,
         *,
         answer: str = "float",
@@ -75,8 +74,8 @@ class PyTorchHttp(_Http):
         **options: Any,
     ) -> None:
         super().__init__(backend, url, **options)
-        if self.wire not in ("jpeg", "base64"):
-            raise PhotodupError(f"{backend}: the FastAPI service takes jpeg or base64.")
+        if self.backend.server != "fastapi":
+            raise PhotodupError(f"{backend} is not served by the FastAPI service.")
         self._encoding, self._quality = answer, jpeg_quality
 
     def prepare(self, photos: Sequence[bytes]) -> Prepared:
@@ -112,9 +111,9 @@ class TritonHttp(_Http):
     The wire `json` sends the fp32 tensor as decimal text, as a client does that calls `.tolist()`.
     """
 
-    def __init__(self, backend: str, url: str, *, model: str | None = None, **options: Any) -> None:
+    def __init__(self, backend: str | Backend, url: str, *, model: str | None = None, **options: Any) -> None:
         super().__init__(backend, url, **options)
-        self.model = model or model_name(backend)
+        self.model = model or self.backend.triton_model
 
     def prepare(self, photos: Sequence[bytes]) -> Prepared:
         from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput

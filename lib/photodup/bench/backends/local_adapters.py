@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.backends.adapters import split_backend
 from photodup.bench.backends.wires import pixels
+from photodup.embedding.backends import Backend
 from photodup.embedding.imaging import normalize
 
 
 class _Local:
     is_async, can_reconnect = False, False
-    backend: str
+    backend: Backend
 
     def describe(self) -> dict[str, Any]:
-        return {"backend": self.backend, **split_backend(self.backend), "channel": None}
+        return {**self.backend.columns(), "channel": None}
 
     def prepare(self, photos: Sequence[bytes]) -> np.ndarray:
         return normalize(pixels(photos))
@@ -41,7 +41,7 @@ class LocalPyTorch(_Local):
         model: an `ImageModel`; loaded by MODEL_NAME and MODEL_PRETRAINED when not given.
     """
 
-    backend = "local-pytorch"
+    backend = Backend("local", "pytorch")
 
     def __init__(self, model: Any = None) -> None:
         if model is None:
@@ -62,7 +62,7 @@ class LocalOnnx(_Local):
         providers: execution providers; the CPU's unless given.
     """
 
-    backend = "local-onnx"
+    backend = Backend("local", "onnx")
 
     def __init__(
         self, path: Path | str | None = None, providers: Sequence[str] = ("CPUExecutionProvider",)

@@ -15,6 +15,7 @@ from typing import Any
 
 from photodup.bench.link.link import Link, LinkSpec
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
+from photodup.bench.link.way import emulated
 
 LARGE_BYTES = 1_000_000
 WARM_UP_SENDS = 4  # slow start doubles the window only as far as it is used: one request is not enough
@@ -49,7 +50,7 @@ class _Row:
         valid = len(self.samples) >= self.wanted
         samples = self.samples or [latency_ms for _, latency_ms in self.dropped]
         return {
-            "link": self.link.spec.label,
+            **emulated(self.link.spec).columns(),
             "payload_bytes": self.payload_bytes,
             "connection": self.connection,
             "latency_ms_p50": median(samples),

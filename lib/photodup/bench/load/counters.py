@@ -13,6 +13,7 @@ from typing import Any
 
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.triton_names import served_models
+from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value
@@ -258,17 +259,18 @@ def probe(
 
 
 def account_of(
-    backend: str, models: Sequence[str] | None = None
+    backend: str | Backend, models: Sequence[str] | None = None
 ) -> Callable[[Sample, Sample], dict[str, Any]]:
     """Return what turns two readings of this backend's metrics into columns.
 
     Args:
-        backend: `pytorch-…` or `triton-…`.
+        backend: one of FastAPI's or Triton's.
         models: Triton only: when another model than the backend's own is asked.
     """
-    if backend.startswith("pytorch-"):
+    asked = parse_backend(backend)
+    if asked.server == "fastapi":
         return fastapi_window
-    served = models or served_models(backend)
+    served = models or served_models(asked)
 
     def account(before: Sample, after: Sample) -> dict[str, Any]:
         return {**triton_window(before, after, served), **triton_gpu(after)}

@@ -7,6 +7,7 @@ request was due, so a stall is felt by every request that should have been sent 
 
 import asyncio
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.backends.adapters import Adapter, cosine_to_reference
+from photodup.bench.backends.adapter import Adapter
+from photodup.bench.backends.adapters import cosine_to_reference
 from photodup.bench.judge import stats
+from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
 from photodup.bench.load.plan import Load, Stopping, arrivals_s, request_order
 from photodup.bench.load.workers import Window, clock, describe_error, run_blocking, run_in_loop
-from photodup.errors import PhotodupError
+from photodup.errors import PhotodupError, is_expected
 
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
 Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted
@@ -36,7 +39,7 @@ def measure(
     reference: np.ndarray | None = None,
     min_cosine: float = 0.999,
     probe: Probe | None = None,
-    link: str = "loopback",
+    way: Way = LOOPBACK,
 ) -> dict[str, Any]:
     """Measure one point.
 
@@ -47,16 +50,18 @@ def measure(
         min_cosine: a lower cosine fails the point. Lossy wires need their own bound.
         probe: makes a context manager around the measured window whose mapping is filled on leaving it
             (see `counters.probe`); its plain values become columns.
+        way: how requests reach the server; its facts become columns.
 
     Returns:
         The columns of a point with intervals, windows, stages (`prepare_ms_mean`, `request_ms_mean`,
         `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept busy: near 1 the generator
-        may be the limit), `little_ratio` of closed loops, late sends of open ones, and `raw` (latencies and
-        completion times). When the server could not be measured: `status: "failed"`, `error`, and what is
-        known. Never raises for a server.
+        may be the limit) and `client_cpu_share` (the same as a share of the cores it may use), `payload_bytes` (the
+        mean over the point's requests, with `_min` and `_max`), `little_ratio` of closed loops, `arrived_per_s` (the
+        rate as drawn) and late sends of open ones, and `raw` (latencies and completion times). When the server
+        could not be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
     """
     stopping = stopping or Stopping()
-    point = {**adapter.describe(), "link": link, **load.columns(), "seed": stopping.seed}
+    point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": stopping.seed}
     if not photos:
         raise PhotodupError("A load needs photographs: give at least one.")
     if load.connection == "new" and not adapter.can_reconnect:
@@ -74,12 +79,14 @@ def measure(
         window = _window(adapter, photos, load, stopping)
         if window.prepared_ahead:
             point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
-        first = window.requests[0] if window.prepared_ahead else adapter.prepare(window.requests[0])
-        point["payload_bytes"] = adapter.payload_bytes(first)
         run = _in_event_loop if adapter.is_async else _in_threads
         ended, counted = run(window, load, stopping, connections, probe or (lambda: nullcontext({})))
         point |= counted
+        if window.mistake:
+            raise window.mistake
     except Exception as error:
+        if not is_expected(error):
+            raise
         return summary.failed(point, describe_error(error))
     finally:
         for connection in connections:
@@ -117,7 +124,7 @@ def _in_threads(window: Window, load: Load, stopping: Stopping, connections: lis
 
     def warm(connection: Any, requests: Sequence[Any]) -> None:
         for request in requests:
-            window.check(connection.decode(connection.request(request)))
+            window.decode(connection, connection.request(request))
         if window.new_connection:
             connection.close()
 
@@ -164,7 +171,7 @@ def _in_event_loop(
             opened += [window.adapter.open() for _ in range(load.concurrency)]
             requests = _warmup_requests(window, stopping)
             for request in requests:
-                window.check(opened[0].decode(await opened[0].request(request)))
+                window.decode(opened[0], await opened[0].request(request))
             await asyncio.gather(*(connection.request(requests[0]) for connection in opened[1:] if requests))
             window.samples = [[] for _ in opened]
             window.started = clock()
@@ -204,7 +211,7 @@ def _watch(
         while any(worker.is_alive() for worker in workers):
             time.sleep(0.02)
             elapsed, n = clock() - window.started, window.answered() - before
-            hopeless = len(window.errors) > max(10, 0.01 * max(n, 0))
+            hopeless = bool(window.mistake) or len(window.errors) > max(10, 0.01 * max(n, 0))
             enough = elapsed >= max(stopping.min_duration_s, look_again) and n >= stopping.min_requests
             if enough and not open_loop:
                 enough = stats.stability(stats.windows(*summary.answered(window), load.concurrency))[0]
@@ -216,4 +223,6 @@ def _watch(
     window.give_up_at = window.stop_at + (0 if hopeless else max(1.0, stopping.max_duration_s / 4))
     for worker in workers:
         worker.join()
-    return window.stop_at - window.started, {**counted, "client_cpu_cores": cores}
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    mine = {"client_cpu_cores": cores, "client_cpu_share": cores / usable}
+    return window.stop_at - window.started, {**counted, **mine}

@@ -7,7 +7,7 @@ import numpy as np
 from photodup.bench.judge import stats
 from photodup.bench.load.plan import Load, Stopping
 from photodup.bench.load.scaling import little_ratio
-from photodup.bench.load.workers import READINGS, Window
+from photodup.bench.load.workers import ROW, Window
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
 LATE_SHARE = 0.1  # … and beyond this share of the median latency
@@ -32,7 +32,7 @@ def summarize(
     elif load.concurrency == 1 and len(done):
         ended = float(done[-1])  # the last request was waited for; nothing else was in flight
     rows = rows[done <= ended]
-    due, picked, begun, prepared, answered, done = rows.T
+    payload_bytes, due, picked, begun, prepared, answered, done = rows.T
     latency_ms = (done - due) * 1000
     point |= stats.summarize(
         done,
@@ -46,7 +46,14 @@ def summarize(
         scheduled_per_s=scheduled,
         seed=stopping.seed,
     )
+    if scheduled is not None:
+        point["arrived_per_s"] = scheduled
     if len(done):
+        point["payload_bytes"] = float(payload_bytes.mean())
+        point |= {
+            "payload_bytes_min": int(payload_bytes.min()),
+            "payload_bytes_max": int(payload_bytes.max()),
+        }
         point |= _stages(begun, prepared, answered, done)
         _check_warm(point, due, latency_ms, load.concurrency)
     if len(done) and load.scenario != "server" and not load.idle_s:
@@ -63,20 +70,21 @@ def summarize(
 
 
 def rows_of(window: Window) -> np.ndarray:
-    """Return the requests answered in the window, in order of completion, seconds since it was opened.
+    """Return the requests answered in the window, in order of completion: columns `ROW`, times since it was opened.
 
     When they were begun does not matter: to leave out what the ramp began and to leave out what was still in
     flight at the end would take the load itself from the count.
     """
     rows = [row for samples in window.samples for row in samples.copy()]
-    times = np.array(rows).reshape(-1, len(READINGS)) - window.started
-    times = times[times[:, -1] >= 0]
-    return times[np.argsort(times[:, -1], kind="stable")]
+    table = np.array(rows, dtype=float).reshape(-1, len(ROW))
+    table[:, 1:] -= window.started
+    table = table[table[:, -1] >= 0]
+    return table[np.argsort(table[:, -1], kind="stable")]
 
 
 def answered(window: Window) -> tuple[np.ndarray, np.ndarray]:
     rows = rows_of(window)
-    return rows[:, -1], (rows[:, -1] - rows[:, 0]) * 1000
+    return rows[:, -1], (rows[:, -1] - rows[:, 1]) * 1000
 
 
 def failed(point: dict[str, Any], error: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The timed loops: one worker, one connection, one request at a time; blocking or in an event loop.
 
 A request is timed in four readings of one clock: photographs in hand, prepared, answered, embedding in hand.
+What a server or a network does wrong is a failed request. Any other exception is a mistake in this program: it ends
+the point, and whoever measures gets it (`Window.mistake`).
 """
 
 import asyncio
@@ -13,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.backends.adapters import Adapter, Connection
+from photodup.bench.backends.adapter import Adapter, AnswerError, Connection, decoded
+from photodup.errors import is_expected
 
 clock = time.perf_counter
 READINGS = ("due", "picked", "begun", "prepared", "answered", "done")
+ROW = ("payload_bytes", *READINGS)
 
 
 @dataclass
@@ -33,8 +37,10 @@ class Window:
     started: float = 0.0
     stop_at: float | None = None  # a closed loop begins nothing after this; an open loop, nothing due later
     give_up_at: float = float("inf")  # an open loop's backlog is not worked off beyond this
-    samples: list[list[tuple[float, ...]]] = field(default_factory=list)  # rows of `READINGS`
+    samples: list[list[tuple[float, ...]]] = field(default_factory=list)  # rows of `ROW`
     errors: list[tuple[float, str]] = field(default_factory=list)
+    mistake: BaseException | None = None  # of this program; ends the point
+    sizes: dict[int, int] = field(default_factory=dict)  # of the requests, as far as they were sent
     turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
 
     def answered(self) -> int:
@@ -54,11 +60,33 @@ class Window:
 
     def is_over(self, due: float) -> bool:
         """Say whether a request due then is no longer part of the point."""
-        return (self.stop_at is not None and due >= self.stop_at) or clock() >= self.give_up_at
+        stopped = self.stop_at is not None and due >= self.stop_at
+        return stopped or self.mistake is not None or clock() >= self.give_up_at
 
-    def check(self, embedding: np.ndarray) -> None:
+    def size(self, number: int, request: Any) -> int:
+        """Return the bytes of a prepared request; each is counted once, after its first answer."""
+        index = number % len(self.requests)
+        if index not in self.sizes:
+            self.sizes[index] = self.adapter.payload_bytes(request)
+        return self.sizes[index]
+
+    def decode(self, connection: Any, answer: Any) -> None:
+        """Read an answer as the client would, and check that it holds what was asked for.
+
+        Raises:
+            AnswerError: it does not.
+        """
+        embedding = decoded(connection, answer)
         if embedding.ndim != 2 or len(embedding) != self.batch:
-            raise ValueError(f"{self.batch} embeddings were asked for, the shape is {embedding.shape}")
+            raise AnswerError(f"{self.batch} embeddings were asked for, the shape is {embedding.shape}")
+
+    def failed(self, error: Exception) -> bool:
+        """Note a failed request; False when the error is no server's but a mistake of ours, which ends the point."""
+        if is_expected(error):
+            self.errors.append((clock(), describe_error(error)))
+            return True
+        self.mistake = self.mistake or error
+        return False
 
 
 def run_blocking(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:
@@ -82,11 +110,13 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             prepared = clock()
             answer = connection.request(request)
             answered = clock()
-            window.check(connection.decode(answer))
-            samples.append((due, picked, begun, prepared, answered, clock()))
+            window.decode(connection, answer)
+            done = clock()
+            samples.append((window.size(number, request), due, picked, begun, prepared, answered, done))
             failures = 0
-        except Exception as error:  # any failure of a server is a failed request, whatever its kind
-            window.errors.append((clock(), describe_error(error)))
+        except Exception as error:
+            if not window.failed(error):
+                return
             connection.close()
             failures += 1
             time.sleep(min(0.01 * 2**failures, 0.5))
@@ -114,11 +144,13 @@ async def run_in_loop(window: Window, connection: Connection, samples: list) -> 
             prepared = clock()
             answer = await connection.request(request)
             answered = clock()
-            window.check(connection.decode(answer))
-            samples.append((due, picked, begun, prepared, answered, clock()))
+            window.decode(connection, answer)
+            done = clock()
+            samples.append((window.size(number, request), due, picked, begun, prepared, answered, done))
             failures = 0
         except Exception as error:
-            window.errors.append((clock(), describe_error(error)))
+            if not window.failed(error):
+                return
             failures += 1
             await asyncio.sleep(min(0.01 * 2**failures, 0.5))
 

@@ -1,57 +1,53 @@
 """How a number is kept: one self-sufficient JSON file per measurement, never overwritten once finished.
 
-A run is a folder: `environment.json`, `records/<key>-<hash>.json`, and the raw latencies beside each record.
+A run is a folder: `environment.json`, `records/<key>-<hash>.json`, and the single requests of all points in
+`latencies.parquet` (see `latencies`).
 """
 
+import atexit
 import fcntl
-import hashlib
 import json
-import math
+import logging
 import os
-import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.record import environment
-from photodup.errors import PhotodupError
+from photodup.bench.record import environment, latencies
+from photodup.bench.record.json_files import (
+    SCHEMA_VERSION,
+    RecordError,
+    anonymous,
+    anonymous_texts,
+    digest,
+    plain,
+    read_json,
+    read_record,
+    slug,
+    write_atomically,
+)
+from photodup.errors import PhotodupError, is_expected
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-SCHEMA_VERSION = 1
-FIELDS: dict[str, type | tuple[type, ...]] = {
-    "schema_version": int,
-    "key": str,
-    "config": dict,
-    "status": str,
-    "error": (str, type(None)),
-    "result": dict,
-    "raw_file": (str, type(None)),
-    "started_at": str,
-    "duration_s": (int, float),
-    "photodup_version": str,
-    "git_commit": (str, type(None)),
-    "git_dirty": (bool, type(None)),
-    "environment_digest": str,
-}
+_log = logging.getLogger(__name__)
 # fmt: off
 POINT_COLUMNS = [
-    "run", "backend", "server", "engine", "protocol", "wire", "connection", "scenario", "batch",
-    "concurrency", "offered_per_s", "link", "n_requests", "duration_s", "latency_ms_p50", "latency_ms_p90",
-    "latency_ms_p95", "latency_ms_p99", "latency_ms_mean", "throughput_images_per_s", "payload_bytes",
-    "valid", "invalid_because",
+    "run", "backend", "server", "engine", "precision", "protocol", "wire", "device", "channel", "connection",
+    "scenario", "batch", "concurrency", "offered_per_s", "arrived_per_s", "load_share", "link", "rtt_ms",
+    "rate_mbit_s", "loss", "initcwnd", "congestion", "slow_start_after_idle", "label", "as_deployed", "repeat",
+    "round", "n_requests", "duration_s", "latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99",
+    "latency_ms_mean", "throughput_images_per_s", "payload_bytes", "payload_bytes_min", "payload_bytes_max",
+    "client_cpu_cores", "client_cpu_share", "valid", "invalid_because",
 ]
 # fmt: on
+# Of a point measured once, from a server as it is deployed.
+PLAIN_POINT = {"label": "", "as_deployed": True, "repeat": 0}
 _locked: dict[Path, int] = {}  # what this process holds: a notebook may open its own run twice
-
-
-class RecordError(PhotodupError):
-    """A record that cannot be read, or a run that cannot be written."""
 
 
 class RunStore:
@@ -78,6 +74,7 @@ class RunStore:
         self.directory = Path(directory)
         self.records_dir = self.directory / "records"
         self._measure, self._model, self._environment_digest = measure, model, None
+        self._old: dict[str, Path] | None = None  # first-edition records, by what they would be called now
         if not self.directory.is_dir():
             if not create:
                 raise RecordError(f"There is no run in {self.directory}: check the name, or make it first.")
@@ -88,21 +85,27 @@ class RunStore:
         return self.directory.name
 
     def measure_or_load(
-        self, key: str, measure: Callable[[], dict[str, Any]], *, config: Mapping[str, Any]
+        self, key: str, measure: Callable[[], dict[str, Any]], *, config: Mapping[str, Any], kind: str = ""
     ) -> dict[str, Any]:
         """Return the result recorded for `key` and `config`; measure and record it when there is none.
 
         Args:
             key: readable name of the point. Two points may share it when their `config` differs.
             measure: makes the result, a JSON-ready dictionary. Arrays under its key `raw` (name → 1-d
-                numbers) are kept beside the record as float32 and are not part of what is returned;
-                read them with `raw()`. `status: "failed"` in it, or an exception, makes a failed record.
+                numbers) are kept apart as float32 (see `latencies`) and are not part of what is returned;
+                read them with `raw()`. `status: "failed"` in it, a `PhotodupError`, or an error of the network
+                or the system (see `errors.is_expected`) makes a failed record.
             config: everything the result depends on; it is hashed into the file name.
+            kind: what kind of result it is (`point`, `ladder`, `cold_start`, …), for those who collect them.
 
         Returns:
             The result, the same dictionary whether measured now or read back. A point that failed (or is
             missing from a run opened with `measure=False`) gives `status`, `error`, `valid: False` and
             `invalid_because`; the next run tries it again, while a finished one is never repeated.
+
+        Raises:
+            Exception: any other exception of `measure`: a mistake in a program is no result. It is logged, nothing
+                is recorded, and the next run measures again.
         """
         record = self.record(key, config=config)
         if record is not None and (record["status"] == "ok" or not self._measure):
@@ -110,11 +113,11 @@ class RunStore:
         if not self._measure:
             return _gap("missing", f"{key} was not measured in this run")
         self.lock()
-        record = self._run(key, measure, config)
+        record = self._run(key, measure, config, kind)
         return _outcome(record)
 
     def record(self, key: str, *, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the whole record (see `FIELDS`) or None.
+        """Return the whole record (see `json_files.FIELDS`) or None.
 
         Raises:
             RecordError: the file is damaged; names the file and the field.
@@ -124,19 +127,10 @@ class RunStore:
 
     def raw(self, key: str, *, config: Mapping[str, Any]) -> "dict[str, np.ndarray]":
         """Return the raw arrays of a finished point, float32; empty when it kept none."""
-        import numpy as np
 
+        path = self._path(key, config)
         record = self.record(key, config=config)
-        if record is None or record["raw_file"] is None:
-            return {}
-        path = self.records_dir / record["raw_file"]
-        try:
-            with np.load(path) as arrays:
-                return dict(arrays)
-        except (OSError, ValueError) as error:
-            raise RecordError(
-                f"{path} cannot be read ({error}): delete it and its record, then run again."
-            ) from None
+        return latencies.read(self.directory, path.stem) if record is not None and record["has_raw"] else {}
 
     def lock(self) -> None:
         """Take the run for this process.
@@ -156,9 +150,13 @@ class RunStore:
                 f"Another run is writing to {self.directory}: wait for it to end or name this one otherwise."
             ) from None
         _locked[folder] = handle
+        latencies.compact(folder)  # what a run that was killed left
+        atexit.register(self.close)
 
     def close(self) -> None:
-        """Let another process measure into this run."""
+        """Let another process measure into this run; the latencies of its points are in one file then."""
+        if self.directory.resolve() in _locked:
+            latencies.compact(self.directory)
         if (handle := _locked.pop(self.directory.resolve(), None)) is not None:
             os.close(handle)
 
@@ -169,11 +167,23 @@ class RunStore:
         self.close()
 
     def _path(self, key: str, config: Mapping[str, Any]) -> Path:
-        return self.records_dir / f"{_slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
+        """Return the file of a record: as it is called now, or as the first edition called it where that is there."""
+        named = self.records_dir / _file_name(key, config)
+        if named.is_file():
+            return named
+        if self._old is None:
+            self._old = {}
+            for path in sorted(self.records_dir.glob("*.json")):
+                if read_json(path).get("schema_version") == 1:
+                    record = read_record(path)
+                    self._old[_file_name(record["key"], record["config"])] = path
+        return self._old.get(named.name, named)
 
-    def _run(self, key: str, measure: Callable[[], dict], config: Mapping[str, Any]) -> dict[str, Any]:
+    def _run(
+        self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str
+    ) -> dict[str, Any]:
         """Measure and write. An interruption (Ctrl-C) records nothing, so that the point is done again."""
-        path = self._path(key, config)
+        before, path = self._path(key, config), self.records_dir / _file_name(key, config)
         started, clock = datetime.now(UTC), time.perf_counter()
         try:
             result = dict(measure())
@@ -181,17 +191,21 @@ class RunStore:
             status = result.pop("status", "ok")
             error = result.pop("error", None)
         except Exception as caught:
+            if not is_expected(caught):
+                _log.exception("%s was not measured: this is a mistake in a program, not a result", key)
+                raise
             result, raw, status, error = {}, {}, "failed", _sentence(caught)
         duration_s = round(time.perf_counter() - clock, 3)
         commit, dirty = environment.source_version()
         record = {
             "schema_version": SCHEMA_VERSION,
             "key": key,
+            "kind": kind,
             "config": plain(config),
             "status": "ok" if status == "ok" else "failed",
             "error": None if error is None else anonymous(str(error)),
-            "result": _anonymous_texts(plain(result)),
-            "raw_file": f"{path.stem}.latencies.npz" if raw else None,
+            "result": anonymous_texts(plain(result)),
+            "has_raw": bool(raw),
             "started_at": started.isoformat(timespec="seconds"),
             "duration_s": duration_s,
             "photodup_version": environment.photodup_version(),
@@ -201,8 +215,10 @@ class RunStore:
         }
         self.records_dir.mkdir(parents=True, exist_ok=True)
         if raw:
-            write_atomically(path.with_name(record["raw_file"]), _compress(raw))
+            latencies.write_part(path, raw)
         write_atomically(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+        if before != path:  # a failed one of the first edition
+            before.unlink(missing_ok=True)
         return record
 
     def _keep_environment(self) -> str:
@@ -213,39 +229,11 @@ class RunStore:
             first = self.directory / "environment.json"
             content = {"digest": self._environment_digest, **facts}
             other = self.directory / f"environment-{self._environment_digest}.json"
-            known = _read_json(first)["digest"] if first.is_file() else None
+            known = read_json(first)["digest"] if first.is_file() else None
             if known != self._environment_digest and not other.is_file():
                 data = (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
                 write_atomically(first if known is None else other, data)
         return self._environment_digest
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Read and check one record file.
-
-    Raises:
-        RecordError: names the file and the field that is missing or of the wrong type.
-    """
-    remedy = "restore it from git, or delete it and run again"
-    record = _read_json(path)
-    for field, kind in FIELDS.items():
-        if field not in record:
-            raise RecordError(f"{path}: the field {field!r} is missing; {remedy}.")
-        if not isinstance(record[field], kind) or (kind is int and isinstance(record[field], bool)):
-            raise RecordError(
-                f"{path}: the field {field!r} holds a {type(record[field]).__name__}; {remedy}."
-            )
-    if record["schema_version"] > SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: the field 'schema_version' is {record['schema_version']}, this photodup reads up to "
-            f"{SCHEMA_VERSION}; update photodup."
-        )
-    if record["status"] not in ("ok", "failed"):
-        raise RecordError(f"{path}: the field 'status' is {record['status']!r}; {remedy}.")
-    expected = digest({"key": record["key"], "config": record["config"]})[:8]
-    if not path.stem.endswith(f"-{expected}"):
-        raise RecordError(f"{path}: the field 'config' or 'key' was changed after measuring; {remedy}.")
-    return record
 
 
 def load_records(run_dir: Path | str) -> Iterator[dict[str, Any]]:
@@ -257,8 +245,9 @@ def load_records(run_dir: Path | str) -> Iterator[dict[str, Any]]:
 def load_points(run_dir: Path | str) -> "pd.DataFrame":
     """Return one row per point of a run: the records whose config or result names a `scenario`.
 
-    Columns: `POINT_COLUMNS` first, then every other plain value of config and result (confidence bounds,
-    stages), `key`, `status`, `error`, `started_at`. A result with a list `points` gives one row for each.
+    Columns: `POINT_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
+    result (confidence bounds, stages), `key`, `status`, `error`, `started_at`. A result with a list `points` gives
+    one row for each.
     Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`.
     """
     import pandas as pd
@@ -268,49 +257,18 @@ def load_points(run_dir: Path | str) -> "pd.DataFrame":
         outcome = _outcome(record)
         several = outcome.get("points")
         for point in several if isinstance(several, list) else [outcome]:
-            row = {**record["config"], **point, "run": Path(run_dir).name}
+            row = {**PLAIN_POINT, **record["config"], **point, "run": Path(run_dir).name}
             row |= {name: record[name] for name in ("key", "status", "error", "started_at")}
             if "scenario" in row:
                 rows.append({k: v for k, v in row.items() if not isinstance(v, (dict, list))})
     frame = pd.DataFrame(rows)
     others = [name for name in frame.columns if name not in POINT_COLUMNS]
-    return frame.reindex(columns=[*POINT_COLUMNS, *others])
-
-
-def digest(value: Any) -> str:
-    """Return the SHA-256 (hex) of a JSON-ready value; the order of keys does not matter."""
-    return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()
-
-
-def plain(value: Any) -> Any:
-    """Return `value` as JSON can hold it: numpy scalars and arrays unwrapped, NaN and infinity as None."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
-    if hasattr(value, "tolist"):  # numpy
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    raise RecordError(f"A {type(value).__name__} cannot be recorded: give numbers, texts, lists or mappings.")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a power cut, sees all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    frame = frame.reindex(columns=[*POINT_COLUMNS, *others])
+    machine = Path(run_dir) / "environment.json"
+    if machine.is_file() and not read_json(machine).get("gpus"):  # the first edition recorded no device
+        unknown = frame["device"].isna() & frame["link"].ne("network")
+        frame["device"] = frame["device"].astype(object).mask(unknown, "cpu")
+    return frame
 
 
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,48 +281,11 @@ def _gap(status: str, error: str) -> dict[str, Any]:
     return {"status": status, "error": error, "valid": False, "invalid_because": error}
 
 
-def _compress(raw: Mapping[str, Any]) -> bytes:
-    import io
-
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{name: np.asarray(array, np.float32) for name, array in raw.items()})
-    return buffer.getvalue()
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(
-            f"{path} cannot be read ({error}): restore it from git, or delete it and run again."
-        ) from None
-    if not isinstance(value, dict):
-        raise RecordError(f"{path}: the field 'schema_version' is missing; delete it and run again.")
-    return value
-
-
-def anonymous(text: str) -> str:
-    """Leave out folders and addresses: a committed record must not name its machines."""
-    text = re.sub(r"(?<![\w:/])/(?:[\w.+@~-]+/)+", "…/", text)
-    text = re.sub(r"(\w+://)(?!127\.0\.0\.1|localhost)[^\s/:]+", r"\1…", text)
-    return re.sub(r"\b(?!127\.)\d{1,3}(?:\.\d{1,3}){3}\b", "…", text)
-
-
-def _anonymous_texts(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _anonymous_texts(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_anonymous_texts(item) for item in value]
-    return anonymous(value) if isinstance(value, str) else value
+def _file_name(key: str, config: Mapping[str, Any]) -> str:
+    return f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
 
 
 def _sentence(error: BaseException) -> str:
     """One line."""
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, PhotodupError) else f"{type(error).__name__}: {text}"
-
-
-def _slug(key: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")[:100] or "record"

@@ -3,7 +3,7 @@
     with connect() as embedder:                                   # this machine
         vectors = embedder.embed([Path("a.jpg"), Path("b.jpg")])  # float32 [2, 512]
     connect("http://gpu:8002")                                    # the FastAPI service
-    connect("http://gpu:8003", "triton-onnx-http-fp32")
+    connect("http://gpu:8003", "triton-onnx-fp32-http-fp32")
 
 The environment variables of the source documents work too: `INFERENCE_SERVICE_URL`, `INFERENCE_BACKEND`
 (`pytorch`, `triton`, `triton_grpc` or a full name) and `TRITON_GRPC_URL`.
@@ -33,6 +33,7 @@ from photodup.embedding.client.transport import (
 from photodup.embedding.imaging import ImageError
 from photodup.errors import PhotodupError
 
+LOCAL, SERVICE = Backend("local", "pytorch"), Backend("fastapi", "pytorch", "fp32", "http", "jpeg")
 DEFAULT_URL = "http://localhost:8002"
 JPEG_QUALITY = 90
 LOCAL_BATCH = 32
@@ -44,7 +45,7 @@ class Embedder(Protocol):
     """Images in, embeddings out.
 
     Attributes:
-        backend: full name, as in `pytorch-http-jpeg`.
+        backend: its name, as in `fastapi-pytorch-fp32-http-jpeg`.
         model_digest: embeddings are comparable if this is the same; None if the server does not tell.
         model_name: architecture, or the model's name in Triton; None if the server does not tell.
         is_random: random weights: fit for timings, never for decisions; None if the server does not tell.
@@ -87,7 +88,8 @@ def connect(
     Args:
         url: `http://host:port`; default `INFERENCE_SERVICE_URL`. For gRPC, `host:port` is used as it is, and
             from an `http://` address the port is one higher unless `TRITON_GRPC_URL` says otherwise.
-        backend: default `INFERENCE_BACKEND`, else `pytorch-http-jpeg`, or `local-pytorch` without a server.
+        backend: its name (see `photodup.embedding.backends`); default `INFERENCE_BACKEND`, else
+            `fastapi-pytorch-fp32-http-jpeg`, or `local-pytorch-fp32` without a server.
         mode: `remote`, `local`, or `auto`: remote, and local with a warning if that cannot be reached now
             (never later: half a library from each would be hard to explain). By default remote if a URL or
             a server's backend is given, here or in the environment, else local.
@@ -114,11 +116,9 @@ def connect(
     if mode not in ("local", "remote", "auto"):
         raise PhotodupError(f"No mode {mode!r}: use local, remote or auto.")
     if mode == "local":
-        return LocalEmbedder(
-            parsed if parsed and parsed.is_local else parse_backend("local-pytorch"), **local
-        )
+        return LocalEmbedder(parsed if parsed and parsed.is_local else LOCAL, **local)
     if parsed is None or parsed.is_local:
-        parsed = parse_backend("pytorch")
+        parsed = SERVICE
     try:
         return RemoteEmbedder(
             url, parsed, patience=patience or Patience(), jpeg_quality=jpeg_quality, triton_model=triton_model
@@ -127,7 +127,7 @@ def connect(
         if mode == "remote":
             raise
         warnings.warn(f"{error} Embedding on this machine instead.", stacklevel=2)
-        return LocalEmbedder(parse_backend("local-pytorch"), **local)
+        return LocalEmbedder(LOCAL, **local)
 
 
 class _Base:
@@ -196,9 +196,13 @@ class LocalEmbedder(_Base):
     def __init__(self, backend: Backend, **options: Any) -> None:
         from photodup.embedding.engines.encoder import load_model
 
+        if backend.engine not in ("pytorch", "onnx") or backend.precision != "fp32":
+            raise PhotodupError(f"{backend} cannot embed: use local-pytorch-fp32 or local-onnx-fp32.")
         pretrained = options.get("pretrained") or os.environ.get("MODEL_PRETRAINED") or ""
         if backend.engine == "onnx" and pretrained.startswith("sscd:"):
-            raise PhotodupError("SSCD is not exported here: use local-pytorch, or give sscd:PATH.onnx to it.")
+            raise PhotodupError(
+                "SSCD is not exported here: use local-pytorch-fp32, or give sscd:PATH.onnx to it."
+            )
         if backend.engine == "onnx" and not pretrained.startswith("onnx:"):
             from photodup.embedding.engines.export import export
             from photodup.paths import build_dir
@@ -235,7 +239,7 @@ class RemoteEmbedder(_Base):
         jpeg_quality: int | None = JPEG_QUALITY,
         triton_model: str | None = None,
     ) -> None:
-        if backend.server == "pytorch":
+        if backend.server == "fastapi":
             self._server: Any = PyTorchHttp(url or DEFAULT_URL, backend, patience)
         elif backend.protocol == "http":
             self._server = TritonHttp(url or "http://localhost:8003", backend, patience, triton_model)

@@ -73,7 +73,7 @@ class SscdModel:
         if pixels.shape[1:] != (3, self.size, self.size) or pixels.dtype != np.uint8:
             raise PhotodupError(
                 f"SSCD looks at the whole picture at {self.size} pixels, not at {pixels.dtype} "
-                f"{pixels.shape[1:]}: the servers carry 224, so run it in this process (local-pytorch)."
+                f"{pixels.shape[1:]}: the servers carry 224, so run it in this process (local-pytorch-fp32)."
             )
         return self.embed((pixels.astype(np.float32) / 255 - _MEAN) / _STD)
 

@@ -6,17 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.photos.library.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
 
+LOCAL, _SERVICE = "local-pytorch-fp32", "fastapi-pytorch-fp32-http-jpeg"
 # Name and default address, as the documented port map has them.
 KNOWN = {
-    "pytorch-http-jpeg": "http://127.0.0.1:8002",
-    "triton-onnx-http-fp32": "http://127.0.0.1:8003",
-    "triton-onnx-grpc-fp32": "127.0.0.1:8004",
+    _SERVICE: "http://127.0.0.1:8002",
+    "triton-onnx-fp32-http-fp32": "http://127.0.0.1:8003",
+    "triton-onnx-fp32-grpc-fp32": "127.0.0.1:8004",
 }
 
 
@@ -65,7 +67,7 @@ def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = Non
     if settings.backend != AUTO and settings.url:
         wanted[settings.backend, settings.url] = None
     if url := os.environ.get("INFERENCE_SERVICE_URL"):
-        wanted[os.environ.get("INFERENCE_BACKEND") or "pytorch-http-jpeg", url] = None
+        wanted[os.environ.get("INFERENCE_BACKEND") or _SERVICE, url] = None
     for entry in (endpoints or {}).items():
         wanted[entry] = None
     for entry in KNOWN.items():
@@ -119,10 +121,12 @@ def choose(
     Raises:
         PhotodupError: weights together with a server.
     """
+    if backend and backend != AUTO:
+        backend = parse_backend(backend).name
     if weights:
-        if url or not (backend or "local").startswith("local"):
+        if url or backend == AUTO or not parse_backend(backend or LOCAL).is_local:
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
-        return Choice(backend or "local-pytorch", None, "local", "as the command line says", weights)
+        return Choice(backend or LOCAL, None, "local", "as the command line says", weights)
     environment = os.environ.get("INFERENCE_BACKEND"), os.environ.get("INFERENCE_SERVICE_URL")
     if backend == AUTO:
         return _auto(settings, url, digests, endpoints)
@@ -143,13 +147,13 @@ def _auto(
     settings: Settings, url: str | None, digests: Collection[str], endpoints: Mapping[str, str] | None
 ) -> Choice:
     if url:
-        return Choice("pytorch-http-jpeg", url, "auto", "that server if it answers, else this machine")
+        return Choice(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := os.environ.get("MODEL_PRETRAINED"):
-        return Choice("local-pytorch", None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
+        return Choice(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
     states = probe(known_backends(Settings(), endpoints))
     fit = sorted((s for s in states if s.is_fit), key=lambda state: state.digest not in digests)
     if fit:
         same = ", the model of this library's embeddings" if fit[0].digest in digests else ""
         return Choice(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
     silent = "no server answers" if not any(s.answers for s in states) else "no server has trained weights"
-    return Choice("local-pytorch", None, "local", f"{silent}: the model in this process")
+    return Choice(LOCAL, None, "local", f"{silent}: the model in this process")

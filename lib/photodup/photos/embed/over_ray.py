@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import Choice
 from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_digest, store
@@ -91,7 +92,9 @@ def embed_with_ray(
     if not todo:
         return report
     dim = embedder.dim or _dim(embedder)
-    is_local = choice.mode == "local" or (choice.backend or "").startswith("local")
+    is_local = choice.mode == "local" or (
+        choice.backend is not None and parse_backend(choice.backend).is_local
+    )
     workers = workers or (1 if is_local else available_cores())
     path_of = dict(todo)
     with _cluster(ray):

@@ -34,7 +34,7 @@ class Settings:
     """Choices of one library.
 
     Attributes:
-        backend: `auto`, or a backend's name as in `triton-onnx-grpc-fp32`.
+        backend: `auto`, or a backend's name as in `triton-onnx-fp32-grpc-fp32`.
         url: its server's address; None for `auto` and for models in this process.
         keep: the rules that choose a keeper, most important first.
         folders: folders by priority, relative to the library, for the rule `folder`.
@@ -49,6 +49,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_address(self.backend, self.url)
+        if self.backend != AUTO:  # one way to write it, however it was stored
+            object.__setattr__(self, "backend", parse_backend(self.backend).name)
         if not isinstance(self.folders, tuple) or not all(isinstance(name, str) for name in self.folders):
             raise PhotodupError("folders must be a list of names")
         KeepRules(self.keep)

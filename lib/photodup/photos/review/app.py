@@ -31,7 +31,7 @@ from photodup.photos.review.session import ReviewSession, back_in_folders
 PAGE_SIZE = 24
 TRASH_PAGE_SIZE = 200
 MAX_BODY_BYTES = 1_000_000
-_LOCAL = (("local-pytorch", ""), ("local-onnx", ""))
+_LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 

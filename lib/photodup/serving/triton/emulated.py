@@ -19,7 +19,7 @@ class Preset:
     """Timing of one emulated device, with where it comes from.
 
     Attributes:
-        name: As in `emulated_<name>` and `triton-emulated-<name>-http-fp32`.
+        name: As in `emulated_<name>` and `triton-emulated-<name>-fp32-http-fp32`.
         base_ms, per_image_ms: One execution of n images takes `base_ms + n × per_image_ms`.
         gpu, engine, source: What is imitated, and who measured `base_ms + per_image_ms`.
         assumption: What nobody measured.

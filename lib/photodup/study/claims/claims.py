@@ -21,8 +21,8 @@ from photodup.study.claims.predicates import (
     VERDICTS,
     Outcome,
     Predicate,
-    is_main,
     matching_pairs,
+    once_as_deployed,
 )
 from photodup.study.published.published import evaluate, load_measurements
 
@@ -199,15 +199,15 @@ def noise_floor_of(
 ) -> tuple[float, str]:
     """Return a run's noise floor as |ln ratio| and where it comes from.
 
-    An A/A comparison is a point labelled "again" ("again 2", "aa") beside the one it repeats: the same backend under
-    the same conditions. Without one it is `default`, and called assumed.
+    An A/A comparison is a repeat beside the point that it repeats: the same backend under the same conditions.
+    Without one it is `default`, and called assumed.
     """
     from photodup.bench.judge.stats import noise_floor
 
-    if {"label", "backend", "valid", metric} <= set(points.columns):
+    if {"repeat", "backend", "valid", metric} <= set(points.columns):
         usable = points[points["valid"].eq(True) & points[metric].notna()]
-        again = usable[usable["label"].astype(str).str.fullmatch(r"again( \d+)?|aa")]
-        first = usable[usable["label"].map(is_main)]
+        first = usable[once_as_deployed(usable)]
+        again = usable[(usable["repeat"] > 0) & once_as_deployed(usable.assign(repeat=0))]
         keys = ["backend", *(k for k in (*PAIR_KEYS, "channel") if k in usable)]
         pairs = [(float(a[metric]), float(b[metric])) for a, b in matching_pairs(first, again, keys, metric)]
         if pairs:

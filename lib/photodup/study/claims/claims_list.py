@@ -17,12 +17,14 @@ from photodup.study.claims.claims_special import (
 )
 from photodup.study.claims.predicates import bound, ratio, remote
 
-PYTORCH = r"pytorch-http-(base64|jpeg)"
-ONNX_HTTP, ONNX_GRPC, ONNX_JSON = "triton-onnx-http-fp32", "triton-onnx-grpc-fp32", "triton-onnx-http-json"
-ONNX_JPEG = "triton-onnx-http-jpeg"
-TRT_HTTP, TRT_GRPC = "triton-trt-http-fp32", "triton-trt-grpc-fp32"
-TRITON_TENSOR = r"triton-(onnx|trt)-(http|grpc)-fp32"
-EITHER = "triton-(onnx|trt|emulated-[a-z0-9-]+)"  # engines whose compute, real or emulated, is Triton's
+PYTORCH = r"fastapi-pytorch-fp32-http-(base64|jpeg)"
+ONNX_HTTP, ONNX_GRPC, ONNX_JSON = (
+    f"triton-onnx-fp32-{end}" for end in ("http-fp32", "grpc-fp32", "http-json")
+)
+ONNX_JPEG = "triton-onnx-fp32-http-jpeg"
+TRT_HTTP, TRT_GRPC = "triton-trt-fp16-http-fp32", "triton-trt-fp16-grpc-fp32"
+TRITON_TENSOR = r"triton-(onnx-fp32|trt-fp16)-(http|grpc)-fp32"
+EITHER = "triton-(onnx-fp32|trt-fp16|emulated-[a-z0-9-]+-fp32)"  # engines whose compute, real or emulated, is Triton's
 DEVICES: dict[str, Any] = {
     "arrangement": "instances",
     "batching": False,
@@ -160,7 +162,7 @@ _BARE: list[Claim] = [
         "A remote client gets one image embedded sooner by PyTorch with a JPEG than by Triton with a tensor.",
         f"{EXEC}, finding 5; {DEEP} §8",
         ("step6a_a100_onnx_b1", "step6a_a100_pytorch_b1"),
-        ratio(ONNX_HTTP, PYTORCH, P50, at_least=1, link=remote, **LONE),
+        ratio(ONNX_HTTP, PYTORCH, P50, at_least=1, rtt_ms=remote, **LONE),
         "step6a_a100_onnx_b1 / step6a_a100_pytorch_b1",
         "Payload and server were changed together, and possibly the connection policy.",
     ),
@@ -170,7 +172,7 @@ _BARE: list[Claim] = [
         "remotely.",
         f"{EXEC}, finding 5 (implied, never tested there)",
         (),
-        ratio(ONNX_JPEG, PYTORCH, P50, **about(1.0, 1.25), link=remote, **LONE),
+        ratio(ONNX_JPEG, PYTORCH, P50, **about(1.0, 1.25), rtt_ms=remote, **LONE),
         "",
         "Servers also differ in decoding, batching delay and connection handling.",
     ),
@@ -189,7 +191,7 @@ _BARE: list[Claim] = [
         "ONNX Runtime computes a batch of 32 about five times slower than PyTorch.",
         f"{REPORT}, findings; {DEEP} §6",
         ("step5a_triton_b32_mean", "step5a_pytorch_b32_mean"),
-        ratio("local-pytorch", "local-onnx", RATE, **about(5.2), batch=32, concurrency=1),
+        ratio("local-pytorch-fp32", "local-onnx-fp32", RATE, **about(5.2), batch=32, concurrency=1),
         "step5a_triton_b32_mean / step5a_pytorch_b32_mean",
         "Transport: the published latency is linear in bytes.",
     ),
@@ -198,7 +200,7 @@ _BARE: list[Claim] = [
         "Over the network, Triton with tensors falls behind PyTorch at a batch of 32.",
         f"{REPORT}, findings",
         ("step5a_triton_b32_mean", "step5a_pytorch_b32_mean"),
-        ratio(ONNX_HTTP, PYTORCH, MEAN, at_least=1, batch=32, concurrency=1, link=remote),
+        ratio(ONNX_HTTP, PYTORCH, MEAN, at_least=1, batch=32, concurrency=1, rtt_ms=remote),
         "step5a_triton_b32_mean / step5a_pytorch_b32_mean",
         "The tensor grows by 602 KB an image, the JPEG by about 10.",
     ),
@@ -269,8 +271,8 @@ _BARE: list[Claim] = [
         f"{REPORT}, batch scaling",
         ("step5a_cpu_b32_throughput", "step5a_cpu_b1_throughput"),
         ratio(
-            "local-onnx",
-            "local-onnx",
+            "local-onnx-fp32",
+            "local-onnx-fp32",
             RATE,
             **about(1.64, 1.25),
             concurrency=1,
@@ -304,7 +306,7 @@ _BARE: list[Claim] = [
         "The ONNX model answers like PyTorch, within 0.1 %.",
         f"{SETUP}, success criteria",
         (),
-        bound(r"triton-onnx-(http|grpc)-fp32|local-onnx", "difference_max", at_most=0.001),
+        bound(r"triton-onnx-fp32-(http|grpc)-fp32|local-onnx-fp32", "difference_max", at_most=0.001),
         "",
         "The criterion does not say of what: here it is the length of the difference of two unit vectors.",
         unit="of length",
@@ -407,7 +409,7 @@ _BARE: list[Claim] = [
         "Remotely, every Triton variant with tensors is 2.7 to 3.4 times slower than PyTorch for one image.",
         f"{EXEC}, key numbers; {DEEP} §10",
         ("step7_a100_trt_http_b1", "step7_a100_pytorch_b1"),
-        ratio(TRITON_TENSOR, PYTORCH, P50, at_least=2, at_most=4.5, link=remote, **LONE),
+        ratio(TRITON_TENSOR, PYTORCH, P50, at_least=2, at_most=4.5, rtt_ms=remote, **LONE),
         "step7_a100_onnx_http_b1 / step7_a100_pytorch_b1",
         "The factor is a property of round-trip time and connection policy.",
     ),

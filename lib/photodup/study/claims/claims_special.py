@@ -1,7 +1,6 @@
 """Predicates of single claims: shares of a latency, the peak of a curve, bytes against round trips."""
 
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
@@ -28,7 +27,7 @@ def outside_server(backend: str, *, at_least: float) -> Predicate:
     """Share of a remote client's latency that the server's own counters do not account for."""
 
     def predicate(points: "pd.DataFrame", noise_floor: float) -> Outcome:
-        found = select(points, backend, link=remote, **LONE)
+        found = select(points, backend, rtt_ms=remote, **LONE)
         if not {MEAN, "server_request_ms_mean"} <= set(found.columns):
             return Outcome(NOT_MEASURED, because="no remote point carries the server's counters")
         found = found.dropna(subset=[MEAN, "server_request_ms_mean"])
@@ -74,8 +73,8 @@ def bytes_explain(*, better_by: float = 2.0, up_to_bytes: int = 1_000_000) -> Pr
 
     def predicate(points: "pd.DataFrame", noise_floor: float) -> Outcome:
         needed = ["payload_bytes", P50, "connection"]
-        found = select(points, "network-only", link=remote)
-        found = found if len(found) else select(points, ".*", link=remote, **LONE)
+        found = select(points, "network-only", rtt_ms=remote)
+        found = found if len(found) else select(points, ".*", rtt_ms=remote, **LONE)
         if not set(needed) <= set(found.columns):
             return Outcome(NOT_MEASURED, because="no remote point carries payload, latency and connection")
         found = found.dropna(subset=needed)
@@ -99,11 +98,11 @@ def bytes_explain(*, better_by: float = 2.0, up_to_bytes: int = 1_000_000) -> Pr
 
 def _latency_row(point: "pd.Series") -> dict[str, Any]:
     server_ms = point.get("server_request_ms_mean")
-    window = re.search(r"-iw(\d+)", str(point["link"]))
+    initcwnd = point.get("initcwnd")
     return {
         "payload_bytes": point["payload_bytes"],
         "latency_ms": point[P50],
         "connection": point["connection"],
         "server_ms": 0.0 if server_ms is None or server_ms != server_ms else server_ms,
-        "initcwnd": int(window[1]) if window else latency_model.INITCWND,
+        "initcwnd": latency_model.INITCWND if initcwnd is None or initcwnd != initcwnd else int(initcwnd),
     }

@@ -26,17 +26,23 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    from photodup.bench.record.record import load_points, load_records
+    from photodup.bench.link.way import LOOPBACK
+    from photodup.bench.record.record import PLAIN_POINT, load_points, load_records
 
     rows = [
-        {"run": directory.name, "link": "loopback", "batch": 1, "concurrency": 1, "valid": True, "key": key}
+        {
+            "run": directory.name,
+            **PLAIN_POINT,
+            **LOOPBACK.columns(),
+            "batch": 1,
+            "concurrency": 1,
+            "valid": True,
+        }
+        | {"key": record["key"]}
         | row
         for record in load_records(directory)
-        if record["status"] == "ok"
-        for key in [record["key"]]
-        for begins, reader in READERS.items()
-        if key.startswith(begins)
-        for row in reader(key, record["result"])
+        if record["status"] == "ok" and record["kind"] in READERS
+        for row in READERS[record["kind"]](record["config"], record["result"])
     ]
     tables = [table for table in (load_points(directory), pd.DataFrame(rows)) if len(table)]
     return pd.concat(tables, ignore_index=True) if tables else load_points(directory)
@@ -53,21 +59,24 @@ def model_environment(directory: Path) -> dict[str, Any]:
     return facts | {"model": known | facts.get("model", {})} if facts or known else {}
 
 
-def _ladder(key: str, result: Row) -> Iterator[Row]:
+def _ladder(config: Row, result: Row) -> Iterator[Row]:
     """Latencies over a link with no server behind them."""
     for row in result.get("rows", []):
         plain = {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
         yield {"backend": "network-only", "scenario": "single_stream"} | plain
 
 
-def _cold_start(key: str, result: Row) -> Iterator[Row]:
+def _cold_start(config: Row, result: Row) -> Iterator[Row]:
     """From nothing to the first answer of one server."""
-    backend = key.removeprefix("cold-start-").rpartition("-")[0]
     if result.get("first_answer_s") is not None:
-        yield {"backend": backend, "scenario": "start", **_numbers(result, "first_answer_s", "ready_s")}
+        yield {
+            "backend": config["backend"],
+            "scenario": "start",
+            **_numbers(result, "first_answer_s", "ready_s"),
+        }
 
 
-def _bodies(key: str, result: Row) -> Iterator[Row]:
+def _bodies(config: Row, result: Row) -> Iterator[Row]:
     """CPU time to write one request's body, with the tensor in hand."""
     for row in result.get("rows", []):
         yield {
@@ -79,21 +88,21 @@ def _bodies(key: str, result: Row) -> Iterator[Row]:
         }
 
 
-def _export_parity(key: str, result: Row) -> Iterator[Row]:
+def _export_parity(config: Row, result: Row) -> Iterator[Row]:
     """How far the exported file's vectors are from PyTorch's; vectors have length 1."""
     for row in result.get("rows", []):
         if row.get("variant") == "fp32":
-            here = {"backend": "local-onnx", "scenario": "parity", "batch": row["batch"]}
+            here = {"backend": "local-onnx-fp32", "scenario": "parity", "batch": row["batch"]}
             yield here | {"difference_max": row["difference"]}
 
 
-def _server_parity(key: str, result: Row) -> Iterator[Row]:
+def _server_parity(config: Row, result: Row) -> Iterator[Row]:
     """How far a server's vectors are from PyTorch's, over each wire."""
     for row in result.get("rows", []):
         yield {"backend": row["backend"], "scenario": "parity", "difference_max": row["worst"]}
 
 
-def _precision(key: str, result: Row) -> Iterator[Row]:
+def _precision(config: Row, result: Row) -> Iterator[Row]:
     """A network computed in reduced precision against its float32 answers; no server and no clock."""
     for row in result.get("rows", []):
         if "cosine_min" in row:
@@ -105,7 +114,7 @@ def _precision(key: str, result: Row) -> Iterator[Row]:
             } | _numbers(row, "cosine_min", "flipped", "pairs", "neighbour_kept")
 
 
-def _session(key: str, result: Row) -> Iterator[Row]:
+def _session(config: Row, result: Row) -> Iterator[Row]:
     """ONNX Runtime in this process: no server, no wire. The interval is that of the median, by order statistics."""
     for batch, times in result.get("batch_ms", {}).items():
         if len(times) < 3:
@@ -115,7 +124,7 @@ def _session(key: str, result: Row) -> Iterator[Row]:
         middle = len(ordered) // 2
         low, high = ordered[max(0, middle - reach)], ordered[min(len(ordered) - 1, middle + reach)]
         yield {
-            "backend": "local-onnx",
+            "backend": "local-onnx-fp32",
             "engine": "onnx",
             "scenario": "session",
             "batch": n,
@@ -127,7 +136,7 @@ def _session(key: str, result: Row) -> Iterator[Row]:
         }
 
 
-def _replay(key: str, result: Row) -> Iterator[Row]:
+def _replay(config: Row, result: Row) -> Iterator[Row]:
     """The published load against the published manifests, simulated; the interval is over sampling phases."""
     names = [f"{n}{end}" for n in ("pods_ready_max", "hpa_reaction_s") for end in ("", "_ci_low", "_ci_high")]
     yield {"backend": "simulated-hpa", "scenario": "replay", **_numbers(result, *names)}
@@ -137,13 +146,13 @@ def _numbers(row: Row, *names: str) -> Row:
     return {name: row[name] for name in names if row.get(name) is not None}
 
 
-READERS: dict[str, Callable[[str, Row], Iterator[Row]]] = {  # by the beginning of a record's key
-    "ladder-": _ladder,
-    "cold-start-": _cold_start,
-    "serialization-b": _bodies,
-    "onnx-parity": _export_parity,
-    "triton-parity": _server_parity,
-    "precision-": _precision,
-    "onnx-profile": _session,
-    "kube-replay": _replay,
+READERS: dict[str, Callable[[Row, Row], Iterator[Row]]] = {  # kind of record → (config, result) → rows
+    "ladder": _ladder,
+    "cold_start": _cold_start,
+    "bodies": _bodies,
+    "export_parity": _export_parity,
+    "server_parity": _server_parity,
+    "precision": _precision,
+    "session": _session,
+    "replay": _replay,
 }

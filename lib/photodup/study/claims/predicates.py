@@ -6,7 +6,6 @@ returns "not measured" when points are missing: never a guess.
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,7 @@ PAIR_KEYS = (
     *("run", "link", "scenario", "batch", "concurrency", "connection", "span", "offered_per_s"),
     *TOPOLOGY,
 )
-LOCAL_LINKS = ("", "loopback", "none")
 REMOTE_RTT_MS = 5.0  # a shorter link is a data centre's
-_RTT = re.compile(r"(\d+(?:\.\d+)?)[ _-]?ms|rtt[ _-]?(\d+(?:\.\d+)?)")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)mbit")
 
 
 @dataclass(frozen=True)
@@ -49,14 +45,13 @@ Predicate = Callable[["pd.DataFrame", float], Outcome]
 def select(points: "pd.DataFrame", backend: str, **where: Any) -> "pd.DataFrame":
     """Return the valid points whose backend matches the whole pattern and whose columns match `where`.
 
-    A tuple in `where` lists allowed values; a callable is asked for each value. Points of a server configured in
-    another way, and repeats, carry a `label` and are left out unless `where` names it (see `is_main`).
+    A tuple in `where` lists allowed values; a callable is asked for each value. Repeats are left out, and so are
+    points of a server configured otherwise than it is deployed unless `where` names their `label`.
     """
     if not {"backend", "valid"} <= set(points.columns) or not len(points):
         return points.iloc[0:0]
     keep = points["backend"].astype(str).str.fullmatch(backend) & points["valid"].eq(True)
-    if "label" in points and "label" not in where:
-        keep &= points["label"].map(is_main)
+    keep &= once_as_deployed(points, any_configuration="label" in where)
     for column, wanted in where.items():
         if column not in points:
             return points.iloc[0:0]
@@ -67,42 +62,21 @@ def select(points: "pd.DataFrame", backend: str, **where: Any) -> "pd.DataFrame"
     return points[keep]
 
 
-def is_main(label: object) -> bool:
-    """Say whether a point's label means the backend as deployed: none, the default, or a share of its "
-    "load."""
-    return label is None or label != label or bool(re.fullmatch(r"(.*\bdefault|.*\bload)?", str(label)))
+def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False) -> "pd.Series":
+    """Say of each point whether it is a first measurement of a server as it is deployed (or in any configuration)."""
+    import pandas as pd
+
+    every = pd.Series(True, index=points.index)
+    once = points["repeat"].fillna(0).eq(0) if "repeat" in points else every
+    deployed = (
+        points["as_deployed"].isna() | points["as_deployed"].eq(True) if "as_deployed" in points else every
+    )
+    return once & (deployed | any_configuration)
 
 
-def link_rtt_ms(link: object) -> float:
-    """Return the round-trip time in ms of a link: a preset's name (`us-east`) or a label (`25ms-210mbit-…`).
-
-    0 for loopback, NaN for what is neither.
-    """
-    from photodup.bench.link.link import PRESETS
-
-    if link is None or link != link or str(link).lower() in LOCAL_LINKS:
-        return 0.0
-    if preset := PRESETS.get(str(link)):
-        return preset.rtt_ms
-    match = _RTT.search(str(link).lower())
-    return float(match[1] or match[2]) if match else math.nan
-
-
-def link_rate_mbit_s(link: object) -> float:
-    """Return the rate in Mbit/s of a link, from its preset or its label; infinite for loopback, NaN for unknown."""
-    from photodup.bench.link.link import PRESETS
-
-    if link is None or link != link or str(link).lower() in LOCAL_LINKS:
-        return math.inf
-    if preset := PRESETS.get(str(link)):
-        return preset.rate_mbit_s
-    match = _RATE.search(str(link).lower())
-    return float(match[1]) if match else math.nan
-
-
-def remote(link: object) -> bool:
-    """Say whether a link is a wide-area one: at least `REMOTE_RTT_MS` of round trip."""
-    return link_rtt_ms(link) >= REMOTE_RTT_MS
+def remote(rtt_ms: object) -> bool:
+    """Say whether a round trip is a wide-area one: at least `REMOTE_RTT_MS`; False where it is not known."""
+    return isinstance(rtt_ms, (int, float)) and rtt_ms >= REMOTE_RTT_MS
 
 
 def verdict_of(low: float, high: float, *, at_least: float, at_most: float, noise_floor: float) -> str:

@@ -233,7 +233,7 @@ def experiment(
         loads = [(Load("closed_loop", concurrency=concurrency), Stopping(5.0, requests, 900.0))]
         loads += [(Load("server", offered_per_s=rate), Stopping(s, 64, 2 * s)) for rate, s in ramp]
         for load, stopping in loads:
-            point = measure(adapter("pytorch-http-jpeg", URL), photos, load, stopping)
+            point = measure(adapter("fastapi-pytorch-fp32-http-jpeg", URL), photos, load, stopping)
             points.append({name: value for name, value in point.items() if name != "raw"})
         toured = tour()
     return {"points": points, "rows": watch.rows, "events": watch.events, "tour": toured}

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from photodup.embedding.backends import engine_family
 from photodup.paths import project_root
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def use_style() -> None:
 
 def engine_color(engine: str) -> str:
     """Return the colour that stands for `engine` (`emulated-a100` and its kin share one)."""
-    return ENGINE_COLORS.get(engine.split("-")[0], MUTED)
+    return ENGINE_COLORS.get(engine_family(engine), MUTED)
 
 
 def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:

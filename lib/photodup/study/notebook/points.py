@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photodup.bench.link.link import PRESETS
+from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import Load, Stopping, in_blocks
-from photodup.embedding.backends import parse_backend
+from photodup.embedding.backends import Backend, parse_backend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,13 +24,76 @@ N_PHOTOS = 32
 MIN_COSINE = {"jpeg": 0.95, "base64": 0.95}
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """One point to measure, with everything that it takes; it can be sent to another process.
+
+    Attributes:
+        backend, load, stopping: what is asked of which server, and until when.
+        url, metrics_url: where the server answers and where it counts; None in process.
+        reference: what the payload photographs should embed to; None compares nothing.
+        options: of the adapter.
+        way: how requests reach the server; an emulated link is made for this point alone.
+    """
+
+    backend: Backend
+    load: Load
+    stopping: Stopping
+    url: str | None = None
+    metrics_url: str | None = None
+    reference: np.ndarray | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    way: Way = LOOPBACK
+
+    def measure(self) -> dict[str, Any]:
+        """Measure from where this process is."""
+        from photodup.bench.backends.adapters import adapter
+        from photodup.bench.load import counters
+        from photodup.bench.load.load import measure
+        from photodup.study.notebook.weights import payload_photos
+
+        account = counters.account_of(self.backend) if self.metrics_url else None
+        return measure(
+            adapter(self.backend, self.url, **self.options),
+            payload_photos(N_PHOTOS),
+            self.load,
+            self.stopping,
+            reference=self.reference,
+            min_cosine=MIN_COSINE.get(self.backend.wire, 0.999),
+            probe=counters.probe(self.metrics_url, account) if account else None,
+            way=self.way,
+        )
+
+    def measure_through(self, preset: str) -> dict[str, Any]:
+        """Measure from the far end of an emulated link; a link that was late takes the point's validity."""
+        from photodup.bench.link.link import Link
+
+        with Link(preset) as link:
+            metrics_url = link.url(self.metrics_url) if self.metrics_url else None
+            far = replace(self, url=link.url(self.url), metrics_url=metrics_url, way=emulated(preset))
+            link.report(reset=True)
+            if self.backend.protocol == "grpc":  # its threads remember where the process began
+                point = link.run_client_process(far.measure)
+            else:
+                with link.client_namespace():
+                    point = far.measure()
+            if late := link.invalid_because():
+                why = "; ".join(filter(None, [point.get("invalid_because"), late]))
+                point |= {"valid": False, "invalid_because": why}
+        return point
+
+
 def measure_point(
     run: Run,
-    backend: str,
+    backend: str | Backend,
     load: Load,
     stopping: Stopping | None = None,
     *,
     label: str = "",
+    as_deployed: bool | None = None,
+    repeat: int = 0,
+    round: int | None = None,
+    load_share: float | None = None,
     check: bool = True,
     config: dict[str, Any] | None = None,
     before: Callable[[], Any] | None = None,
@@ -42,23 +107,28 @@ def measure_point(
     `invalid_because` says why. Nothing is filled in.
 
     Args:
-        label: distinguishes points of one backend that differ in something the load does not say, such as
-            the server's configuration; part of the key and of the record.
+        label: in words, what distinguishes points of one backend beside the load, such as the server's
+            configuration; part of the key and of the record.
+        as_deployed: whether the server is configured as it is deployed; unless given, a point with a label
+            is not, but for one whose label says its `load_share`.
+        repeat: 0 for the first measurement of this point, then 1, 2, …; part of the key and of the record.
+        round: which pass over the sides of a comparison it belongs to; recorded.
+        load_share: offered load as a share of what this backend can do; recorded.
         check: compare embeddings with the reference first (not for engines that compute none).
         config: more that the result depends on; recorded.
         slo_ms: also record `goodput_images_per_s`, what was answered within this many milliseconds.
         before: called first if this point is measured now; see `when_measuring`.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must
-            be on this machine; "" is the real way to them (`Run.path`). Each point gets a fresh link, so none
-            inherits another's queue.
+            be on this machine; "" is the real way to them (`Run.measure_way`). Each point gets a fresh link, so
+            none inherits another's queue.
         adapter_options: passed to the adapter, such as `channel="shared"`.
     """
-    stopping = stopping or Stopping()
+    asked, stopping = parse_backend(backend), stopping or Stopping()
     key = "-".join(
         part
         for part in (
             "point",
-            backend,
+            asked.name,
             *map(str, adapter_options.values()),
             load.scenario,
             f"b{load.batch}",
@@ -67,29 +137,50 @@ def measure_point(
             "" if load.connection == "warm" else load.connection,
             link,
             label,
+            f"repeat-{repeat}" if repeat else "",
         )
         if part
     )
-    settings = {**asdict(load), "backend": backend, "label": label, **adapter_options, **(config or {})}
-    settings |= {"stopping": asdict(stopping), "slo_ms": slo_ms} | ({"link": link} if link else {})
+    settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
+    settings |= {**adapter_options, **(config or {}), "stopping": asdict(stopping), "slo_ms": slo_ms}
+    settings |= {"link": link} if link else {}
+    way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
+    facts = {
+        **asked.columns(),
+        "device": asked.emulated_device or _device(run, asked),
+        **way.columns(),
+        **({"link": link} if link else {}),
+        **load.columns(),
+        "label": label,
+        "as_deployed": (not label or load_share is not None) if as_deployed is None else as_deployed,
+        "repeat": repeat,
+        "round": round,
+        "load_share": load_share,
+    }
 
     def measure_now() -> dict[str, Any]:
         if before:
             before()
-        url, metrics_url = run.endpoints.backends.get(backend), metrics_of(run, backend)
         reference = reference_embeddings(run) if check else None
-        asked = (backend, url, metrics_url, load, stopping, reference, adapter_options)
-        return _with_goodput(_through(link, *asked) if link else _measure(*asked, way), slo_ms)
+        url, metrics_url = run.endpoints.backends.get(asked.name), metrics_of(run, asked)
+        point = Measurement(
+            asked, load, stopping, url, metrics_url, reference, dict(adapter_options), way=way
+        )
+        return facts | _with_goodput(point.measure_through(link) if link else point.measure(), slo_ms)
 
-    way = "loopback" if backend.startswith("local-") else run.path
-    columns = {"backend": backend, **load.columns(), **adapter_options, "link": link or way}
-    listed = backend in run.endpoints.backends or backend.startswith("local-")
+    listed = asked.is_local or asked.name in run.endpoints.backends
     # A record answers whatever the endpoints of the reading machine list.
     if not listed and run.store.record(key, config=settings) is None:
-        why = f"{run.endpoints.name} has no {backend}: not measured"
-        return {**columns, "status": "missing", "valid": False, "invalid_because": why}
-    point = run.measure_or_load(key, measure_now, config=settings, may_fail=True)
-    return {**columns, **point}  # a failed point still says which one it is
+        why = f"{run.endpoints.name} has no {asked}: not measured"
+        return {**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why}
+    point = run.measure_or_load(key, measure_now, config=settings, kind="point", may_fail=True)
+    return {**facts, **adapter_options, **point}  # a failed point still says which one it is
+
+
+def _device(run: Run, backend: Backend) -> str | None:
+    """What computes: the accelerator of the endpoints file, or the CPU where it says there is none."""
+    gpu = run.endpoints.gpu
+    return "cpu" if gpu == "none" else None if backend.is_local else gpu
 
 
 @contextlib.contextmanager
@@ -111,52 +202,6 @@ def when_measuring(context: contextlib.AbstractContextManager) -> Iterator[Calla
                 entered = True
 
         yield enter
-
-
-def _measure(
-    backend: str,
-    url: str | None,
-    metrics_url: str | None,
-    load: Load,
-    stopping: Stopping,
-    reference: np.ndarray | None,
-    options: dict[str, Any],
-    link: str = "loopback",
-) -> dict[str, Any]:
-    from photodup.bench.backends.adapters import adapter
-    from photodup.bench.load import counters
-    from photodup.bench.load.load import measure
-    from photodup.study.notebook.weights import payload_photos
-
-    wire = "" if backend.startswith("local-") else parse_backend(backend).wire
-    return measure(
-        adapter(backend, url, **options),
-        payload_photos(N_PHOTOS),
-        load,
-        stopping,
-        reference=reference,
-        min_cosine=MIN_COSINE.get(wire, 0.999),
-        probe=counters.probe(metrics_url, counters.account_of(backend)) if metrics_url else None,
-        link=link,
-    )
-
-
-def _through(name: str, backend: str, url: str, metrics_url: str | None, *rest: Any) -> dict[str, Any]:
-    """Measure from the far end of an emulated link; a link that was late takes the point's validity."""
-    from photodup.bench.link.link import Link
-
-    with Link(name) as link:
-        far = (backend, link.url(url), link.url(metrics_url) if metrics_url else None, *rest, name)
-        link.report(reset=True)
-        if parse_backend(backend).protocol == "grpc":  # its threads remember where the process began
-            point = link.run_client_process(_measure, *far)
-        else:
-            with link.client_namespace():
-                point = _measure(*far)
-        if late := link.invalid_because():
-            why = "; ".join(filter(None, [point.get("invalid_because"), late]))
-            point |= {"valid": False, "invalid_because": why}
-    return point
 
 
 def _with_goodput(point: dict[str, Any], slo_ms: float | None) -> dict[str, Any]:
@@ -184,9 +229,9 @@ def reference_embeddings(run: Run) -> np.ndarray:
     return run.store.raw("reference-embeddings", config={})["vectors"].reshape(N_PHOTOS, -1)
 
 
-def metrics_of(run: Run, backend: str) -> str | None:
+def metrics_of(run: Run, backend: str | Backend) -> str | None:
     """Return where a backend's server counts; None where there is no server, or it is not known."""
-    return None if backend.startswith("local-") else run.endpoints.metrics.get(parse_backend(backend).server)
+    return run.endpoints.metrics.get(parse_backend(backend).server)
 
 
 def measure_all(
@@ -200,8 +245,8 @@ def measure_all(
 
     Args:
         specs: arguments of `measure_point`: `backend` and `load`, and whatever else a point needs. A spec may
-            bring its own `stopping`, and `repeats`: how often it is measured, labelled "", "again", "again 2"
-            and so on, spread over the whole pass (see `in_blocks`).
+            bring its own `stopping`, and `repeats`: how often it is measured, one repeat in each round, and the
+            rounds spread over the whole pass (see `in_blocks`).
     """
     import pandas as pd
     from tqdm import tqdm
@@ -210,13 +255,14 @@ def measure_all(
     order = in_blocks([n if spec.get("repeats", 1) > 1 else None for spec, n in asked], seed)
     rows: dict[int, dict[str, Any]] = {}
     checked: set[str] = set()
-    for index in tqdm(order, desc="points", unit="point", leave=False):
-        spec, n = {"stopping": stopping, **asked[index][0]}, asked[index][1]
-        spec.pop("repeats", None)
-        repeat = "" if n == 0 else "again" if n == 1 else f"again {n}"
-        label = " ".join(filter(None, [spec.pop("label", ""), repeat]))
+    # No bar where everything is read: what is committed would hold its traces.
+    for index in tqdm(order, desc="points", unit="point", leave=False, delay=5):
+        asked_spec, n = asked[index]
+        spec = {"stopping": stopping, **asked_spec}
+        if spec.pop("repeats", 1) > 1:
+            spec |= {"repeat": n, "round": n}
         check = spec.pop("check", True) and spec["backend"] not in checked
-        row = measure_point(run, check=check, label=label, **spec) | {"label": label}
+        row = measure_point(run, check=check, **spec)
         checked.add(spec["backend"])
         if not (n and row.get("status") == "missing"):
             rows[index] = row
@@ -227,9 +273,9 @@ def measure_all(
 def gaps(points: pd.DataFrame) -> list[str]:
     """Return one sentence for every point that is not valid, so that a notebook never hides one."""
     bad = points[~points.valid.fillna(False).astype(bool)]
-    return [
-        f"{p.backend} {p.scenario} b{p.batch} c{p.concurrency} {p.label}: {p.invalid_because}".replace(
-            "  ", " "
-        )
-        for p in bad.itertuples()
-    ]
+    return [f"{' '.join(filter(None, _words(p)))}: {p.invalid_because}" for p in bad.itertuples()]
+
+
+def _words(point: Any) -> list[str]:
+    repeat = f"repeat {point.repeat}" if getattr(point, "repeat", 0) else ""
+    return [point.backend, point.scenario, f"b{point.batch}", f"c{point.concurrency}", point.label, repeat]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
@@ -40,6 +41,7 @@ class Run:
         measure: Callable[[], dict[str, Any]],
         *,
         config: dict[str, Any] | None = None,
+        kind: str = "",
         may_fail: bool = False,
     ) -> dict[str, Any]:
         """Return the record of `key` with this `config`; call `measure` only when there is none.
@@ -50,13 +52,14 @@ class Run:
             key: readable name of what is measured.
             measure: measures it; see `RunStore.measure_or_load`.
             config: everything the result depends on.
+            kind: what kind of result it is, for those who collect them (see `study.claims.evidence`).
             may_fail: True for one point of many: a failure is recorded, shown as a gap and tried again by the
                 next run, and the notebook goes on.
 
         Raises:
             PhotodupError: the measurement failed, or there is none and this run is only read.
         """
-        result = self.store.measure_or_load(key, measure, config=config or {})
+        result = self.store.measure_or_load(key, measure, config=config or {}, kind=kind)
         if result.get("status") in ("failed", "missing") and not may_fail:
             raise PhotodupError(f"{key}: {result['error']}")
         return result
@@ -88,18 +91,21 @@ class Run:
         urls = [url if "://" in url else f"//{url}" for url in self.endpoints.backends.values()]
         return {urlsplit(url).hostname for url in urls} <= {"127.0.0.1", "localhost", "::1"}
 
-    @property
-    def path(self) -> str:
-        """Return the name of the way to its servers: `loopback`, or `network-25.3ms` by the round trip.
+    def measure_way(self) -> Way:
+        """Return the way to its servers: loopback, or the network with its round trip.
 
-        Measured once for a run and recorded, so that it stays the name of all its points; `network` where nobody
-        answered. Whoever reads the records takes the round trip from the name, as from an emulated link's.
+        The round trip is measured once for a run and recorded, so that all its points carry the same; it is None
+        where nobody answered.
         """
         if self.is_here:
-            return "loopback"
+            return LOOPBACK
         url = next(iter(self.endpoints.backends.values()))
-        found = self.measure_or_load("path-to-servers", lambda: {"rtt_ms": handshake_ms(url)}, may_fail=True)
-        return f"network-{found['rtt_ms']:.1f}ms" if "rtt_ms" in found else "network"
+
+        def measure() -> dict[str, Any]:
+            return {"rtt_ms": round(handshake_ms(url), 1)}
+
+        found = self.measure_or_load("path-to-servers", measure, kind="way", may_fail=True)
+        return Way("network", found.get("rtt_ms"))
 
     @property
     def n_records(self) -> int:

@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from photodup.embedding.backends import engine_family
 from photodup.errors import PhotodupError
-from photodup.study.claims.predicates import is_main, link_rate_mbit_s, link_rtt_ms
+from photodup.study.claims.predicates import once_as_deployed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,36 +51,27 @@ class Workload:
             )
 
 
+SERVERS = ("fastapi", "triton")
 COLUMNS = [
     *("rank", "backend", "run", "latency_ms", "latency_percentile", "goodput_images_per_s", "servers"),
     *("usd_per_1000_images", "uplink_mbit_per_s", "fits", "because"),
 ]
 
 
-def rtt_of(point: "pd.Series") -> float:
-    """Return a point's round-trip time in ms: its column `rtt_ms`, or what its link's name says; NaN if "
-    "neither."""
-    if (rtt := point.get("rtt_ms")) is not None and rtt == rtt:
-        return float(rtt)
-    return link_rtt_ms(point.get("link"))
-
-
 def usable(workload: Workload, points: "pd.DataFrame") -> "pd.DataFrame":
     """Return the valid points that were measured under the workload's link and kind."""
-    needed = {"backend", "valid", "throughput_images_per_s", "scenario"}
+    needed = {"backend", "valid", "throughput_images_per_s", "scenario", "rtt_ms", "server", "engine"}
     if not needed <= set(points.columns) or not len(points):
         return points.iloc[0:0]
     found = points[points["valid"].eq(True) & points["throughput_images_per_s"].notna()]
-    found = found[~found["backend"].astype(str).str.startswith("local-")]  # nothing is served
-    emulated = found["backend"].astype(str).str.contains("-emulated-")
-    found = found[emulated if workload.emulated else ~emulated]
-    found = found[~found["backend"].astype(str).str.contains("emulated-zero")]  # no device at all
+    emulated = found["engine"].map(engine_family).eq("emulated")
+    found = found[found["server"].isin(SERVERS) & (emulated == workload.emulated)]
+    found = found[found["engine"] != "emulated-zero"]  # no device at all
     if "devices" in found:
         found = found[~(found["devices"] > 1)]  # several devices are several prices
-    if "label" in found:
-        found = found[found["label"].map(is_main).astype(bool)]
+    found = found[once_as_deployed(found)]
     if len(found):
-        rtt = found.apply(rtt_of, axis=1)
+        rtt = found["rtt_ms"].astype(float)
         allowed = max(1.0, workload.rtt_tolerance * workload.rtt_ms)
         found = found[(rtt - workload.rtt_ms).abs() <= allowed]
     if len(found):
@@ -91,9 +83,9 @@ def usable(workload: Workload, points: "pd.DataFrame") -> "pd.DataFrame":
 
 def _rate_fits(workload: Workload, points: "pd.DataFrame") -> "pd.Series":
     """A link slower or faster than the workload's says nothing about it; one of unknown rate is left in."""
-    if "link" not in points or workload.rtt_ms == 0:
+    if "rate_mbit_s" not in points or workload.rtt_ms == 0:
         return points["backend"].notna()
-    rate = points["link"].map(link_rate_mbit_s)
+    rate = points["rate_mbit_s"].astype(float)
     wanted = rate.max() if workload.uplink_mbit_s is None else workload.uplink_mbit_s
     return rate.isna() | ((rate / wanted - 1).abs() <= workload.rtt_tolerance)
 
@@ -206,8 +198,8 @@ def _with_ranks(table: "pd.DataFrame", key: str, noise_floor: float) -> "pd.Data
 def conclusion(workload: Workload, ranked: "pd.DataFrame", points: "pd.DataFrame") -> str:
     """Return one sentence: the choice, a tie, or why the records cannot decide."""
     if not len(ranked):
-        here = sorted({rtt_of(p) for _, p in points.iterrows()} - {math.nan}) if "backend" in points else []
-        at = ", ".join(f"{rtt:g}" for rtt in here if rtt == rtt) or "none"
+        here = sorted(points["rtt_ms"].dropna().unique()) if "rtt_ms" in points else []
+        at = ", ".join(f"{rtt:g}" for rtt in here) or "none"
         uplink = f" and {workload.uplink_mbit_s:g} Mb/s" if workload.uplink_mbit_s and workload.rtt_ms else ""
         return (
             f"The records cannot decide: nothing valid was measured for {workload.kind} work at "

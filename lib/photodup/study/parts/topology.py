@@ -14,7 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from photodup.bench.link.way import LOOPBACK
 from photodup.bench.load.plan import Load, Stopping
+from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 
@@ -198,24 +200,38 @@ http {{
 def measure_devices(
     run: "Run",
     pool: DevicePool,
-    backend: str,
+    backend: str | Backend,
     load: Load,
     stopping: Stopping,
     *,
     arrangement: str,
     devices: int,
     batching: bool,
-    label: str = "",
+    repeat: int = 0,
 ) -> dict[str, Any]:
     """Return one point of emulated devices, measured now unless the run has it; a failure is a gap.
 
     Args:
-        backend: `triton-emulated-GPU-http-WIRE`; its model must be one of the pool's.
-        label: distinguishes a second measurement of the same point.
+        backend: of an emulated engine over HTTP; its model must be one of the pool's.
+        repeat: 0 for the first measurement of this point, then 1, 2, ….
     """
-    what = {"arrangement": arrangement, "devices": devices, "batching": batching, "label": label}
-    key = f"devices-{backend}-{arrangement}-{devices}-{'batched' if batching else 'alone'}"
-    key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-{label}" if label else "")
+    asked = parse_backend(backend)
+    what = {
+        "arrangement": arrangement,
+        "devices": devices,
+        "batching": batching,
+        "label": "",
+        "repeat": repeat,
+    }
+    key = f"devices-{asked}-{arrangement}-{devices}-{'batched' if batching else 'alone'}"
+    key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-repeat-{repeat}" if repeat else "")
+    facts = {
+        **asked.columns(),
+        "device": asked.emulated_device,
+        **LOOPBACK.columns(),
+        **load.columns(),
+        **what,
+    }
 
     def measure_now() -> dict[str, Any]:
         from photodup.bench.backends.adapters import adapter
@@ -224,12 +240,10 @@ def measure_devices(
         from photodup.study.notebook.weights import payload_photos
 
         address = pool.arrange(arrangement, devices, batching=batching)
-        probe = pool.probe(counters.account_of(backend))
-        point = measure(adapter(backend, address), payload_photos(N_PHOTOS), load, stopping, probe=probe)
-        return {**point, **what, "compute_ms": pool.compute_ms}
+        probe = pool.probe(counters.account_of(asked))
+        point = measure(adapter(asked, address), payload_photos(N_PHOTOS), load, stopping, probe=probe)
+        return {**facts, **point, "compute_ms": pool.compute_ms}
 
-    config = {**asdict(load), **what, "backend": backend, "compute_ms": pool.compute_ms}
-    point = run.measure_or_load(
-        key, measure_now, config=config | {"stopping": asdict(stopping)}, may_fail=True
-    )
-    return {"backend": backend, **load.columns(), **what, **point}
+    config = {**asdict(load), **what, "backend": asked.name, "compute_ms": pool.compute_ms}
+    config |= {"stopping": asdict(stopping)}
+    return {**facts, **run.measure_or_load(key, measure_now, config=config, kind="point", may_fail=True)}

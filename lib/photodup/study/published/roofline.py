@@ -6,6 +6,7 @@ A share far below one per cent says that something other than the device is bein
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from photodup.embedding.backends import engine_family, parse_backend
 from photodup.errors import PhotodupError
 from photodup.study.published.published import load_measurements, published_dir
 
@@ -90,7 +91,7 @@ def cpu_peak_tflops(cores: int, ghz: float, *, flop_per_cycle: int = 32) -> floa
 
 def precision_of(backend: str) -> str:
     """Return what the published engine computed in: FP16 for TensorRT, FP32 for the others."""
-    return "fp16" if "-trt-" in backend else "fp32"
+    return parse_backend(backend).precision if backend else "fp32"
 
 
 def published_shares(precision: str | None = None) -> "pd.DataFrame":
@@ -138,8 +139,8 @@ def measured_shares(
     precision or clock: it is kept and shows.
     """
     columns = ["run", "backend", "scenario", "batch", "concurrency", "link", "throughput_images_per_s"]
-    usable = points.reindex(columns=[*columns, "valid"])
-    emulated = usable["backend"].astype(str).str.contains("emulated-")
+    usable = points.reindex(columns=[*columns, "valid", "engine"])
+    emulated = usable["engine"].map(engine_family).eq("emulated")
     measured = usable["valid"].eq(True) & usable["throughput_images_per_s"].notna() & ~emulated
     usable = usable[measured][columns].copy()
     usable["tflops"] = usable["throughput_images_per_s"].map(achieved_tflops)

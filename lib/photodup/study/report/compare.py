@@ -56,7 +56,15 @@ def _reading_order(key: tuple) -> tuple:
     link = str(asked.get("link", ""))
     numbers = tuple(float(asked.get(name) or 0) for name in ("batch", "concurrency", "offered_per_s"))
     words = tuple(str(asked.get(name, "")) for name in ("backend", "scenario"))
-    return link != "loopback", link, *words, *numbers, str(asked.get("label", "")), str(key)
+    return (
+        link != "loopback",
+        link,
+        *words,
+        *numbers,
+        str(asked.get("label", "")),
+        float(asked.get("repeat") or 0),
+        str(key),
+    )
 
 
 def only_in(sides: Sequence[Side]) -> dict[str, int]:
@@ -75,9 +83,9 @@ def _by_condition(points: pd.DataFrame, names: set[str]) -> dict[tuple, dict[str
     found: dict[tuple, dict[str, Any]] = {}
     for row in points.to_dict("records"):
         point = {name: None if value != value else value for name, value in row.items()}
-        by_share = str(point.get("label") or "").endswith("load")
-        asked = ((n, point.get(n)) for n in sorted(names) if not (by_share and n == "offered_per_s"))
-        key = tuple((n, value) for n, value in asked if value not in (None, ""))
+        left_out = {"offered_per_s"} if point.get("load_share") else set()
+        left_out |= set() if point.get("repeat") else {"repeat"}
+        key = tuple((n, v) for n in sorted(names - left_out) if (v := point.get(n)) not in (None, ""))
         if key not in found or _worth(point) > _worth(found[key]):
             found[key] = point
     return found

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from photodup.embedding.backends import engine_family
 from photodup.study.notebook.run import describe_machine, describe_weights
 from photodup.study.report import compare
 from photodup.study.report.cells import environment
 from photodup.study.report.sides import Side, environment_rows, open_sides, warnings
 
-LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label")
+LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label", "repeat")
 SCENARIOS = {
     "single_stream": "one at a time",
     "closed_loop": "closed loop",
@@ -116,6 +117,7 @@ def describe_load(condition: Mapping[str, Any]) -> str:
         str(condition.get("connection", "")).replace("warm", ""),
         str(condition.get("link", "")).replace("loopback", ""),
         str(condition.get("label", "")),
+        f"repeat {condition['repeat']:g}" if condition.get("repeat") else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -203,5 +205,5 @@ def _pair(row: Mapping[str, Any], index: int) -> tuple[float, float, str] | None
     if not (first and other and first.get("valid") and other.get("valid")):
         return None
     values = first.get("latency_ms_p50"), other.get("latency_ms_p50")
-    engine = str(first.get("engine") or "unknown").split("-")[0]
+    engine = engine_family(str(first.get("engine") or "unknown"))
     return (*values, engine) if all(values) else None

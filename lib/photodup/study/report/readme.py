@@ -16,12 +16,12 @@ from photodup.study.report.facts import notebook_rows
 from photodup.study.report.figures import DECISION
 
 BACKENDS = {
-    "pytorch-http-jpeg": "PyTorch behind FastAPI, JPEG",
-    "triton-onnx-http-fp32": "ONNX Runtime behind Triton, HTTP",
-    "triton-onnx-grpc-fp32": "ONNX Runtime behind Triton, gRPC",
-    "triton-openvino-http-fp32": "OpenVINO behind Triton, HTTP",
-    "triton-trt-http-fp32": "TensorRT behind Triton, HTTP",
-    "triton-onnx-http-jpeg": "ONNX Runtime behind Triton, JPEG",
+    "fastapi-pytorch-fp32-http-jpeg": "PyTorch behind FastAPI, JPEG",
+    "triton-onnx-fp32-http-fp32": "ONNX Runtime behind Triton, HTTP",
+    "triton-onnx-fp32-grpc-fp32": "ONNX Runtime behind Triton, gRPC",
+    "triton-openvino-fp32-http-fp32": "OpenVINO behind Triton, HTTP",
+    "triton-trt-fp16-http-fp32": "TensorRT behind Triton, HTTP",
+    "triton-onnx-fp32-http-jpeg": "ONNX Runtime behind Triton, JPEG",
 }
 
 
@@ -56,9 +56,8 @@ def results_table(points: pd.DataFrame) -> Iterator[str]:
         if mine.empty:
             continue
         valid = mine[mine.valid.fillna(False).astype(bool)]
-        label = valid.label.fillna("")
-        warm = valid.connection == "warm"
-        usual, rounds = valid[warm & (label == "")], valid[warm & label.str.fullmatch(r"|again.*")]
+        rounds = valid[(valid.connection == "warm") & (valid.label.fillna("") == "")]
+        usual = rounds[rounds.repeat == 0]
         # One span a column: notebook 11 times single requests without the client's own decoding.
         single = rounds[(rounds.scenario == "single_stream") & (rounds.span == "photo")]
         closed = usual[(usual.scenario == "closed_loop") & (usual.span == "prepared") & (usual.batch == 1)]

@@ -160,6 +160,7 @@ def run_study(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from photodup.bench.record import latencies
     from photodup.study.notebook.weights import prepare_model
     from photodup.study.report.page import write_report
 
@@ -202,6 +203,7 @@ def run_study(
                 progress.update(bar, description=f"{path.stem} {mark}", total=1, completed=1)
                 if outcome.error:
                     console.print(f"{path.name}\n{outcome.error}", style="red", highlight=False, markup=False)
+    latencies.compact(directory)  # of a notebook that was ended in its midst
     index = write_report(name)
     console.print(f"\nReport: {index}", soft_wrap=True, highlight=False)
     return [outcomes[path.stem] for path in chosen]

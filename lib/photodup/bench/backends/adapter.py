@@ -1,0 +1,116 @@
+"""What every adapter of a backend can do, and the dummy whose answer and delay are known.
+
+The timed span is the same for all: encoded photographs in hand → embeddings in hand, in three stages.
+`prepare` is the client's own work (decode, resize, encode the wire), `request` goes from the first byte sent
+to the last byte received, `decode` turns the answer into float32 [batch, dim].
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from photodup.embedding.backends import DUMMY, Backend
+from photodup.errors import PhotodupError
+
+DIM = 512
+
+
+class Connection(Protocol):
+    """What one worker owns. `request` opens it when it is closed; an adapter says if it may be closed."""
+
+    def request(self, prepared: Any) -> Any: ...
+
+    def decode(self, answer: Any) -> np.ndarray: ...
+
+    def close(self) -> None: ...
+
+
+class Adapter(Protocol):
+    """One backend under test.
+
+    `is_async`: `Connection.request` is a coroutine and `aclose` closes. `can_reconnect`: each worker has a
+    connection of its own, so the policy `new` has a meaning.
+    """
+
+    backend: Backend
+    is_async: bool
+    can_reconnect: bool
+
+    def describe(self) -> dict[str, Any]:
+        """Return the columns of the backend and `channel`."""
+
+    def prepare(self, photos: Sequence[bytes]) -> Any: ...
+
+    def payload_bytes(self, prepared: Any) -> int: ...
+
+    def open(self) -> Connection: ...
+
+    def close(self) -> None: ...
+
+
+class AnswerError(PhotodupError):
+    """A server answered with something that is not what was asked for."""
+
+
+def decoded(connection: Connection, answer: Any) -> np.ndarray:
+    """Return the embeddings in an answer.
+
+    Raises:
+        AnswerError: it cannot be read.
+    """
+    try:
+        return connection.decode(answer)
+    except (ValueError, LookupError) as error:
+        text = " ".join(str(error).split())[:200]
+        raise AnswerError(f"The answer cannot be read ({type(error).__name__}: {text}).") from error
+
+
+class Dummy:
+    """In-process system under test: the answer follows from the bytes, the delay is what was asked for.
+
+    Args:
+        delay_ms: slept by every request.
+        delay_of: overrides it: request number (from 0) → milliseconds. Also the place to raise an error.
+    """
+
+    backend, is_async, can_reconnect = Backend("local", DUMMY), False, True
+
+    def __init__(self, delay_ms: float = 0.0, delay_of: Callable[[int], float] | None = None) -> None:
+        self._delay_of = delay_of or (lambda number: delay_ms)
+        self.n_requests = self.n_opened = 0
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.backend.columns(), "channel": None}
+
+    def prepare(self, photos: Sequence[bytes]) -> list[bytes]:
+        return list(photos)
+
+    def payload_bytes(self, prepared: list[bytes]) -> int:
+        return sum(map(len, prepared))
+
+    def open(self) -> "Dummy":
+        self.n_opened += 1
+        return self
+
+    def request(self, prepared: list[bytes]) -> list[bytes]:
+        number, self.n_requests = self.n_requests, self.n_requests + 1
+        delay = self._delay_of(number)
+        if delay > 0:
+            time.sleep(delay / 1000)
+        return prepared
+
+    def decode(self, answer: list[bytes]) -> np.ndarray:
+        return np.stack([known_embedding(photo) for photo in answer])
+
+    def close(self) -> None:
+        pass
+
+
+def known_embedding(photo: bytes) -> np.ndarray:
+    """Return the dummy's answer to a photograph: float32 [512], unit length, from a hash of the bytes."""
+    seed = hashlib.shake_128(photo).digest(DIM)
+    vector = np.frombuffer(seed, np.uint8).astype(np.float32) - 127.5
+    return vector / np.linalg.norm(vector)

@@ -1,0 +1,133 @@
+"""Single requests of a run: `results/<run>/latencies.parquet`, one row a request, for whoever wants more than a point.
+
+Columns:
+    record: file name of the point's JSON record in `records/`, without its ending.
+    request: number within the point, from 0, in order of completion.
+    latency_ms: from when the request was begun (open loop: due) to its embedding in hand.
+    finished_s: when that was, in seconds from the opening of the measured window.
+    vectors: of the few records that keep embeddings instead of requests: their values, row after row.
+
+All numbers are float32 (24 bits: a latency of 100 ms to 8 ns, 60 s to 4 µs). A column that a record does not have
+is null in its rows; rows of one record stand together, records in the order of their names. To read one point:
+
+    pandas.read_parquet("results/NAME/latencies.parquet", filters=[("record", "==", "point-…")])
+
+While a run is measured each point has a small file of its own beside its record, of the same form, so that nothing
+is lost when the run is killed. `compact` puts them into the one file; reading asks the small files first.
+"""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from photodup.bench.record.json_files import RecordError, write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+NAME = "latencies.parquet"
+PART = ".latencies.parquet"
+
+
+def write_part(path: Path, raw: Mapping[str, Any]) -> None:
+    """Keep the arrays of the record at `path` (name → 1-d numbers) in a small file beside it."""
+    write_atomically(path.with_name(path.stem + PART), _bytes(_table(path.stem, raw)))
+
+
+def read(run: Path, record: str) -> "dict[str, np.ndarray]":
+    """Return the arrays of one record, float32, by name; empty when it kept none.
+
+    Args:
+        run: the run's folder.
+        record: file name of the record without its ending.
+
+    Raises:
+        RecordError: the file cannot be read; names it and the remedy.
+    """
+    part, whole = run / "records" / (record + PART), run / NAME
+    for path in (path for path in (part, whole) if path.is_file()):
+        table = _read(path, record)
+        found = {
+            name: table[name].drop_null().to_numpy().copy()
+            for name in table.column_names
+            if name not in ("record", "request") and table[name].null_count < len(table)
+        }
+        if found:
+            return found
+    return {}
+
+
+def compact(run: Path) -> int:
+    """Put the small files of a run into its one file; return how many there were.
+
+    The one file is replaced before a small one is deleted, so an interruption loses nothing. Rows whose record is
+    gone, or was measured again, are left out.
+    """
+    import pyarrow as pa
+
+    parts = {path.name.removesuffix(PART): path for path in sorted((run / "records").glob(f"*{PART}"))}
+    if not parts:
+        return 0
+    kept = {path.stem for path in (run / "records").glob("*.json")}
+    tables = [_read(path) for name, path in parts.items() if name in kept]
+    if (run / NAME).is_file():
+        import pyarrow.compute as pc
+
+        whole = _read(run / NAME)
+        stays = pa.array(sorted(kept - parts.keys()), pa.string())
+        tables.append(whole.filter(pc.is_in(whole["record"], stays)))
+    table = pa.concat_tables(tables, promote_options="default") if tables else _table("", {})
+    names = ["record", "request", *sorted(set(table.column_names) - {"record", "request"})]
+    order = [("record", "ascending"), ("request", "ascending")]
+    write_atomically(run / NAME, _bytes(table.select(names).sort_by(order)))
+    for path in parts.values():
+        path.unlink()
+    return len(parts)
+
+
+def _table(record: str, raw: Mapping[str, Any]) -> "pa.Table":
+    """One row a value; arrays of unlike lengths are filled up with nulls."""
+    import numpy as np
+    import pyarrow as pa
+
+    arrays = {name: np.asarray(values, np.float32).ravel() for name, values in raw.items()}
+    n = max(map(len, arrays.values()), default=0)
+    columns: dict[str, Any] = {
+        "record": pa.array([record] * n, pa.string()),
+        "request": pa.array(range(n), pa.int32()),
+    }
+    for name, values in sorted(arrays.items()):
+        missing = pa.nulls(n - len(values), pa.float32())
+        columns[name] = pa.concat_arrays([pa.array(values, pa.float32()), missing])
+    return pa.table(columns)
+
+
+def _bytes(table: "pa.Table") -> bytes:
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    numbers = [name for name in table.column_names if name not in ("record", "request")]
+    encodings = dict.fromkeys(numbers, "BYTE_STREAM_SPLIT") | {"request": "DELTA_BINARY_PACKED"}
+    pq.write_table(
+        table,
+        buffer,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=["record"],
+        column_encoding=encodings,
+        write_statistics=["record"],
+    )
+    return buffer.getvalue()
+
+
+def _read(path: Path, record: str | None = None) -> "pa.Table":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path, filters=None if record is None else [("record", "==", record)])
+    except (OSError, pa.ArrowException) as error:
+        remedy = "restore it from git, or delete it and its records and run again"
+        raise RecordError(f"{path} cannot be read ({' '.join(str(error).split())}): {remedy}.") from None

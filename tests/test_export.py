@@ -7,8 +7,9 @@ import pytest
 from service_fixture import real_model
 
 from photodup.embedding.engines import export as exporting
-from photodup.embedding.engines.encoder import TorchModel, load_model
+from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.export import VARIANTS, export, exported_path, is_intact, verify
+from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir

@@ -155,7 +155,7 @@ def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(model, tmp_path / "tiny.onnx")
     code = (
-        "import sys, numpy as np; from pathlib import Path; from photodup.embedding import precision;"
+        "import sys, numpy as np; from pathlib import Path; from photodup.embedding.engines import precision;"
         "source = Path(sys.argv[1]); file = precision.fp16_file(source, source.parent);"
         "images = np.random.default_rng(1).standard_normal((2, 3, 224, 224), np.float32);"
         "print(abs(precision.embed(file, images) - precision.embed(source, images)).max())"

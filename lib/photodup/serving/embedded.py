@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.endpoints import Endpoints, from_ports
@@ -51,7 +52,8 @@ def export_models(env: Mapping[str, str] | None = None, *, half: bool = False) -
         half: Also the graph that computes in half precision, for TensorRT 11.
 
     Returns:
-        `files` (variant -> path), `model_digest`, `pretrained`.
+        `files` (variant -> path; `openvino-int8` and `onnx-int8` too, where `photodup export --precision int8` has made
+        them), `model_digest`, `pretrained`.
     """
     from photodup.embedding.engines.export import HALF, VARIANTS
 
@@ -66,8 +68,12 @@ def export_models(env: Mapping[str, str] | None = None, *, half: bool = False) -
         lines = done.stderr.strip().splitlines() or ["it printed nothing"]
         raise PhotodupError(lines[-1].removeprefix("photodup: "))
     result = json.loads(done.stdout.strip().splitlines()[-1])
-    result["files"] = {variant: Path(path) for variant, path in result["files"].items()}
-    return result
+    files = {variant: Path(path) for variant, path in result["files"].items()}
+    source = source_of(files["fp32"])
+    for engine in ("openvino", "onnx"):
+        if (path := reduced_path(source, engine, "int8")).is_file():
+            files[f"{engine}-int8"] = path
+    return result | {"files": files}
 
 
 @contextlib.contextmanager

@@ -97,7 +97,8 @@ def connect(
         jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels here and send that, about 10 KB, which
             changes the embedding a little. None sends the file as it is, and the server resizes it.
         triton_model: another model than the backend's own.
-        **local: for local models: `pretrained`, `name`, `device`, `threads` of `load_model`.
+        **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `streams`,
+            `device`, `name` of `load_encoder`.
 
     Raises:
         PhotodupError: unknown backend, server not there or not the right one, weights missing.
@@ -194,24 +195,21 @@ class LocalEmbedder(_Base):
     """The model in this process. Weights are loaded on construction."""
 
     def __init__(self, backend: Backend, **options: Any) -> None:
-        from photodup.embedding.engines.encoder import load_model
+        from photodup.embedding.engines.encoder import load_encoder
 
-        if backend.engine not in ("pytorch", "onnx") or backend.precision != "fp32":
-            raise PhotodupError(f"{backend} cannot embed: use local-pytorch-fp32 or local-onnx-fp32.")
-        pretrained = options.get("pretrained") or os.environ.get("MODEL_PRETRAINED") or ""
-        if backend.engine == "onnx" and pretrained.startswith("sscd:"):
+        if backend.engine not in ("pytorch", "onnx", "openvino"):
+            raise PhotodupError(
+                f"{backend} cannot embed: use local-pytorch-fp32, local-onnx-fp32 or local-openvino-fp32."
+            )
+        weights = options.pop("pretrained", None) or os.environ.get("MODEL_PRETRAINED") or ""
+        engine = options.pop("engine", None) or (None if backend.engine == "pytorch" else backend.engine)
+        options.setdefault("precision", backend.precision)
+        if backend.engine == "onnx" and weights.startswith("sscd:"):
             raise PhotodupError(
                 "SSCD is not exported here: use local-pytorch-fp32, or give sscd:PATH.onnx to it."
             )
-        if backend.engine == "onnx" and not pretrained.startswith("onnx:"):
-            from photodup.embedding.engines.export import export
-            from photodup.paths import build_dir
-
-            model = load_model(**{**options, "device": "cpu"})
-            options["pretrained"] = f"onnx:{export(model, build_dir() / 'models', ('fp32',))['fp32']}"
-            del model
         super().__init__()
-        self.model = load_model(**options)
+        self.model = load_encoder(weights or None, engine=engine, **options)
         self.backend = backend.name
         self.model_digest, self.model_name = self.model.digest, self.model.name
         self.is_random, self.dim = self.model.is_random, self.model.dim

@@ -1,58 +1,89 @@
-"""The image encoder: OpenCLIP's image tower, or any exported one.
+"""The image encoder: OpenCLIP's image tower, or any exported one, run by the engine and precision asked for.
 
-`MODEL_PRETRAINED` (or the `pretrained` argument) chooses the weights:
+`MODEL_PRETRAINED` (or the `weights` argument) chooses the weights:
 
 - `laion2b_s34b_b79k` (the default): downloaded once from the Hugging Face hub by open_clip;
 - a path to a checkpoint (`.pt`, `.bin`, `.safetensors`): read from disk, no network needed;
 - `random:SEED`: seeded random weights. Costs and shapes are real, the embeddings mean nothing. The values
   repeat from run to run with one version of PyTorch;
-- `onnx:PATH`: an exported encoder with tensors `image` and `embedding`, run by ONNX Runtime;
+- `onnx:PATH`: an exported encoder with tensors `image` and `embedding`, run by ONNX Runtime or OpenVINO;
 - `sscd:PATH`: the copy-detection encoder SSCD, with its own preprocessing; see `photodup.embedding.engines.sscd`.
+
+Engine and precision are two more choices, independent of the weights (`model.SUPPORTED`). What an engine needs
+and the weights lack is made: ONNX Runtime and OpenVINO run an export. An INT8 file is not made here, but by
+`photodup export --precision int8`, since it needs photographs.
 
 Threads: PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) changes that for the whole
 process, since PyTorch has one pool; two models that compute at once share it.
 """
 
-import contextlib
-import hashlib
-import json
-import logging
 import os
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
 
-import numpy as np
-from PIL import Image
-
-from photodup.embedding.engines.onnx_runtime import open_session, providers_for
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize, to_uint8
+from photodup.embedding.engines.model import ImageModel, check_choice
+from photodup.embedding.engines.onnx_runtime import OnnxModel
+from photodup.embedding.engines.openvino import OpenVinoModel
+from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.pytorch import TorchModel
+from photodup.embedding.engines.weights import DEFAULT_NAME, DEFAULT_PRETRAINED
 from photodup.errors import PhotodupError
 
-DEFAULT_NAME = "ViT-B-32"
-DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 
+def load_encoder(
+    weights: str | None = None,
+    *,
+    engine: str | None = None,
+    precision: str = "fp32",
+    threads: int | None = None,
+    streams: int = 1,
+    device: str | None = None,
+    name: str | None = None,
+    file: Path | None = None,
+    directory: Path | None = None,
+) -> ImageModel:
+    """Load an encoder: weights × engine × precision.
 
-class ImageModel(Protocol):
-    """An encoder in this process."""
+    Args:
+        weights: where they come from, see above; default `MODEL_PRETRAINED`.
+        engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino` or `trt`; default `pytorch`, and
+            `onnx` for exported weights.
+        precision: `fp32`, `tf32`, `bf16`, `fp16` or `int8`, as far as the engine has it.
+        threads: CPU threads for the computation.
+        streams: OpenVINO: inferences at once, which share the threads.
+        device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
+        name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
+        file: INT8: the quantised file; default the one that `photodup export` made of these weights.
+        directory: where exports and quantised files are; default build/models.
 
-    name: str
-    pretrained: str
-    dim: int
-    is_random: bool
+    Raises:
+        PhotodupError: a choice, weights, a device, instructions or a file that cannot be had, or an INT8 file that
+            was made from other weights; the sentence names the next best thing.
+    """
+    name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
+    weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
+    if weights.startswith("sscd:"):
+        return _load_sscd(weights, engine, precision, device, threads)
+    exported = weights.startswith("onnx:")
+    engine = engine or ("onnx" if exported else "pytorch")
+    check_choice(engine, precision)
+    if engine in ("pytorch", "compile"):
+        if exported:
+            raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")
+        return TorchModel(name, weights, device=device, threads=threads, engine=engine, precision=precision)
+    if engine == "openvino" and device not in (None, "cpu"):
+        raise PhotodupError(
+            f"The engine openvino computes on the CPU here, not on {device}: use onnx or trt."
+        )
+    if (engine == "openvino" or device == "cpu") and precision != "tf32":
+        check_processor(precision)  # before minutes of exporting
+    path = export_of(weights, name=name, directory=directory)
+    if precision == "int8":
+        from photodup.embedding.engines.reduced import find_int8
 
-    @property
-    def digest(self) -> str:
-        """Hex of weights and options: embeddings are comparable if and only if their digests are equal."""
-
-    def prepare(self, image: Image.Image) -> np.ndarray:
-        """Return the uint8 [3, h, w] that `embed_pixels` takes of an upright RGB image."""
-
-    def embed(self, images: np.ndarray) -> np.ndarray:
-        """Map float32 [n, 3, 224, 224], normalised, to float32 [n, dim] of length 1. Blocks; thread-safe."""
-
-    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        """Do the same from uint8 [n, 3, 224, 224]; normalised where it is computed, a quarter to transfer."""
+        path = find_int8(path, engine, file=file, directory=directory)
+    if engine == "openvino":
+        return OpenVinoModel(path, name=name, precision=precision, threads=threads, streams=streams)
+    return OnnxModel(path, name=name, device=device, threads=threads, engine=engine, precision=precision)
 
 
 def load_model(
@@ -62,7 +93,7 @@ def load_model(
     *,
     threads: int | None = None,
 ) -> ImageModel:
-    """Load an image encoder.
+    """Load an encoder in the engine that its weights come in, at float32; see `load_encoder`.
 
     Args:
         name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
@@ -73,237 +104,36 @@ def load_model(
     Raises:
         PhotodupError: unknown name, missing file, weights that cannot be downloaded, missing device.
     """
-    name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
-    pretrained = pretrained or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
-    if pretrained.startswith("sscd:"):
-        from photodup.embedding.engines.sscd import SscdModel
-
-        return SscdModel(Path(pretrained.removeprefix("sscd:")), device=device, threads=threads)
-    if pretrained.startswith("onnx:"):
-        return OnnxModel(Path(pretrained.removeprefix("onnx:")), name=name, device=device, threads=threads)
-    return TorchModel(name, pretrained, device=device, threads=threads)
+    return load_encoder(pretrained, name=name, device=device, threads=threads)
 
 
-def import_open_clip() -> Any:
-    """Import open_clip also where torchvision's compiled operators do not match the PyTorch build.
+def export_of(weights: str, *, name: str | None = None, directory: Path | None = None) -> Path:
+    """Return the float32 ONNX file of some weights; what is not exported yet is exported (a minute, once).
 
-    open_clip imports torchvision, and torchvision fails on import if `nms` was never registered, which is
-    what happens when a CUDA build of it meets a CPU build of PyTorch. The image tower uses no torchvision
-    operator, so declaring the two that are looked up at import is enough.
+    Raises:
+        PhotodupError: the weights cannot be had, or the file is missing.
     """
-    import torch
-
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
-            raise
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import_open_clip.library = library  # type: ignore[attr-defined]  # dropping it would undo the definition
-        import sys
-
-        for module in [m for m in sys.modules if m == "torchvision" or m.startswith("torchvision.")]:
-            del sys.modules[module]  # half-imported
-    import open_clip
-
-    return open_clip
-
-
-class TorchModel:
-    """OpenCLIP's image tower in PyTorch, float32; the text tower is dropped after loading."""
-
-    prepare = staticmethod(to_uint8)
-
-    def __init__(
-        self, name: str, pretrained: str, *, device: str | None = None, threads: int | None = None
-    ) -> None:
-        import torch
-
-        self.name, self.pretrained = name, pretrained
-        self.is_random = pretrained.startswith("random:")
-        self.device = _torch_device(device)
-        if threads:
-            torch.set_num_threads(threads)
-        clip = _random_clip(name, pretrained) if self.is_random else _pretrained_clip(name, pretrained)
-        visual = clip.visual
-        _check_preprocessing(name, visual)
-        self.visual = visual.to(self.device).eval().requires_grad_(False)
-        self.dim = int(visual.output_dim)
-        self._mean, self._std = (
-            torch.from_numpy(a[:, None, None].copy()).to(self.device) for a in (MEAN, STD)
-        )
-
-    def embed(self, images: np.ndarray) -> np.ndarray:
-        import torch
-
-        _check_input(images)
-        with torch.inference_mode():
-            features = self.visual(torch.from_numpy(np.ascontiguousarray(images)).to(self.device))
-            return torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy()
-
-    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        import torch
-
-        _check_input(pixels, np.uint8)
-        with torch.inference_mode():
-            images = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device).float()
-            images = images.div_(255).sub_(self._mean).div_(self._std)
-            return torch.nn.functional.normalize(self.visual(images).float(), dim=-1).cpu().numpy()
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the weights and of the options that change an embedding (0.3 s, then kept)."""
-        digest = hashlib.sha256(json.dumps([self.name, IMAGE_SIZE, MEAN.tolist(), STD.tolist()]).encode())
-        for key, tensor in sorted(self.visual.state_dict().items()):
-            digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
-        return digest.hexdigest()
-
-
-class OnnxModel:
-    """An exported encoder run by ONNX Runtime.
-
-    The input may be float32, float16 or (with the normalisation folded in) uint8; `embed` takes the
-    normalised float32 images of every other model and converts, exactly for float32 and uint8.
-    """
-
-    prepare = staticmethod(to_uint8)
-
-    def __init__(
-        self, path: Path, *, name: str = "", device: str | None = None, threads: int | None = None
-    ) -> None:
-        self.session = open_session(path, providers=providers_for(device), threads=threads)
-        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
-        if len(inputs) != 1 or list(inputs[0].shape[1:]) != [3, IMAGE_SIZE, IMAGE_SIZE]:
-            shapes = {i.name: i.shape for i in inputs}
+    if weights.startswith("onnx:"):
+        path = Path(weights.removeprefix("onnx:"))
+        if not path.is_file():
             raise PhotodupError(
-                f"{path} is no image encoder for [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]: its inputs are {shapes}. "
-                f"If it is SSCD, write sscd:{path}."
+                f"No ONNX file at {path}: make one with `photodup export`, or correct the path (MODEL_PRETRAINED)."
             )
-        self._input, self._output = inputs[0].name, outputs[0].name
-        dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
-        self._dtype = dtypes.get(inputs[0].type)
-        if self._dtype is None:
-            raise PhotodupError(f"{path} takes {inputs[0].type}: float32, float16 or uint8 is needed.")
-        self.path = path
-        self._meta = self.session.get_modelmeta().custom_metadata_map
-        self.name = self._meta.get("model_name", name)
-        self.pretrained = self._meta.get("model_pretrained", f"onnx:{path}")
-        self.is_random = self.pretrained.startswith("random:")
-        self.dim = int(outputs[0].shape[-1])
+        return path
+    from photodup.embedding.engines.export import export_apart
 
-    def embed(self, images: np.ndarray) -> np.ndarray:
-        _check_input(images)
-        if self._dtype == np.uint8:
-            pixels = (images * STD[:, None, None] + MEAN[:, None, None]) * np.float32(255)
-            images = np.clip(np.rint(pixels), 0, 255)
-        return self._run(images)
-
-    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        _check_input(pixels, np.uint8)
-        return self._run(pixels if self._dtype == np.uint8 else normalize(pixels))
-
-    def _run(self, images: np.ndarray) -> np.ndarray:
-        batch = np.ascontiguousarray(images, self._dtype)
-        (embedding,) = self.session.run([self._output], {self._input: batch})
-        # Our own exports are of length 1 already; an encoder from elsewhere may not be.
-        return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of the model that was exported, or of the file when that is not recorded in it."""
-        if digest := self._meta.get("model_digest"):
-            return digest
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+    return export_apart(weights, name=name, directory=directory)
 
 
-def _random_clip(name: str, pretrained: str) -> Any:
-    import torch
+def _load_sscd(
+    weights: str, engine: str | None, precision: str, device: str | None, threads: int | None
+) -> ImageModel:
+    from photodup.embedding.engines.sscd import PREFIX, SscdModel
 
-    try:
-        seed = int(pretrained.removeprefix("random:"))
-    except ValueError:
-        raise PhotodupError(f"MODEL_PRETRAINED={pretrained} needs a whole number, as in random:0.") from None
-    with torch.random.fork_rng(devices=[]), _quiet_logging():
-        torch.manual_seed(seed)
-        return _create(name, None, load_weights=False)
-
-
-def _pretrained_clip(name: str, pretrained: str) -> Any:
-    looks_like_path = os.sep in pretrained or pretrained.endswith((".pt", ".bin", ".safetensors"))
-    if looks_like_path and not Path(pretrained).is_file():
+    path = Path(weights.removeprefix(PREFIX))
+    comes_in = "onnx" if path.suffix == ".onnx" else "pytorch"
+    if precision != "fp32" or engine not in (None, comes_in):
         raise PhotodupError(
-            f"No checkpoint at {pretrained}: correct MODEL_PRETRAINED, or unset it to download weights."
+            f"SSCD runs as its file comes, {comes_in} at fp32: leave engine and precision out, or use CLIP's weights."
         )
-    known = import_open_clip().list_pretrained_tags_by_model(name)
-    if not looks_like_path and not Path(pretrained).is_file() and known and pretrained not in known:
-        raise PhotodupError(
-            f"{name} has no weights called {pretrained}: use one of {', '.join(known)}, a checkpoint path, "
-            "random:SEED or onnx:PATH."
-        )
-    try:
-        return _create(name, pretrained, require_pretrained=True)
-    except PhotodupError:
-        raise
-    except Exception as error:  # Network, hub, pickle and shape errors come from four libraries.
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        if looks_like_path or Path(pretrained).is_file():
-            raise PhotodupError(f"{pretrained} cannot be read as weights of {name} ({reason}).") from error
-        raise PhotodupError(
-            f"The weights {name}/{pretrained} could not be downloaded ({reason}): connect this machine to "
-            "huggingface.co once, or copy the checkpoint here and set MODEL_PRETRAINED to its path, or, for "
-            "timings only, set MODEL_PRETRAINED=random:0."
-        ) from error
-
-
-def _create(name: str, pretrained: str | None, **options: Any) -> Any:
-    open_clip = import_open_clip()
-    if name not in open_clip.list_models():
-        raise PhotodupError(
-            f"open_clip has no model {name}: set MODEL_NAME to one it lists, for example ViT-B-32."
-        )
-    return open_clip.create_model(name, pretrained=pretrained, precision="fp32", device="cpu", **options)
-
-
-def _check_preprocessing(name: str, visual: Any) -> None:
-    config = getattr(visual, "preprocess_cfg", None) or {}
-    size = config.get("size", IMAGE_SIZE)
-    mean, std = config.get("mean", MEAN), config.get("std", STD)
-    same = np.allclose(mean, MEAN) and np.allclose(std, STD) and np.all(np.equal(size, IMAGE_SIZE))
-    if not same or config.get("resize_mode", "shortest") != "shortest":
-        raise PhotodupError(
-            f"{name} wants other pixels ({config}) than the 224-pixel CLIP preprocessing used here: "
-            "choose a ViT-B-32, ViT-B-16 or ViT-L-14 of OpenAI or LAION."
-        )
-
-
-def _check_input(images: np.ndarray, dtype: type = np.float32) -> None:
-    if images.ndim != 4 or images.shape[1:] != (3, IMAGE_SIZE, IMAGE_SIZE) or images.dtype != dtype:
-        wanted = f"{np.dtype(dtype)} [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]"
-        raise ValueError(f"images must be {wanted}, not {images.dtype} {images.shape}")
-
-
-def _torch_device(device: str | None) -> str:
-    import torch
-
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device is None:
-        return next(d for d in ("cuda", "mps", "cpu") if available[d])
-    if not available.get(device.split(":")[0]):
-        usable = [d for d, there in available.items() if there]
-        raise PhotodupError(f"PyTorch has no device {device} here: use {' or '.join(usable)}.")
-    return device
-
-
-@contextlib.contextmanager
-def _quiet_logging():
-    """Hold back open_clip's warning that no weights were loaded: with random:SEED that is the request."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+    return SscdModel(path, device=device, threads=threads)

@@ -16,6 +16,8 @@ import contextlib
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,9 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.engines.encoder import ImageModel, TorchModel
+from photodup.embedding.engines.model import ImageModel
+from photodup.embedding.engines.onnx_runtime import file_sha256
+from photodup.embedding.engines.pytorch import TorchModel
+from photodup.embedding.engines.weights import DEFAULT_NAME
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
+from photodup.paths import build_dir
 
 VARIANTS = ("fp32", "uint8", "fp16")
 HALF = "half"
@@ -79,9 +85,46 @@ def export(
     return files
 
 
+# Exporting needs PyTorch and the weights: about 1 GB that a process which serves should not hold.
+_APART = """
+import json, sys
+from pathlib import Path
+from photodup.embedding.engines.export import export
+from photodup.embedding.engines.pytorch import TorchModel
+from photodup.errors import PhotodupError
+name, weights, directory, *variants = sys.argv[1:]
+try:
+    model = TorchModel(name, weights, device="cpu")
+    files = export(model, Path(directory), variants)
+except PhotodupError as error:
+    sys.exit(f"photodup: {error}")
+print(json.dumps({variant: str(path) for variant, path in files.items()}))
+"""
+
+
+def export_apart(weights: str, *, name: str | None = None, directory: Path | None = None) -> Path:
+    """Export PyTorch weights as float32 in a process of its own, so that this one stays small.
+
+    Args:
+        weights: as `MODEL_PRETRAINED`.
+        name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
+        directory: where the file goes; default build/models.
+
+    Raises:
+        PhotodupError: the weights cannot be had, or the export differs from PyTorch.
+    """
+    name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
+    command = [sys.executable, "-c", _APART, name, weights, str(directory or build_dir() / "models"), "fp32"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+        raise PhotodupError(lines[-1].removeprefix("photodup: "))
+    return Path(json.loads(done.stdout.strip().splitlines()[-1])["fp32"])
+
+
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:
     """Return where `export` puts a variant: the name carries weights, options and graph version."""
-    key = hashlib.sha256(f"{model.digest}-{variant}-{OPSET}-{GRAPH_VERSION}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{model.source_digest}-{variant}-{OPSET}-{GRAPH_VERSION}".encode()).hexdigest()[:12]
     return directory / f"{model.name.lower()}-{variant}-{key}.onnx"
 
 
@@ -89,7 +132,7 @@ def is_intact(path: Path) -> bool:
     """Tell whether an exported file is whole: size and SHA-256 as written beside it (0.3 s)."""
     try:
         written = json.loads(path.with_suffix(".json").read_text())
-        return path.stat().st_size == written["size_bytes"] and _sha256(path) == written["sha256"]
+        return path.stat().st_size == written["size_bytes"] and file_sha256(path) == written["sha256"]
     except (OSError, ValueError, KeyError):
         return False
 
@@ -158,7 +201,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
         metadata = {
             "model_name": model.name,
             "model_pretrained": model.pretrained,
-            "model_digest": model.digest,
+            "model_digest": model.source_digest,
             "variant": variant,
         }
         program.model.metadata_props.update(metadata)
@@ -168,7 +211,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
         sidecar = {
             **metadata,
             "size_bytes": temporary.stat().st_size,
-            "sha256": _sha256(temporary),
+            "sha256": file_sha256(temporary),
             "opset": OPSET,
             **checked,
         }
@@ -243,11 +286,6 @@ def _wire(pixels: np.ndarray, variant: str) -> tuple[np.ndarray, np.ndarray]:
         return pixels, normalize(pixels)
     sent = normalize(pixels).astype(np.float16 if variant == "fp16" else np.float32)
     return sent, sent.astype(np.float32)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -1,9 +1,18 @@
-"""ONNX Runtime sessions in this process: one way to open a file, one sentence when that fails."""
+"""ONNX Runtime: sessions in this process, and an encoder that runs in one."""
 
-from collections.abc import Sequence
+import hashlib
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from photodup.embedding.engines.model import check_choice, check_images, digest_at
+from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.weights import is_random
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize, to_uint8
 from photodup.errors import PhotodupError
 
 if TYPE_CHECKING:
@@ -16,6 +25,7 @@ def open_session(
     path: Path,
     *,
     providers: Sequence[str] = CPU,
+    provider_options: Mapping[str, Mapping[str, str]] | None = None,
     threads: int | None = None,
     optimize: bool = True,
     profile_prefix: str | None = None,
@@ -24,8 +34,9 @@ def open_session(
     """Open a session as the servers do, with or without graph optimisation.
 
     Args:
-        providers: in order of preference. ONNX Runtime would leave out one that it lacks or whose libraries do
-            not load, with a line in its log and no error; here the first of them must be the one that runs.
+        providers: in order of preference; the first must really run. ONNX Runtime itself would leave out one that
+            it lacks or whose libraries do not load, and say so only in a warning.
+        provider_options: by provider.
         threads: CPU threads; ONNX Runtime's own choice unless given.
         profile_prefix: where to write the operator profiler's trace, if anywhere.
         remedy: what to do about a file that cannot be loaded, for the error.
@@ -54,8 +65,11 @@ def open_session(
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if profile_prefix:
         options.enable_profiling, options.profile_file_prefix = True, profile_prefix
+    given = [(name, dict((provider_options or {}).get(name, {}))) for name in providers]
     try:
-        session = onnxruntime.InferenceSession(path, options, providers=list(providers))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a provider left out; looked at below
+            session = onnxruntime.InferenceSession(path, options, providers=given)
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         reason = str(error).splitlines()[0][:200]
         raise PhotodupError(
@@ -63,8 +77,8 @@ def open_session(
         ) from error
     if (runs := session.get_providers()[0]) != providers[0]:
         raise PhotodupError(
-            f"ONNX Runtime would run {path.name} with {runs}, not with {providers[0]}, whose libraries did not load: "
-            "compare `pip list` with the CUDA and cuDNN that this onnxruntime-gpu was built for, or choose the cpu."
+            f"{providers[0]} does not start here, and ONNX Runtime would compute with {runs} instead: install the "
+            "driver and the libraries that this build needs (compare `pip list`), or ask for the cpu."
         )
     return session
 
@@ -84,17 +98,134 @@ def _load_cuda_libraries() -> None:
             onnxruntime.preload_dlls()
 
 
-def providers_for(device: str | None) -> list[str]:
+def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
     """Return the execution providers for `cpu`, `cuda` or None (the best there is).
 
     Raises:
-        PhotodupError: CUDA is wanted and this build has none.
+        PhotodupError: CUDA or TensorRT is wanted and this build has none.
     """
     import onnxruntime
 
+    if engine == "trt":
+        if "TensorrtExecutionProvider" not in onnxruntime.get_available_providers():
+            raise PhotodupError(
+                "This ONNX Runtime has no TensorRT: install onnxruntime-gpu and tensorrt on a machine with an NVIDIA "
+                "GPU, or use the engine onnx."
+            )
+        return ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
     if device and device.startswith("cuda") and not cuda:
         raise PhotodupError(
             "This ONNX Runtime has no CUDA: install onnxruntime-gpu instead of onnxruntime, or use cpu."
         )
     return (["CUDAExecutionProvider"] if cuda and device != "cpu" else []) + ["CPUExecutionProvider"]
+
+
+class OnnxModel:
+    """An exported encoder run by ONNX Runtime.
+
+    The input may be float32, float16 or (with the normalisation folded in) uint8; `embed` takes the
+    normalised float32 images of every other model and converts, exactly for float32 and uint8.
+    """
+
+    prepare = staticmethod(to_uint8)
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str = "",
+        device: str | None = None,
+        threads: int | None = None,
+        engine: str = "onnx",
+        precision: str | None = None,
+    ) -> None:
+        """Open a session.
+
+        Args:
+            path: an exported encoder, or a quantised one (`quantise.py`), which says so in itself.
+            name: the architecture, if the file does not say it.
+            device: `cpu` or `cuda`; default the best there is.
+            threads: CPU threads.
+            engine: `onnx`, or `trt`: ONNX Runtime's TensorRT provider.
+            precision: one of the engine's; default the file's own, which is `fp32` or `int8`.
+
+        Raises:
+            PhotodupError: a provider, a precision or a file that cannot be had.
+        """
+        providers = providers_for(device, engine)
+        self.device = "cpu" if providers[0] == CPU[0] else "cuda"
+        self.session = open_session(
+            path, providers=providers, provider_options=_options(precision), threads=threads
+        )
+        self._meta = self.session.get_modelmeta().custom_metadata_map
+        self.engine, self.precision = engine, precision or self._meta.get("precision", "fp32")
+        check_choice(engine, self.precision)
+        if (self._meta.get("precision", "fp32") == "int8") != (self.precision == "int8"):
+            raise PhotodupError(
+                f"{path} is {'' if self.precision != 'int8' else 'not '}quantised to int8, and {self.precision} was "
+                "asked for: give the other file or the other precision."
+            )
+        if self.precision == "tf32" and self.device == "cpu":
+            raise PhotodupError("tf32 is computed by NVIDIA GPUs: use fp32 or int8 on a CPU.")
+        if self.device == "cpu":
+            check_processor(self.precision)
+        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
+        if len(inputs) != 1 or list(inputs[0].shape[1:]) != [3, IMAGE_SIZE, IMAGE_SIZE]:
+            shapes = {i.name: i.shape for i in inputs}
+            raise PhotodupError(
+                f"{path} is no image encoder for [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]: its inputs are {shapes}. "
+                f"If it is SSCD, write sscd:{path}."
+            )
+        self._input, self._output = inputs[0].name, outputs[0].name
+        dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+        self._dtype = dtypes.get(inputs[0].type)
+        if self._dtype is None:
+            raise PhotodupError(f"{path} takes {inputs[0].type}: float32, float16 or uint8 is needed.")
+        self.path = path
+        self.name = self._meta.get("model_name", name)
+        self.pretrained = self._meta.get("model_pretrained", f"onnx:{path}")
+        self.is_random = is_random(self.pretrained)
+        self.dim = int(outputs[0].shape[-1])
+
+    def embed(self, images: np.ndarray) -> np.ndarray:
+        check_images(images)
+        if self._dtype == np.uint8:
+            pixels = (images * STD[:, None, None] + MEAN[:, None, None]) * np.float32(255)
+            images = np.clip(np.rint(pixels), 0, 255)
+        return self._run(images)
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        check_images(pixels, np.uint8)
+        return self._run(pixels if self._dtype == np.uint8 else normalize(pixels))
+
+    def _run(self, images: np.ndarray) -> np.ndarray:
+        batch = np.ascontiguousarray(images, self._dtype)
+        (embedding,) = self.session.run([self._output], {self._input: batch})
+        # Our own exports are of length 1 already; an encoder from elsewhere may not be.
+        return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
+
+    @cached_property
+    def source_digest(self) -> str:
+        """The digest of the model that was exported, or of the file when that is not recorded in it."""
+        return self._meta.get("model_digest") or file_sha256(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """The exported weights' digest at FP32; at another precision, and for each INT8 file, one of its own."""
+        file = file_sha256(self.path) if self.precision == "int8" else ""
+        return digest_at(self.precision, self.source_digest, file)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, hex (0.3 s for 350 MB)."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _options(precision: str | None) -> dict[str, dict[str, str]]:
+    # TF32 is the CUDA provider's default: without a word, "FP32" would be TF32.
+    return {
+        "CUDAExecutionProvider": {"use_tf32": str(int(precision == "tf32"))},
+        "TensorrtExecutionProvider": {"trt_fp16_enable": str(precision == "fp16")},
+    }

@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from photodup.embedding.engines.onnx_runtime import open_session, providers_for
+from photodup.embedding.engines.pytorch import torch_device
 from photodup.errors import PhotodupError
 
 PREFIX = "sscd:"
@@ -42,7 +43,7 @@ class SscdModel:
         PhotodupError: no such file, or no encoder of square pictures in it.
     """
 
-    is_random = False
+    is_random, precision = False, "fp32"
 
     def __init__(self, path: Path, *, device: str | None = None, threads: int | None = None) -> None:
         if not path.is_file():
@@ -52,6 +53,7 @@ class SscdModel:
             )
         self.path, self.size = path, INPUT_SIZE
         self.name, self.pretrained = path.name.split(".")[0], f"{PREFIX}{path}"
+        self.engine = "onnx" if path.suffix == ".onnx" else "pytorch"
         load = self._load_onnx if path.suffix == ".onnx" else self._load_torchscript
         self._run = load(device, threads)
         answer = self._run(np.zeros((2, 3, self.size, self.size), np.float32))
@@ -91,14 +93,16 @@ class SscdModel:
             digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
+    @property
+    def source_digest(self) -> str:
+        return self.digest
+
     def _load_torchscript(self, device: str | None, threads: int | None):
         import warnings
 
         import torch
 
-        from photodup.embedding.engines.encoder import _torch_device
-
-        place = _torch_device(device)
+        place = torch_device(device)
         if threads:
             torch.set_num_threads(threads)
         try:

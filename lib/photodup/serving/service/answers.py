@@ -1,6 +1,6 @@
 """What the FastAPI service answers with, and how its OpenAPI document describes it."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from photodup.serving.service.bodies import Problem
 
@@ -32,6 +32,11 @@ class Info(BaseModel):
     is_random: bool
     dim: int
     device: str
+    engine: str
+    precision: str
+    gate: str = Field(
+        description="of a reduced precision: passed, refused, undecided or not asked; else not needed"
+    )
     limits: Limits
 
 

@@ -24,7 +24,8 @@ from fastapi.responses import JSONResponse
 from pydantic_core import to_json
 
 from photodup.embedding.decode_pool import Cancelled
-from photodup.embedding.engines.encoder import ImageModel, load_model
+from photodup.embedding.engines.encoder import ImageModel, load_encoder
+from photodup.embedding.engines.reduced import verdict_on
 from photodup.errors import PhotodupError
 from photodup.serving.service import bodies
 from photodup.serving.service.admission import Admission, Place, Refused
@@ -65,10 +66,16 @@ class Service:
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
         s = self.settings
-        model = load_model(s.model_name, s.model_pretrained, s.device, threads=s.threads)
-        for _ in range(
-            2
-        ):  # the first pays for what is set up once, the second is the first guess at the pace
+        model = load_encoder(
+            s.model_pretrained,
+            engine=s.engine or None,
+            precision=s.precision,
+            threads=s.threads,
+            streams=s.streams,
+            device=s.device,
+            name=s.model_name,
+        )
+        for _ in range(2):  # the first pays for what is set up once, the second is a first guess at the pace
             started = time.perf_counter()
             model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
         self.admission.computing.add(1, time.perf_counter() - started)
@@ -280,6 +287,9 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
             is_random=model.is_random,
             dim=model.dim,
             device=getattr(model, "device", "cpu"),
+            engine=model.engine,
+            precision=model.precision,
+            gate=verdict_on(model),
             limits=Limits(
                 max_images=s.max_images,
                 max_body_bytes=int(s.max_body_mb * 1e6),

@@ -17,7 +17,12 @@ class Settings(BaseSettings):
     model_name: str = DEFAULT_NAME
     model_pretrained: str = DEFAULT_PRETRAINED
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
+    engine: str | None = Field(
+        None, description="pytorch, compile, onnx or openvino; by default as the weights come"
+    )
+    precision: str = Field("fp32", description="fp32, bf16 or int8, as far as the engine has it")
     threads: int | None = Field(None, ge=1, description="CPU threads of the model; all cores by default")
+    streams: int = Field(1, ge=1, description="OpenVINO: inferences at once, which share the threads")
     host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")
     port: int = Field(8002, ge=0, le=65535)
     log_level: str = Field("info", pattern="(?i)^(critical|error|warning|info|debug|trace)$")

@@ -21,6 +21,7 @@ from photodup.serving.triton.config import (
     set_parameter,
     write_config,
 )
+from photodup.serving.triton.encoders import describe, parse_encoder
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -82,10 +83,13 @@ def render_repository(
     Args:
         target: `cpu-embedded`, `cuda`, or `tensorrt` (cuda and the TensorRT model beside it).
         out_dir: The repository; models already there that are not asked for stay, later versions go.
-        exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.export.export`. With `half`
-            among them the TensorRT model gets that graph and no FP16 flag, as TensorRT 11 wants it.
+        exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.engines.export`; and
+            `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` among
+            them the TensorRT model gets that graph and no FP16 flag, as TensorRT 11 wants it.
         models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
-            None is every model of the target whose graph is in `exported`, without DALI's.
+            also an encoder's name with engine and precision (`triton.encoders`), such as
+            `openclip_vit_b32_openvino_int8_jpeg`; None is every model of the target whose graph is in `exported`,
+            without DALI's.
         variant: Batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
         instances: Encoder instances: on GPU targets per GPU, on the CPU in all, emulated: the number of GPUs.
         threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
@@ -115,7 +119,9 @@ def render_repository(
         for version in folder.iterdir():
             if version.name.isdigit() and version.name != "1":
                 shutil.rmtree(version)  # left by an interrupted `add_version`; Triton would serve it
+        encoder = None if name in WEIGHTS else parse_encoder(name)
         source = f"openclip_vit_b32{_wire_suffix(name)}" if _is_emulated(name) else name
+        source = encoder.wire_model if encoder else source
         config = _committed(source)
         if _is_emulated(name):
             _check_target(name, target, exported)
@@ -125,10 +131,14 @@ def render_repository(
             if name == "openclip_vit_b32_trt" and HALF in exported:
                 weights = HALF
                 _leave_precision_to_the_graph(config)
+            if encoder or name == "openclip_vit_b32_openvino":
+                describe(config, encoder or parse_encoder(name), exported[weights], model_digest)
             if target == "cpu-embedded":
                 _run_on_cpu(config, threads or max(1, _cores() // instances), pin, folder / "1")
             link_weights(exported[weights], folder / "1")
             _check_format(folder / "1" / "model.onnx")
+        elif encoder:
+            describe(config, encoder, None, model_digest)
         if name == _PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
@@ -150,12 +160,19 @@ def render_repository(
 def link_weights(onnx: Path, version_dir: Path) -> None:
     """Put a graph into a version folder (`<model>/2`, say) as `model.onnx`, by hard link where possible.
 
+    OpenVINO's `.xml` becomes `model.xml`, and the `.bin` beside it `model.bin`.
+
     A hard link costs nothing and, unlike a symbolic one, survives being mounted into a container.
     """
     if not onnx.exists():
         raise PhotodupError(f"{onnx} is missing: `photodup render` exports the model first.")
     version_dir.mkdir(parents=True, exist_ok=True)
-    link = version_dir / "model.onnx"
+    if onnx.suffix == ".xml":
+        _link(onnx.with_suffix(".bin"), version_dir / "model.bin")
+    _link(onnx, version_dir / f"model{onnx.suffix}")
+
+
+def _link(onnx: Path, link: Path) -> None:
     if link.exists() and os.path.samefile(onnx, link):
         return
     scratch = link.with_name(f".{link.name}.{os.getpid()}")
@@ -240,11 +257,17 @@ def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> st
         if target != "cpu-embedded":
             raise PhotodupError(f"{name} stands for a GPU that is not there; {target} has one.")
         return None
+    encoder = None if name in WEIGHTS else parse_encoder(name)
+    if encoder and target != "cpu-embedded":
+        raise PhotodupError(f"{name} is for cpu-embedded only, not for {target}.")
     if target not in ONLY.get(name, TARGETS):
         raise PhotodupError(f"{name} is for {' and '.join(ONLY[name])} only, not for {target}.")
-    weights = WEIGHTS[name]
+    weights = encoder.weights if encoder else WEIGHTS.get(name)
     if weights is not None and weights not in exported:
-        raise PhotodupError(f"{name} needs the exported graph {weights!r}: `photodup render` exports it.")
+        remedy = "`photodup render` exports it"
+        if weights.endswith("-int8"):
+            remedy = f"run `photodup export --precision int8 --engine {weights.removesuffix('-int8')}` first"
+        raise PhotodupError(f"{name} needs the exported graph {weights!r}: {remedy}.")
     return weights
 
 

@@ -1,0 +1,105 @@
+"""What every engine gives: the encoder's interface, the names of engines and precisions, and the digests.
+
+`engine` is what runs the graph and `precision` how it computes; any of the one goes with any of the other where
+`SUPPORTED` says so, on a processor that has the instructions (see `processor.py`).
+"""
+
+import hashlib
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from photodup.embedding.imaging import IMAGE_SIZE
+from photodup.errors import PhotodupError
+
+SUPPORTED: dict[str, tuple[str, ...]] = {
+    "pytorch": ("fp32", "tf32", "bf16", "fp16"),
+    "compile": ("fp32", "tf32", "bf16", "fp16"),
+    "onnx": ("fp32", "tf32", "int8"),
+    "openvino": ("fp32", "bf16", "int8"),
+    "trt": ("fp32", "tf32", "fp16"),
+}
+"""Precisions of each engine: PyTorch eager, `torch.compile`, ONNX Runtime (CPU or CUDA), OpenVINO (CPU),
+ONNX Runtime's TensorRT provider."""
+ENGINES = tuple(SUPPORTED)
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+
+
+class ImageModel(Protocol):
+    """An encoder in this process.
+
+    Attributes:
+        name: the architecture.
+        pretrained: where the weights come from, as `MODEL_PRETRAINED` takes it.
+        dim: length of an embedding.
+        is_random: random weights: fit for timings, never for decisions.
+        engine: what runs the graph, one of `ENGINES`.
+        precision: how it computes, one of `PRECISIONS`.
+        source_digest: hex of weights and options, the same at every precision.
+    """
+
+    name: str
+    pretrained: str
+    dim: int
+    is_random: bool
+    engine: str
+    precision: str
+
+    @property
+    def source_digest(self) -> str: ...
+
+    @property
+    def digest(self) -> str:
+        """Hex of weights, options and precision: embeddings are comparable if their digests are equal."""
+
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        """Return the uint8 [3, h, w] that `embed_pixels` takes of an upright RGB image."""
+
+    def embed(self, images: np.ndarray) -> np.ndarray:
+        """Map float32 [n, 3, 224, 224], normalised, to float32 [n, dim] of length 1. Blocks; thread-safe."""
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Do the same from uint8 [n, 3, 224, 224]; normalised where it is computed, a quarter to transfer."""
+
+
+def check_choice(engine: str, precision: str) -> None:
+    """Refuse an engine or a precision that does not exist, and a pair that does not.
+
+    Raises:
+        PhotodupError: the sentence names what there is.
+    """
+    if engine not in SUPPORTED:
+        raise PhotodupError(f"There is no engine {engine!r} (ENGINE): use one of {', '.join(ENGINES)}.")
+    if precision not in PRECISIONS:
+        raise PhotodupError(
+            f"There is no precision {precision!r} (PRECISION): use one of {', '.join(PRECISIONS)}."
+        )
+    if precision not in SUPPORTED[engine]:
+        others = [name for name, precisions in SUPPORTED.items() if precision in precisions]
+        raise PhotodupError(
+            f"The engine {engine} does not compute in {precision} here: use {', '.join(SUPPORTED[engine])}, or "
+            f"{precision} with {' or '.join(others)}."
+        )
+
+
+def digest_at(precision: str, source_digest: str, file_sha256: str = "") -> str:
+    """Return the digest of embeddings computed in `precision`: FP32's is the weights' own.
+
+    Args:
+        file_sha256: INT8: of the quantised file, since another calibration gives other embeddings.
+    """
+    if precision == "fp32":
+        return source_digest
+    return hashlib.sha256(f"{source_digest}-{precision}-{file_sha256}".encode()).hexdigest()
+
+
+def check_images(images: np.ndarray, dtype: type = np.float32) -> None:
+    """Refuse arrays that are not [n, 3, 224, 224] of `dtype`.
+
+    Raises:
+        ValueError: naming what was given.
+    """
+    if images.ndim != 4 or images.shape[1:] != (3, IMAGE_SIZE, IMAGE_SIZE) or images.dtype != dtype:
+        wanted = f"{np.dtype(dtype)} [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]"
+        raise ValueError(f"images must be {wanted}, not {images.dtype} {images.shape}")

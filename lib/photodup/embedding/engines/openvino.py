@@ -1,0 +1,186 @@
+"""OpenVINO on the CPU: FP32, BF16 and INT8 kernels of one compiler, in one or several streams."""
+
+import functools
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from photodup.embedding.engines.model import check_choice, check_images, digest_at
+from photodup.embedding.engines.onnx_runtime import file_sha256
+from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.weights import is_random
+from photodup.embedding.imaging import IMAGE_SIZE, normalize, to_uint8
+from photodup.errors import PhotodupError
+
+NOTES = "photodup"  # the place in an IR's rt_info where quantise.py writes what it made the file from
+# INT8 is in the file; what is left in float stays FP32, so that the gate judges one change and not two.
+_HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+
+
+class OpenVinoModel:
+    """An exported encoder compiled by OpenVINO for this processor.
+
+    Args:
+        path: an ONNX export with a float32 input, or the `.xml` of a quantised one.
+        precision: `fp32`, `bf16` or `int8`; default the file's own.
+        threads: CPU threads in all; default one for each core.
+        streams: inferences that run at once, each with its share of the threads. A batch is divided among them;
+            callers in several threads use them too.
+
+    Raises:
+        PhotodupError: OpenVINO is missing, the file is no encoder or of another precision, or the processor has no
+            instructions for the precision.
+    """
+
+    prepare = staticmethod(to_uint8)
+    engine, device = "openvino", "cpu"
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str = "",
+        precision: str | None = None,
+        threads: int | None = None,
+        streams: int = 1,
+    ) -> None:
+        network = read_network(path)
+        self.path, self._notes = path, read_notes(network)
+        own = self._notes.get("precision", "fp32")
+        self.precision = precision or own
+        check_choice(self.engine, self.precision)
+        if (own == "int8") != (self.precision == "int8"):
+            raise PhotodupError(
+                f"{path} is {'' if own == 'int8' else 'not '}quantised to int8, and {self.precision} was asked for: "
+                "give the other file or the other precision."
+            )
+        check_processor(self.precision)
+        if streams < 1:
+            raise PhotodupError(f"OpenVINO needs at least one stream, not {streams}.")
+        self.dim = _check_shapes(network, path)
+        self.name = self._notes.get("model_name", name)
+        self.pretrained = self._notes.get("model_pretrained", f"onnx:{path}")
+        self.is_random = is_random(self.pretrained)
+        self.streams = streams
+        compiled = _core().compile_model(
+            network,
+            "CPU",
+            {
+                # Not asked for, OpenVINO would choose: BF16 wherever the processor has it.
+                "INFERENCE_PRECISION_HINT": _HINTS[self.precision],
+                "NUM_STREAMS": streams,
+                "INFERENCE_NUM_THREADS": threads or _cores(),
+            },
+        )
+        self._free: SimpleQueue = SimpleQueue()
+        for _ in range(streams):
+            self._free.put(compiled.create_infer_request())
+        self._pool = ThreadPoolExecutor(streams, thread_name_prefix="openvino") if streams > 1 else None
+
+    def embed(self, images: np.ndarray) -> np.ndarray:
+        check_images(images)
+        if self._pool is None or len(images) < 2:
+            return self._infer(images)
+        parts = np.array_split(images, min(self.streams, len(images)))
+        return np.concatenate(list(self._pool.map(self._infer, parts)))
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        check_images(pixels, np.uint8)
+        return self.embed(normalize(pixels))
+
+    def _infer(self, images: np.ndarray) -> np.ndarray:
+        request = self._free.get()  # a request computes one thing at a time
+        try:
+            request.infer([np.ascontiguousarray(images)], share_inputs=True)
+            embedding = np.array(request.get_output_tensor(0).data, np.float32)
+        finally:
+            self._free.put(request)
+        return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
+
+    @functools.cached_property
+    def source_digest(self) -> str:
+        """The digest of the weights that the file was made from, or of the file when it does not say."""
+        return self._notes.get("model_digest") or file_sha256(self.path)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The weights' digest at FP32; at another precision, and for each INT8 file, one of its own."""
+        file = model_sha256(self.path) if self.precision == "int8" else ""
+        return digest_at(self.precision, self.source_digest, file)
+
+
+def model_sha256(path: Path) -> str:
+    """Return the SHA-256 of a model: of an ONNX file, or of an IR's `.xml` and the `.bin` beside it together."""
+    if path.suffix != ".xml":
+        return file_sha256(path)
+    both = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
+    return hashlib.sha256(both.encode()).hexdigest()
+
+
+def read_notes(network: Any) -> dict[str, str]:
+    """Return what a model says about itself: an ONNX file's metadata, and what `quantise.py` wrote into an IR."""
+    found: dict[str, str] = {}
+    for place in ("framework", NOTES):
+        if network.has_rt_info([place]):
+            found |= {key: _text(value) for key, value in network.get_rt_info([place]).value.items()}
+    return found
+
+
+def read_network(path: Path) -> Any:
+    """Read an ONNX file or an IR.
+
+    Raises:
+        PhotodupError: OpenVINO is not installed, no such file, or a file that is cut short or no model.
+    """
+    if not path.is_file():
+        raise PhotodupError(f"No model file at {path}: make one with `photodup export`, or correct the path.")
+    core = _core()
+    try:
+        return core.read_model(path)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:160]
+        raise PhotodupError(
+            f"OpenVINO cannot load {path}, it may be cut short or not a model: delete it and run `photodup export` "
+            f"again ({reason})."
+        ) from error
+
+
+@functools.cache
+def _core() -> Any:
+    try:
+        from openvino import Core
+    except ImportError:
+        raise PhotodupError(
+            "The engine openvino needs OpenVINO: pip install 'photodup[openvino]', or use the engine onnx."
+        ) from None
+    return Core()
+
+
+def _check_shapes(network: Any, path: Path) -> int:
+    """Return the length of an embedding; refuse what takes or gives something else."""
+    shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
+    one = len(network.inputs) == len(network.outputs) == 1
+    if (
+        not one
+        or not shapes[0].endswith(f"3,{IMAGE_SIZE},{IMAGE_SIZE}]")
+        or network.input(0).element_type.get_type_name() != "f32"
+        or network.output(0).partial_shape.rank.get_length() != 2
+    ):
+        raise PhotodupError(
+            f"{path} is no image encoder from float32 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to [n, dim]: its tensors are "
+            f"{' and '.join(shapes)}."
+        )
+    return network.output(0).partial_shape[1].get_length()
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,157 @@
+"""PyTorch: OpenCLIP's image tower, eager or through `torch.compile`."""
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from photodup.embedding.engines.model import check_choice, check_images, digest_at
+from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.weights import is_random, load_visual
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, to_uint8
+from photodup.errors import PhotodupError
+
+
+class TorchModel:
+    """OpenCLIP's image tower in PyTorch; the text tower is dropped after loading.
+
+    Args:
+        name: an open_clip architecture.
+        pretrained: where the weights come from; see `encoder.py`.
+        device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
+        threads: CPU threads, for the whole process.
+        engine: `pytorch`, or `compile`: through `torch.compile`, which needs a C++ compiler on a CPU and takes a
+            minute for the first batch.
+        precision: `fp32`, `bf16`; on a GPU also `tf32` and `fp16`. BF16 and FP16 by autocast: matrix products
+            in the low precision, sums and normalisations in float32.
+
+    Raises:
+        PhotodupError: weights that cannot be had, a device or a precision that is not there.
+    """
+
+    prepare = staticmethod(to_uint8)
+    engine, precision = "pytorch", "fp32"
+    _run: Any = None
+
+    def __init__(
+        self,
+        name: str,
+        pretrained: str,
+        *,
+        device: str | None = None,
+        threads: int | None = None,
+        engine: str = "pytorch",
+        precision: str = "fp32",
+    ) -> None:
+        import torch
+
+        check_choice(engine, precision)
+        self.name, self.pretrained, self.is_random = name, pretrained, is_random(pretrained)
+        self.engine, self.precision = engine, precision
+        self.device = torch_device(device)
+        _check_device(self.device, precision)
+        if threads:
+            torch.set_num_threads(threads)
+        self.visual = load_visual(name, pretrained).to(self.device).eval().requires_grad_(False)
+        self.dim = int(self.visual.output_dim)
+        self._mean, self._std = (
+            torch.from_numpy(a[:, None, None].copy()).to(self.device) for a in (MEAN, STD)
+        )
+        if engine == "compile":
+            # One graph for every batch size: a service sees them all, and compiling each takes a minute.
+            self._run = torch.compile(self.visual, dynamic=True)
+
+    def embed(self, images: np.ndarray) -> np.ndarray:
+        import torch
+
+        check_images(images)
+        with torch.inference_mode():
+            return self._embed(torch.from_numpy(np.ascontiguousarray(images)).to(self.device))
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        import torch
+
+        check_images(pixels, np.uint8)
+        with torch.inference_mode():
+            images = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device).float()
+            return self._embed(images.div_(255).sub_(self._mean).div_(self._std))
+
+    def _embed(self, images: Any) -> np.ndarray:
+        import torch
+
+        run = self._run or self.visual
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
+        try:
+            if dtype is not None:
+                with torch.autocast(torch.device(self.device).type, dtype=dtype):
+                    features = run(images)
+            elif self.device.startswith("cuda"):
+                features = _with_tf32(self.precision == "tf32", run, images)
+            else:
+                features = run(images)
+        except Exception as error:
+            if self.engine != "compile" or isinstance(error, ValueError):
+                raise
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            raise PhotodupError(
+                f"torch.compile cannot compile {self.name} here ({reason}): install a C++ compiler such as g++, "
+                "or use the engine pytorch."
+            ) from error
+        return torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy()
+
+    @cached_property
+    def source_digest(self) -> str:
+        """SHA-256 of the weights and of the options that change an embedding (0.3 s, then kept)."""
+        digest = hashlib.sha256(json.dumps([self.name, IMAGE_SIZE, MEAN.tolist(), STD.tolist()]).encode())
+        for key, tensor in sorted(self.visual.state_dict().items()):
+            digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+        return digest.hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """The weights' digest at FP32; at another precision a digest of its own."""
+        return digest_at(self.precision, self.source_digest)
+
+
+def torch_device(device: str | None) -> str:
+    """Return a device that PyTorch has here; None: the best there is.
+
+    Raises:
+        PhotodupError: it has no such device.
+    """
+    import torch
+
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device is None:
+        return next(d for d in ("cuda", "mps", "cpu") if available[d])
+    if not available.get(device.split(":")[0]):
+        usable = [d for d, there in available.items() if there]
+        raise PhotodupError(f"PyTorch has no device {device} here: use {' or '.join(usable)}.")
+    return device
+
+
+def _check_device(device: str, precision: str) -> None:
+    if precision in ("tf32", "fp16") and not device.startswith("cuda"):
+        raise PhotodupError(
+            f"{precision} is computed by NVIDIA GPUs, and PyTorch would run on {device}: use bf16 or fp32 here."
+        )
+    if device == "cpu":
+        check_processor(precision)
+
+
+def _with_tf32(allowed: bool, run: Any, images: Any) -> Any:
+    """Run with TF32 in matrix products and convolutions, or without it: it is a switch of the whole process."""
+    import torch
+
+    places = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [place.fp32_precision for place in places]
+    for place in places:
+        place.fp32_precision = "tf32" if allowed else "ieee"
+    try:
+        return run(images)
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value

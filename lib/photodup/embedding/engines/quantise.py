@@ -1,0 +1,172 @@
+"""INT8 files: a float32 export quantised on photographs, for OpenVINO by NNCF, for ONNX Runtime by its own tool.
+
+NNCF takes a vision transformer as one: SmoothQuant moves what makes single channels of an activation large into the
+weights, residual additions stay float, and biases are corrected by what the calibration photographs show. ONNX
+Runtime's tool knows none of that; it is the second arm, to compare with.
+
+Calibration decides about the ranges, so the photographs must be of the kind that will be embedded. Whether the result
+may be used is not decided here but by `photodup.tune.gate`.
+"""
+
+import contextlib
+import hashlib
+import io
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.embedding.engines.openvino import NOTES, model_sha256, read_network
+from photodup.embedding.engines.reduced import Notes, Source, reduced_path, write_notes
+from photodup.errors import PhotodupError
+
+MIN_PHOTOGRAPHS = 32
+ENGINES = ("openvino", "onnx")
+
+
+def quantise(
+    source: Source,
+    images: np.ndarray,
+    *,
+    engine: str = "openvino",
+    directory: Path | None = None,
+    keep_float: Sequence[str] = (),
+) -> Path:
+    """Write the INT8 file of some weights and say beside it what it was made from.
+
+    Args:
+        source: the float32 export; its input must be float32.
+        images: float32 [n, 3, 224, 224], normalised: the calibration photographs, at least `MIN_PHOTOGRAPHS`.
+        engine: `openvino` (an IR by NNCF) or `onnx` (QDQ by ONNX Runtime's tool).
+        directory: where the file goes; default build/models.
+        keep_float: OpenVINO: regular expressions; layers whose names match stay float.
+
+    Returns:
+        The `.xml` (its weights in a `.bin` beside it) or the `.onnx`.
+
+    Raises:
+        PhotodupError: too few photographs, NNCF missing, or a graph that cannot be quantised.
+    """
+    if engine not in ENGINES:
+        raise PhotodupError(f"INT8 files are made for {' and '.join(ENGINES)}, not for {engine}.")
+    if len(images) < MIN_PHOTOGRAPHS:
+        raise PhotodupError(
+            f"INT8 needs at least {MIN_PHOTOGRAPHS} photographs to calibrate with, and there are {len(images)}: give a "
+            "folder with more, or use bf16, which needs none."
+        )
+    path = reduced_path(source, engine, "int8", directory)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    calibration: dict[str, Any] = {"photographs": len(images), "digest": images_digest(images)}
+    calibration["keep_float"] = list(keep_float)
+    notes = {
+        "engine": engine,
+        "precision": "int8",
+        "model_name": source.model_name,
+        "model_pretrained": source.model_pretrained,
+        "model_digest": source.model_digest,
+    }
+    inside = notes | {"calibration_digest": calibration["digest"], "calibration_photographs": len(images)}
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".quantise-") as folder:
+        made = Path(folder) / path.name
+        if engine == "openvino":
+            _with_nncf(source, images, keep_float, inside, made)
+        else:
+            _with_onnx_runtime(source, images, inside, made)
+        # The notes first: a file whose notes name another digest is not taken for intact.
+        write_notes(path, Notes(**notes, sha256=model_sha256(made), calibration=calibration))
+        for part in sorted(made.parent.glob(f"{made.stem}.*")):
+            os.replace(part, path.with_name(part.name))
+    return path
+
+
+def images_digest(images: np.ndarray) -> str:
+    """Return the SHA-256 of a set of images, whatever their order."""
+    each = sorted(hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images)
+    return hashlib.sha256(b"".join(each)).hexdigest()
+
+
+def _with_nncf(
+    source: Source, images: np.ndarray, keep_float: Sequence[str], notes: dict[str, Any], path: Path
+) -> None:
+    nncf = _import_nncf()
+    from openvino import save_model
+
+    network = read_network(source.path)
+    is_transformer = any(node.get_type_name() == "Softmax" for node in network.get_ops())
+    with _quiet(nncf):
+        try:
+            quantised = nncf.quantize(
+                network,
+                nncf.Dataset([image[None] for image in images]),
+                model_type=nncf.ModelType.TRANSFORMER if is_transformer else None,
+                preset=nncf.QuantizationPreset.MIXED,
+                subset_size=len(images),
+                ignored_scope=nncf.IgnoredScope(patterns=list(keep_float)) if keep_float else None,
+            )
+        except Exception as error:  # NNCF's and OpenVINO's errors share no base class
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            raise PhotodupError(
+                f"NNCF cannot quantise {source.path.name} ({reason}): use bf16 or fp32 for these weights."
+            ) from error
+    for key, value in notes.items():
+        quantised.set_rt_info(str(value), [NOTES, key])
+    save_model(quantised, path, compress_to_fp16=False)
+
+
+def _with_onnx_runtime(source: Source, images: np.ndarray, notes: dict[str, Any], path: Path) -> None:
+    import onnx
+
+    from photodup.embedding.engines.precision import int8_file
+
+    try:
+        made = int8_file(source.path, path.parent, images)
+    except PhotodupError:
+        raise
+    except Exception as error:  # the tool raises what it meets
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise PhotodupError(
+            f"ONNX Runtime cannot quantise {source.path.name} ({reason}): use fp32 for these weights."
+        ) from error
+    graph = onnx.load(made)
+    del graph.metadata_props[:]
+    onnx.helper.set_model_props(graph, {key: str(value) for key, value in notes.items()})
+    onnx.save(graph, path)
+    made.unlink()
+
+
+def _import_nncf() -> Any:
+    # NNCF reports its use to a Google Analytics account unless it takes this for its own tests. Nobody asked the owner.
+    before = os.environ.get("NNCF_CI")
+    os.environ["NNCF_CI"] = "1"
+    try:
+        import nncf
+    except ImportError:
+        raise PhotodupError(
+            "INT8 for OpenVINO is made by NNCF: pip install 'photodup[openvino]', or use bf16 or fp32."
+        ) from None
+    finally:
+        if before is None:
+            del os.environ["NNCF_CI"]
+        else:
+            os.environ["NNCF_CI"] = before
+    return nncf
+
+
+@contextlib.contextmanager
+def _quiet(nncf: Any) -> Iterator[None]:
+    """Hold back NNCF's log and progress bars; its errors come as exceptions."""
+    import warnings
+
+    logger = logging.getLogger("nncf")
+    before = logger.level
+    nncf.set_log_level(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

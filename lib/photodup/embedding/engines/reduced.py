@@ -1,0 +1,204 @@
+"""Where the files of a reduced precision are, what they were made from, and what the gate said of them.
+
+Beside each lies a `.json` with the same name. BF16 has no file of its own, since engines round as they compute;
+its `.json` holds the gate's result alone. A result counts for the very file whose SHA-256 it names.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from photodup.embedding.engines.model import SUPPORTED, ImageModel
+from photodup.embedding.engines.onnx_runtime import file_sha256
+from photodup.embedding.engines.openvino import model_sha256
+from photodup.embedding.engines.processor import can_compute
+from photodup.embedding.engines.weights import DEFAULT_NAME
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir
+
+# Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
+RECIPE_VERSION = 1
+FASTEST_FIRST = ("int8", "bf16", "fp32")
+_SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The float32 export that a reduced precision is made from.
+
+    Attributes:
+        path: the ONNX file.
+        model_name: architecture.
+        model_pretrained: where its weights came from.
+        model_digest: of weights and options.
+    """
+
+    path: Path
+    model_name: str
+    model_pretrained: str
+    model_digest: str
+
+    @property
+    def is_random(self) -> bool:
+        return self.model_pretrained.startswith("random:")
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is known of one precision of some weights in one engine.
+
+    Attributes:
+        engine, precision: for which this holds.
+        model_name, model_pretrained, model_digest: the weights.
+        sha256: of the quantised model; empty for BF16.
+        calibration: `photographs` (how many), `digest` (of their pixels); empty for BF16.
+        gate: what `photodup.tune.gate` found, or None before it was asked.
+    """
+
+    engine: str
+    precision: str
+    model_name: str
+    model_pretrained: str
+    model_digest: str
+    sha256: str = ""
+    calibration: dict[str, Any] = field(default_factory=dict)
+    gate: dict[str, Any] | None = None
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the gate let it through: not asked, undecided (random weights) and refused are all no."""
+        return bool(self.gate) and self.gate.get("verdict") == "passed"
+
+
+def source_of(path: Path) -> Source:
+    """Read from a float32 export which weights it holds; a graph from elsewhere goes by its file's digest.
+
+    Raises:
+        PhotodupError: the file is no ONNX graph, or a quantised one.
+    """
+    try:
+        found = json.loads(path.with_suffix(".json").read_text())
+        known = {key: found[key] for key in ("model_name", "model_pretrained", "model_digest")}
+    except (OSError, ValueError, KeyError):
+        from photodup.embedding.engines.precision import load_graph
+
+        found = {entry.key: entry.value for entry in load_graph(path).metadata_props}
+        known = {
+            "model_name": found.get("model_name") or DEFAULT_NAME,
+            "model_pretrained": found.get("model_pretrained") or f"onnx:{path}",
+            "model_digest": found.get("model_digest") or file_sha256(path),
+        }
+    if found.get("precision", "fp32") != "fp32":
+        raise PhotodupError(
+            f"{path} is {found['precision']} already: give the float32 export it was made from."
+        )
+    return Source(path, **known)
+
+
+def reduced_path(source: Source, engine: str, precision: str, directory: Path | None = None) -> Path:
+    """Return where a precision of these weights is kept: the name carries weights, engine and recipe.
+
+    The suffix is `.xml` for OpenVINO and `.onnx` for ONNX Runtime; `.json` where a precision has no file.
+    """
+    key = hashlib.sha256(f"{source.model_digest}-{engine}-{precision}-{RECIPE_VERSION}".encode()).hexdigest()
+    suffix = _SUFFIX.get(engine, ".json") if precision == "int8" else ".json"
+    folder = directory or build_dir() / "models"
+    return folder / f"{source.model_name.lower()}-{engine}-{precision}-{key[:12]}{suffix}"
+
+
+def find_int8(fp32: Path, engine: str, *, file: Path | None = None, directory: Path | None = None) -> Path:
+    """Return the INT8 file of an export's weights, intact and made from them.
+
+    Args:
+        fp32: the float32 export that is to be served in INT8.
+        file: a file elsewhere; default the one that `photodup export --precision int8` makes.
+
+    Raises:
+        PhotodupError: no such file, one that is damaged, or one made from other weights.
+    """
+    source = source_of(fp32)
+    path = file or reduced_path(source, engine, "int8", directory)
+    remedy = f"make one with `photodup export --precision int8 --engine {engine}`, or use bf16 or fp32"
+    if not path.is_file():
+        raise PhotodupError(f"There is no INT8 file of {source.model_name} for {engine} at {path}: {remedy}.")
+    notes = read_notes(path)
+    if notes is None or notes.precision != "int8":
+        raise PhotodupError(f"{path} does not say which weights it was made from: {remedy}.")
+    if notes.model_digest != source.model_digest:
+        raise PhotodupError(
+            f"{path} was made from other weights ({notes.model_name}, digest {notes.model_digest[:12]}) than "
+            f"{fp32.name} ({source.model_digest[:12]}): {remedy}."
+        )
+    if notes.sha256 != _sha256_of(path):
+        raise PhotodupError(f"{path} is not what was written there: {remedy}.")
+    return path
+
+
+def read_notes(path: Path) -> Notes | None:
+    """Return what lies beside a reduced file (or, for BF16, in the `.json` itself); None if nothing does."""
+    try:
+        return Notes(**json.loads(path.with_suffix(".json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_notes(path: Path, notes: Notes) -> Path:
+    """Write them beside the file, atomically."""
+    place = path.with_suffix(".json")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(vars(notes), indent=1) + "\n")
+    os.replace(temporary, place)
+    return place
+
+
+def has_passed(source: Source, engine: str, precision: str, directory: Path | None = None) -> bool:
+    """Tell whether the gate let this precision of these weights through in this engine, and the file is that one."""
+    if precision == "fp32":
+        return True
+    path = reduced_path(source, engine, precision, directory)
+    notes = read_notes(path)
+    if notes is None or not notes.has_passed or notes.model_digest != source.model_digest:
+        return False
+    return precision != "int8" or (path.is_file() and notes.sha256 == _sha256_of(path))
+
+
+def fastest_passed(source: Source, engine: str, directory: Path | None = None) -> str:
+    """Return the fastest precision that passed the gate and that this processor computes: int8, bf16 or fp32."""
+    return next(
+        precision
+        for precision in FASTEST_FIRST
+        if precision in SUPPORTED[engine]
+        and can_compute(precision)
+        and has_passed(source, engine, precision, directory)
+    )
+
+
+def verdict_on(model: ImageModel, directory: Path | None = None) -> str:
+    """Return what the gate said of a loaded encoder: `passed`, `refused`, `undecided` or `not asked`.
+
+    FP32 needs no gate: `not needed`.
+    """
+    if model.precision == "fp32":
+        return "not needed"
+    own = getattr(model, "path", None) if model.precision == "int8" else None
+    source = Source(Path(), model.name, model.pretrained, model.source_digest)
+    return verdict_in(own or reduced_path(source, model.engine, model.precision, directory), source)
+
+
+def verdict_in(path: Path, source: Source) -> str:
+    """Return what the notes at `path` say of these weights: a verdict, or `not asked`."""
+    notes = read_notes(path)
+    if notes is None or notes.model_digest != source.model_digest or not notes.gate:
+        return "not asked"
+    return notes.gate["verdict"]
+
+
+def _sha256_of(path: Path) -> str:
+    try:
+        return model_sha256(path)
+    except OSError:  # an .xml without its .bin
+        return ""

@@ -1,0 +1,131 @@
+"""Where the weights of an image tower come from: open_clip, by name, from a file, or random."""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
+from photodup.errors import PhotodupError
+
+DEFAULT_NAME = "ViT-B-32"
+DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
+
+
+def load_visual(name: str, pretrained: str) -> Any:
+    """Return open_clip's image tower with its weights, float32, on the CPU; the text tower is dropped.
+
+    Raises:
+        PhotodupError: unknown name, missing or unreadable file, weights that cannot be downloaded, or a tower that
+            wants other pixels than the 224-pixel CLIP preprocessing.
+    """
+    clip = random_clip(name, pretrained) if is_random(pretrained) else _pretrained_clip(name, pretrained)
+    _check_preprocessing(name, clip.visual)
+    return clip.visual
+
+
+def is_random(pretrained: str) -> bool:
+    """Tell whether these weights are seeded random ones (`random:SEED`)."""
+    return pretrained.startswith("random:")
+
+
+def import_open_clip() -> Any:
+    """Import open_clip also where torchvision's compiled operators do not match the PyTorch build.
+
+    open_clip imports torchvision, and torchvision fails on import if `nms` was never registered, which is
+    what happens when a CUDA build of it meets a CPU build of PyTorch. The image tower uses no torchvision
+    operator, so declaring the two that are looked up at import is enough.
+    """
+    import torch
+
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import_open_clip.library = library  # type: ignore[attr-defined]  # dropping it would undo the definition
+        import sys
+
+        for module in [m for m in sys.modules if m == "torchvision" or m.startswith("torchvision.")]:
+            del sys.modules[module]  # half-imported
+    import open_clip
+
+    return open_clip
+
+
+def random_clip(name: str, pretrained: str) -> Any:
+    """Return the whole open_clip model with the seeded weights of `random:SEED`."""
+    import torch
+
+    try:
+        seed = int(pretrained.removeprefix("random:"))
+    except ValueError:
+        raise PhotodupError(f"MODEL_PRETRAINED={pretrained} needs a whole number, as in random:0.") from None
+    with torch.random.fork_rng(devices=[]), _quiet_logging():
+        torch.manual_seed(seed)
+        return _create(name, None, load_weights=False)
+
+
+def _pretrained_clip(name: str, pretrained: str) -> Any:
+    looks_like_path = os.sep in pretrained or pretrained.endswith((".pt", ".bin", ".safetensors"))
+    if looks_like_path and not Path(pretrained).is_file():
+        raise PhotodupError(
+            f"No checkpoint at {pretrained}: correct MODEL_PRETRAINED, or unset it to download weights."
+        )
+    known = import_open_clip().list_pretrained_tags_by_model(name)
+    if not looks_like_path and not Path(pretrained).is_file() and known and pretrained not in known:
+        raise PhotodupError(
+            f"{name} has no weights called {pretrained}: use one of {', '.join(known)}, a checkpoint path, "
+            "random:SEED or onnx:PATH."
+        )
+    try:
+        return _create(name, pretrained, require_pretrained=True)
+    except PhotodupError:
+        raise
+    except Exception as error:  # Network, hub, pickle and shape errors come from four libraries.
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        if looks_like_path or Path(pretrained).is_file():
+            raise PhotodupError(f"{pretrained} cannot be read as weights of {name} ({reason}).") from error
+        raise PhotodupError(
+            f"The weights {name}/{pretrained} could not be downloaded ({reason}): connect this machine to "
+            "huggingface.co once, or copy the checkpoint here and set MODEL_PRETRAINED to its path, or, for "
+            "timings only, set MODEL_PRETRAINED=random:0."
+        ) from error
+
+
+def _create(name: str, pretrained: str | None, **options: Any) -> Any:
+    open_clip = import_open_clip()
+    if name not in open_clip.list_models():
+        raise PhotodupError(
+            f"open_clip has no model {name}: set MODEL_NAME to one it lists, for example ViT-B-32."
+        )
+    return open_clip.create_model(name, pretrained=pretrained, precision="fp32", device="cpu", **options)
+
+
+def _check_preprocessing(name: str, visual: Any) -> None:
+    config = getattr(visual, "preprocess_cfg", None) or {}
+    size = config.get("size", IMAGE_SIZE)
+    mean, std = config.get("mean", MEAN), config.get("std", STD)
+    same = np.allclose(mean, MEAN) and np.allclose(std, STD) and np.all(np.equal(size, IMAGE_SIZE))
+    if not same or config.get("resize_mode", "shortest") != "shortest":
+        raise PhotodupError(
+            f"{name} wants other pixels ({config}) than the 224-pixel CLIP preprocessing used here: "
+            "choose a ViT-B-32, ViT-B-16 or ViT-L-14 of OpenAI or LAION."
+        )
+
+
+@contextlib.contextmanager
+def _quiet_logging():
+    """Hold back open_clip's warning that no weights were loaded: with random:SEED that is the request."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

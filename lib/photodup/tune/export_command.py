@@ -1,0 +1,81 @@
+"""What `photodup export --precision` does: make the file, ask the gate, and write down what it said."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from photodup.embedding.engines.encoder import DEFAULT_PRETRAINED, export_of
+from photodup.embedding.engines.model import check_choice
+from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.reduced import Notes, Source, read_notes, reduced_path, source_of, write_notes
+from photodup.embedding.imaging import normalize
+from photodup.errors import PhotodupError
+from photodup.tune.gate import DEFAULT_BUDGET, Budget, GateResult, gate
+from photodup.tune.pictures import Pictures, choose_pictures
+
+
+def export_precision(
+    weights: str | None,
+    precision: str,
+    *,
+    engine: str = "openvino",
+    folder: Path | None = None,
+    directory: Path | None = None,
+    keep_float: Sequence[str] = (),
+    budget: Budget = DEFAULT_BUDGET,
+    say: Callable[[str], None] = lambda text: None,
+) -> GateResult:
+    """Make a precision of some weights ready to serve, and let the gate decide whether photographs may use it.
+
+    Args:
+        weights: as `MODEL_PRETRAINED`; default that variable.
+        precision: `int8` or `bf16`.
+        engine: `openvino`, or `onnx` for INT8 by ONNX Runtime's own tool.
+        folder: the owner's photographs; default the demonstration's.
+        directory: where files are; default build/models.
+        keep_float: regular expressions of layers to leave in float.
+        say: receives a line of text now and then.
+
+    Raises:
+        PhotodupError: the processor, the weights or the photographs do not allow it.
+    """
+    if precision not in ("int8", "bf16"):
+        raise PhotodupError(f"`photodup export --precision` makes int8 or bf16, not {precision}.")
+    check_choice(engine, precision)
+    check_processor(precision)
+    weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
+    pictures = choose_pictures(folder)
+    source = source_of(export_of(weights, directory=directory))
+    path = reduced_path(source, engine, precision, directory)
+    if precision == "int8":
+        from photodup.embedding.engines.quantise import quantise
+
+        say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
+        images = normalize(pictures.calibration)
+        path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
+    return ask_gate(
+        source, precision, pictures, path, engine=engine, directory=directory, budget=budget, say=say
+    )
+
+
+def ask_gate(
+    source: Source,
+    precision: str,
+    pictures: Pictures,
+    path: Path,
+    *,
+    engine: str,
+    directory: Path | None = None,
+    budget: Budget = DEFAULT_BUDGET,
+    say: Callable[[str], None] = lambda text: None,
+) -> GateResult:
+    """Ask the gate about a precision and write its answer beside `path`."""
+    say(f"Embedding {len(pictures.held_out)} held-out pictures at fp32 and {precision} in {engine}")
+    result = gate(source, precision, pictures, engine=engine, directory=directory, budget=budget)
+    notes = read_notes(path) if precision == "int8" else None
+    if notes is None:
+        weights = (source.model_name, source.model_pretrained, source.model_digest)
+        notes = Notes(engine, precision, *weights)
+    write_notes(path, replace(notes, gate=result.as_record()))
+    return result

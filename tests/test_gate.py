@@ -1,0 +1,186 @@
+"""The gate: it counts the decisions that flip, passes what is harmless and refuses what is not."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from photodup.embedding.engines import reduced
+from photodup.errors import PhotodupError
+from photodup.photos.groups.tiers import ModelThresholds
+from photodup.tune.export_command import ask_gate, export_precision
+from photodup.tune.gate import Budget, judge, upper_bound
+from photodup.tune.pictures import choose_pictures
+
+LIMITS = ModelThresholds(0.65, 0.85, 0.75, "made up")
+
+
+def circle(n: int = 60, seed: int = 0) -> np.ndarray:
+    """Unit vectors in a plane, up to a radian apart: many pairs near every threshold."""
+    angles = np.random.default_rng(seed).uniform(0, 1, n)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def held_out(n: int = 60, per_photograph: int = 1) -> SimpleNamespace:
+    pictures = tuple(SimpleNamespace(photograph=i // per_photograph, name=str(i)) for i in range(n))
+    return SimpleNamespace(held_out=pictures, n_photographs=n // per_photograph, source="a circle")
+
+
+def turned(vectors: np.ndarray, row: int, angle: float) -> np.ndarray:
+    cos, sin = np.cos(angle), np.sin(angle)
+    changed = vectors.copy()
+    changed[row] = changed[row] @ np.array([[cos, sin], [-sin, cos]], np.float32)
+    return changed
+
+
+def asked(reference, changed, **options):
+    pictures = options.pop("pictures", None) or held_out(len(reference))
+    return judge(pictures, reference, changed, LIMITS, label="tiny at int8", next_better="bf16", **options)
+
+
+def test_the_same_embeddings_pass():
+    result = asked(circle(), circle())
+
+    assert result.verdict == "passed"
+    found = result.decisions["all similar"]
+    assert found.flipped == 0 and found.near >= 300 and 0 < found.upper_bound < 0.01
+    assert "most" in str(result) and json.dumps(result.as_record())
+
+
+def test_flips_are_counted_where_they_are():
+    reference = circle()
+    changed = turned(reference, 7, 0.2)
+    result = asked(reference, changed)
+    upper = np.triu_indices(60, 1)
+    before, after = ((v @ v.T)[upper] for v in (reference, changed))
+
+    for name, threshold in (("similar", 0.85), ("burst", 0.75)):
+        wanted = int(((before >= threshold) != (after >= threshold)).sum())
+        assert result.decisions[name].flipped == wanted > 0
+        near = np.abs(before - threshold) <= 0.05
+        matter = near | (before >= threshold) | (after >= threshold)
+        assert result.decisions[name].pairs == matter.sum() < len(before)
+    assert result.figures["cosine_min"] == pytest.approx(np.cos(0.2), abs=1e-4)
+
+
+def test_over_the_budget_it_is_refused_and_the_next_better_is_offered():
+    reference = circle()
+    changed = asked(reference, turned(turned(reference, 7, 0.2), 8, -0.2))
+
+    assert changed.verdict == "refused"
+    assert "the budget allows 1.0%: use bf16." in changed.sentence and changed.sentence.startswith(
+        "tiny at int8"
+    )
+    wide = asked(reference, turned(reference, 7, 0.2), budget=Budget(similar=0.5))
+    assert wide.verdict == "passed"
+
+
+def test_the_upper_bound_decides_and_not_the_count():
+    """The rate may be within the budget: refused as long as what is known of it reaches beyond."""
+    reference = circle()
+    changed = turned(reference, 7, 0.2)
+    found = asked(reference, changed).decisions["all similar"]
+    between = (found.rate + found.upper_bound) / 2
+
+    assert found.rate < between < found.upper_bound
+    assert asked(reference, changed, budget=Budget(similar=between)).verdict == "refused"
+    assert asked(reference, changed, budget=Budget(similar=found.upper_bound)).verdict == "passed"
+
+
+@pytest.mark.parametrize(("flipped", "pairs"), [(0, 300), (3, 1000), (9, 95)])
+def test_the_bound_is_clopper_and_pearsons(flipped, pairs):
+    bound = upper_bound(flipped, pairs)
+    assert binom.cdf(flipped, pairs, bound) == pytest.approx(0.05, abs=1e-6)
+    assert upper_bound(0, 300) < 0.01 < upper_bound(0, 290)
+    assert upper_bound(0, 0) == 1.0
+
+
+def test_one_proven_copy_that_flips_is_enough():
+    reference = circle()
+    changed = turned(reference, int(reference[:, 1].argmax()), 0.3)  # the one furthest from the others
+    lone = asked(reference, changed, budget=Budget(similar=1), is_copy=lambda a, b: True)
+    assert lone.verdict == "passed", "pictures of different photographs are no copies"
+
+    pictures = held_out(60, per_photograph=60)
+    proven = asked(reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: True)
+    assert (
+        proven.verdict == "refused"
+        and "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
+    )
+    assert 0 < proven.decisions["copies"].flipped < proven.decisions["copies"].pairs
+
+    unproven = asked(
+        reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: False
+    )
+    assert unproven.verdict == "passed", "what pixels do not prove is no copy with either embedding"
+
+
+def test_random_weights_decide_nothing():
+    for changed in (circle(), turned(circle(), 7, 0.5)):
+        result = asked(circle(), changed, is_random=True)
+        assert result.verdict == "undecided" and "weights are random" in result.sentence
+
+
+def test_too_few_pairs_near_the_thresholds_decide_nothing():
+    result = asked(circle(12), circle(12))
+    assert result.verdict == "undecided" and "300 are needed: give more photographs" in result.sentence
+
+
+def test_embeddings_that_are_not_finite_are_refused():
+    changed = circle()
+    changed[4] = np.nan
+    result = asked(circle(), changed)
+    assert result.verdict == "refused" and "1 embeddings are not finite" in result.sentence
+
+
+def test_pictures_to_judge_by_are_not_calibrated_on(tmp_path):
+    from photodup.photos.quality.curves import demo_originals
+
+    pictures = choose_pictures(edits=["crop 90%"])
+    scenes = {original.name: original.scene for original in demo_originals()}
+    held = {scenes[picture.name.partition(", ")[0]] for picture in pictures.held_out}
+    assert held and len(held) == len(set(scenes.values())) // 2
+    calibrated = {image.tobytes() for image in pictures.calibration}
+    assert not calibrated & {image.tobytes() for image in pictures.pixels()}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PhotodupError, match=r"has 0 photographs that can be read, and 20 are needed"):
+        choose_pictures(tmp_path / "empty")
+
+
+def test_only_int8_and_bf16_are_made():
+    with pytest.raises(PhotodupError, match="int8 or bf16, not fp16"):
+        export_precision("random:0", "fp16")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_trained_stand_in_is_refused_and_let_through(tmp_path):
+    """Real weights, real photographs, the engine that serves: INT8 costs decisions, and the owner may allow some."""
+    from photodup.demo.encoder import export_stand_in
+    from photodup.embedding.engines.encoder import export_of, load_encoder
+    from photodup.embedding.engines.reduced import source_of
+
+    weights = export_stand_in()
+    source = source_of(export_of(weights))
+    refused = export_precision(weights, "int8", directory=tmp_path)
+
+    assert refused.verdict == "refused" and "use bf16" in refused.sentence
+    assert refused.decisions["all similar"].near >= 300 and refused.decisions["copies"].pairs > 30
+    path = reduced.reduced_path(source, "openvino", "int8", tmp_path)
+    assert reduced.read_notes(path).gate["verdict"] == "refused"
+    assert reduced.fastest_passed(source, "openvino", tmp_path) == "fp32"
+    model = load_encoder(weights, engine="openvino", precision="int8", directory=tmp_path)
+    assert reduced.verdict_on(model) == "refused", "it is served with its label"
+
+    wide = Budget(copies=60, similar=0.05)
+    options = {"engine": "openvino", "directory": tmp_path, "budget": wide}
+    pictures = choose_pictures()
+    bf16 = reduced.reduced_path(source, "openvino", "bf16", tmp_path)
+    let_through = ask_gate(source, "bf16", pictures, bf16, **options)
+    assert let_through.verdict == "passed", str(let_through)
+    assert 0 < let_through.decisions["all similar"].flipped < refused.decisions["all similar"].flipped
+    assert reduced.fastest_passed(source, "openvino", tmp_path) == "bf16"
+    again = ask_gate(source, "int8", pictures, path, **options)
+    assert again.verdict == "refused", "what is allowed for BF16 is not enough for INT8"

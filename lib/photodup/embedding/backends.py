@@ -16,7 +16,7 @@ SHORT_NAMES = {
 }
 _NAME = re.compile(
     r"pytorch-(?P<p_protocol>http)-(?P<p_wire>jpeg|base64)"
-    r"|triton-(?P<engine>onnx|tf32|trt|openvino|emulated-[a-z0-9-]+?)"
+    r"|triton-(?P<engine>onnx|tf32|trt|torch|openvino|emulated-[a-z0-9-]+?)"
     r"-(?P<protocol>http|grpc(?!-json))-(?P<wire>fp32|fp16|uint8|jpeg|json)"
 )
 
@@ -58,7 +58,7 @@ def parse_backend(name: str) -> Backend:
     if not (match := _NAME.fullmatch(name)):
         raise PhotodupError(
             f"{name!r} names no backend: use local-pytorch, local-onnx, pytorch-http-jpeg, pytorch-http-base64 "
-            "or triton-<onnx|tf32|trt|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg> (json over http, to "
+            "or triton-<onnx|tf32|trt|torch|openvino|emulated-GPU>-<http|grpc>-<fp32|fp16|uint8|jpeg> (json over http, to "
             "measure it)."
         )
     if match["p_wire"]:

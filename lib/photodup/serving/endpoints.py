@@ -146,7 +146,7 @@ def from_ports(
     """
     if models is not None:
         emulated = {"-".join(name.split("_")[:2]) for name in models if name.startswith("emulated_")}
-        engines = ("onnx", "trt", "openvino", *sorted(emulated))
+        engines = ("onnx", "trt", "torch", "openvino", *sorted(emulated))
     backends, metrics = {}, {}
     if pytorch_port:
         for wire in ("jpeg", "base64"):

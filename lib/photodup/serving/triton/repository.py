@@ -21,6 +21,7 @@ from photodup.serving.triton.config import (
     set_parameter,
     write_config,
 )
+from photodup.serving.triton.torch_model import TORCH, fill_in
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -39,6 +40,8 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_jpeg": None,
     "openclip_vit_b32_preprocess_dali": None,
     "openclip_vit_b32_jpeg_dali": None,
+    "openclip_vit_b32_torch_uint8": None,
+    "openclip_vit_b32_torch_jpeg": None,
 }
 """Triton model -> export variant of the graph it runs (None: Python code or an ensemble)."""
 
@@ -76,6 +79,7 @@ def render_repository(
     decoder: str = "pil",
     model_digest: str = "",
     pretrained: str = "",
+    precision: str = "fp32",
 ) -> Path:
     """Write the repository for `target` into `out_dir` and return it.
 
@@ -95,6 +99,7 @@ def render_repository(
         decoder: How they decode: a name of `serving.decoders.DECODERS`.
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
+        precision: Of the models that PyTorch runs (`_torch_`): fp32, tf32, fp16 or bf16.
 
     Raises:
         PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
@@ -129,6 +134,9 @@ def render_repository(
                 _run_on_cpu(config, threads or max(1, _cores() // instances), pin, folder / "1")
             link_weights(exported[weights], folder / "1")
             _check_format(folder / "1" / "model.onnx")
+        if name == TORCH:
+            facts = {"precision": precision, "pretrained": pretrained, "model_digest": model_digest}
+            fill_in(config, folder / "1", on_gpu=target != "cpu-embedded", **facts)
         if name == _PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
@@ -229,6 +237,7 @@ def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
             and not name.endswith(("_dali", "_tf32"))
+            and "_torch_" not in name  # needs PyTorch in Triton's Python, which NVIDIA's image has not
         )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]

@@ -94,7 +94,7 @@ class Budget:
 
     minutes: float | None = None
     left_out: list[str] = field(default_factory=list)
-    _started: float = field(default_factory=time.perf_counter)
+    _started: float = field(default_factory=lambda: time.perf_counter())
     _longest_s: dict[str, float] = field(default_factory=dict)
 
     def allows(self, engine: str, name: str) -> bool:

@@ -135,8 +135,7 @@ def render_repository(
             link_weights(exported[weights], folder / "1")
             _check_format(folder / "1" / "model.onnx")
         if name == TORCH:
-            facts = {"precision": precision, "pretrained": pretrained, "model_digest": model_digest}
-            fill_in(config, folder / "1", on_gpu=target != "cpu-embedded", **facts)
+            fill_in(config, folder / "1", target != "cpu-embedded", precision, pretrained, model_digest)
         if name == _PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
@@ -231,13 +230,13 @@ def _with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # Rendered when asked for only: DALI's pipeline file must be made in Triton's image, and TF32 is a question
-        # of its own that costs another copy of the model on the GPU.
+        # Rendered when asked for only: DALI's pipeline file must be made in Triton's image, TF32 is a question of its
+        # own, and PyTorch is not in NVIDIA's image.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
             and not name.endswith(("_dali", "_tf32"))
-            and "_torch_" not in name  # needs PyTorch in Triton's Python, which NVIDIA's image has not
+            and "_torch_" not in name
         )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]

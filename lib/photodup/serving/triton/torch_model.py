@@ -17,7 +17,6 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 def fill_in(
     config: "ModelConfig",
     version_dir: Path,
-    *,
     on_gpu: bool,
     precision: str = "fp32",
     pretrained: str = "",

@@ -107,10 +107,14 @@ def loads(
     label: str,
     config: dict[str, Any] | None = None,
 ) -> None:
-    """Drive the same loads against each backend, the smallest first."""
+    """Drive the same loads against each backend, the smallest first.
+
+    Raises:
+        PhotodupError: at the end, if some could not be measured; names them.
+    """
     seconds = float(os.environ.get("KIT_SECONDS", "4"))
     stopping = Stopping(min_duration_s=seconds, min_requests=32, max_duration_s=4 * seconds)
-    run = Run(run.name, run.directory, servers, run.store)
+    run, failed = Run(run.name, run.directory, servers, run.store), []
     for backend in backends:
         check = True  # embeddings are compared before the first timed request
         for concurrency in map(int, words("KIT_CONCURRENCY", "1 8 32 128")):
@@ -125,6 +129,8 @@ def loads(
                 config={"device": DEVICE, **(config or {})},
             )
             check = False
+            if point.get("status") == "failed":
+                failed.append(f"{backend} at {concurrency}")
             if point.get("valid"):
                 said = (
                     f"{point['throughput_images_per_s']:.1f} images/s, p50 {point['latency_ms_p50']:.1f} ms"
@@ -132,6 +138,8 @@ def loads(
             else:
                 said = f"not valid: {point.get('invalid_because')}"
             say(f"{backend} {label}, {concurrency} in flight: {said}")
+    if failed:  # the step is tried again by the next call; what is not steady is a result, and stays
+        raise PhotodupError(f"These could not be measured: {', '.join(failed)}.")
 
 
 def triton_serving(precision: str, kind: str):

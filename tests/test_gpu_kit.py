@@ -136,17 +136,16 @@ def test_what_a_wheel_needs_travels_too_or_is_there():
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    def named(group: str) -> set[str]:
+    def listed(group: str) -> list[Requirement]:
         lines = (KIT / "wheels" / f"{group}.txt").read_text().splitlines()
-        return {canonicalize_name(line.split("==")[0]) for line in lines if line and not line.startswith("#")}
+        return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
-    for name in named("core"):
-        for text in metadata.requires(name) or ():
-            needed = Requirement(text)
-            if needed.marker is None or needed.marker.evaluate({"extra": "", "python_version": "3.12"}):
-                assert canonicalize_name(needed.name) in named("core") | named("there"), (
-                    f"{name} needs {needed}"
-                )
+    known = {canonicalize_name(wheel.name) for wheel in listed("core") + listed("there")}
+    for wheel in listed("core"):
+        for needed in map(Requirement, metadata.requires(wheel.name) or ()):
+            wanted = [{"extra": extra, "python_version": "3.12"} for extra in ("", *wheel.extras)]
+            if needed.marker is None or any(map(needed.marker.evaluate, wanted)):
+                assert canonicalize_name(needed.name) in known, f"{wheel.name} needs {needed}"
 
 
 def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subprocess.CompletedProcess:
@@ -199,6 +198,7 @@ def came_back(tmp_path) -> Path:
         store.measure_or_load("good", lambda: {"value": 1.5, "raw": {"latency_ms": [1.0, 2.0]}}, config={})
         store.measure_or_load("bad", lambda: {"status": "failed", "error": "no memory"}, config={})
     (tmp_path / "work" / "logs").mkdir()
+    (tmp_path / "work" / "logs" / "probe.log").write_text("ceilings\n")
     slices.bundle(tmp_path / "work", tmp_path / "out", 15 * 2**20)
     return tmp_path / "out"
 

@@ -92,7 +92,8 @@ def pack(
     if slice_bytes < 1024:
         raise PhotodupError(f"A slice of {slice_bytes} bytes is too small: give --slice-mib 1 or more.")
     folder.mkdir(parents=True, exist_ok=True)
-    for old in [*folder.glob("*.part"), folder / "manifest.json"]:
+    slices = (old for group in GROUPS for old in folder.glob(f"{group}-[0-9][0-9][0-9].part"))
+    for old in [*slices, folder / "manifest.json"]:
         old.unlink(missing_ok=True)
     manifest: dict = {"python": python, "groups": {}}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:

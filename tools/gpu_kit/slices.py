@@ -50,7 +50,7 @@ def bundle(work: Path, out: Path, slice_bytes: int) -> str:
         A sentence that says what there is.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for old in [*out.glob("records-*.part"), out / "manifest.json"]:
+    for old in [*out.glob("records-[0-9][0-9][0-9].part"), out / "manifest.json"]:
         old.unlink(missing_ok=True)
     results = work / "core" / "tree" / "results"
     runs = [p for p in sorted(results.glob("*")) if p.is_dir() and p.name != "published"]

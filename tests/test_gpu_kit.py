@@ -159,7 +159,7 @@ def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subproces
 @pytest.mark.slow
 def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
     """Joined, measured and bundled as on the other machine; a second call measures nothing; collected into results/."""
-    quick = {"KIT_BATCHES": "1", "KIT_REPEATS": "1", "KIT_MINUTES": "0.02"}
+    quick = {"KIT_BATCHES": "1", "KIT_REPEATS": "1", "KIT_BENCH_PRECISIONS": "fp32"}
     # Without wheels there is nothing to install: this Python has all of it.
     (tmp_path / "gpu-kit-work" / "site").mkdir(parents=True)
     (tmp_path / "gpu-kit-work" / "site" / ".made").touch()
@@ -167,7 +167,6 @@ def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
     assert first.returncode == 0, first.stdout + first.stderr
     assert "core: whole" in first.stdout and "probe: done in" in first.stdout
     assert "ceilings copy" in first.stdout
-    assert "left out, the budget" in first.stdout  # a second or so is not enough for all of it
 
     again = far_side(packed, tmp_path, "probe", **quick)
     assert again.returncode == 0 and "probe: done before" in again.stdout
@@ -176,7 +175,7 @@ def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
     said = collect.collect(tmp_path / "gpu-kit-out", results)
     assert said[0].startswith("rehearsal: ")
     keys = {json.loads(p.read_text())["key"] for p in (results / "rehearsal" / "records").glob("*.json")}
-    assert "device ceilings copy" in keys
+    assert {"device ceilings copy", "device ceilings fp32", "device pytorch-eager fp32 b1"} <= keys
     assert (results / "rehearsal" / "environment.json").is_file()
     assert (tmp_path / "build" / "gpu-kit-logs" / "probe.log").read_text().startswith("ceilings copy")
     assert collect.collect(tmp_path / "gpu-kit-out", results)[0].startswith("rehearsal: 0 new records")

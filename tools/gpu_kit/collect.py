@@ -70,10 +70,11 @@ def _copy_run(source: Path, target: Path) -> int:
     new = []
     for path in sorted((source / "records").glob("*.json")):
         record, here = read_record(path), target / "records" / path.name
-        if here.is_file() and (known := read_record(here))["status"] == "ok":
-            if known != record:
-                raise PhotodupError(f"{target.name} has another {path.name}: collect under another --run.")
+        known = read_record(here) if here.is_file() else None
+        if known == record:
             continue
+        if known is not None and known["status"] == "ok":
+            raise PhotodupError(f"{target.name} has another {path.name}: collect under another --run.")
         new.append((path, record))
     (target / "records").mkdir(parents=True, exist_ok=True)
     for path, record in new:

@@ -3,8 +3,9 @@
     python tools/gpu_kit/steps.py probe|compile|fidelity|service|onnx|triton
 
 Every record is written as soon as it is measured, and one that is there is not measured again. Settings, all in the
-environment: KIT_DEVICE (cuda or cpu), KIT_RUN (name of the run; default the GPU's name), KIT_BATCHES, KIT_REPEATS,
-KIT_CONCURRENCY, KIT_SECONDS (shortest window of a load), KIT_PRECISIONS (of Triton's model).
+environment: KIT_DEVICE (cuda or cpu), KIT_RUN (name of the run; default the GPU's name); of the device benchmark
+KIT_BATCHES, KIT_REPEATS, KIT_BENCH_PRECISIONS and KIT_MINUTES; of the loads KIT_CONCURRENCY and KIT_SECONDS (shortest
+window); KIT_PRECISIONS (of Triton's model).
 """
 
 import os
@@ -94,6 +95,7 @@ def bench(*engines: str, minutes: float) -> None:
         int(os.environ.get("KIT_REPEATS", "20")),
         True,
         engines=engines,
+        precisions=words("KIT_BENCH_PRECISIONS", ""),
         budget_minutes=float(os.environ.get("KIT_MINUTES", minutes)),
         run=run_name(),
     )

@@ -230,8 +230,7 @@ def _with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # Rendered when asked for only: DALI's pipeline file must be made in Triton's image, TF32 is a question of its
-        # own, and PyTorch is not in NVIDIA's image.
+        # When asked for only: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a question apart.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = ("lib", "model_repository", "docker", "k8s")
+FOLDERS = ("lib", "model_repository", "docker", "k8s", "tools")
 _ALWAYS = {"unlink", "rmtree", "rmdir", "removedirs", "renames", "move", "truncate", "ftruncate"}
 _OF_OS = {"remove", "rename", "replace"}  # lists, strings and tables have such methods too
 
@@ -48,6 +48,10 @@ REASONS = {
     "lib/photodup/serving/vast.py:_destroy": "the record of a rented machine that was given back, in build/",
     "lib/photodup/serving/vast.py:down": "the record of an order that never became a machine, in build/",
     "lib/photodup/study/runner/execute.py:_write_outcomes": f"{BUILD}; {OWN_TEMPORARY}",
+    # ---- the kit for a machine without a network
+    "tools/gpu_kit/pack.py:pack": "slices that an earlier pack left in the folder given, by their names",
+    "tools/gpu_kit/slices.py:_unpack": "slices and the archive joined of them, in the kit's own work folder, once unpacked",
+    "tools/gpu_kit/slices.py:bundle": "slices of an earlier bundle in the folder given, by their names",
 }
 
 

@@ -1,18 +1,30 @@
 """The device benchmark: each engine that is here is timed, each that is not says why."""
 
-import json
+import types
 
+import numpy as np
 import pytest
 
 from photodup.errors import PhotodupError
-from photodup.selfbench import device
+from photodup.selfbench import device, device_ceilings, device_fidelity, device_onnx, device_torch
+from photodup.selfbench.device_journal import JsonLines
+from photodup.selfbench.device_plan import CEILINGS, FIDELITY, Budget, plan
 
 torch = pytest.importorskip("torch")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_ceilings():
+    """Products and copies of a size that takes no time: what is tested is the table."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_ceilings, "GEMM_SIZES", {"cuda": (64,), "cpu": (32, 64)})
+        patch.setattr(device_ceilings, "COPY_MB", {"cuda": 1, "cpu": 1})
+        yield
+
+
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory):
-    """A tower of one convolution in place of ViT: what is tested is the table, not the arithmetic."""
+def toy(tmp_path_factory):
+    """A tower of one convolution in place of ViT, and a graph: what is tested is the table, not the arithmetic."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -25,14 +37,30 @@ def lines(tmp_path_factory):
     graph = helper.make_graph([node], "toy", info[:1], info[1:])
     path = tmp_path_factory.mktemp("toy") / "toy.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
-    return list(device.bench(tower, path, device="cpu", batches=(1, 4), repeats=3))
+    return tower, path
 
 
-def test_every_planned_line_is_timed_or_explained(lines):
-    seen = {(line["engine"], line["precision"]) for line in lines}
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).standard_normal((6, 3, 224, 224), np.float32)
 
-    assert seen == set(device._plan("cpu"))
-    assert all(line["not_run"] if "not_run" in line else line["latency_ms_p50"] > 0 for line in lines)
+
+@pytest.fixture(scope="module")
+def lines(toy, images):
+    return list(device.bench(*toy, device="cpu", batches=(1, 4), repeats=3, images=images))
+
+
+def parts(lines) -> set[tuple[str, str]]:
+    return {(line["engine"], line["precision"]) for line in lines}
+
+
+def test_every_planned_line_is_measured_or_explained(lines):
+    assert parts(lines) == {(p.engine, p.precision) for p in plan("cpu")} | {(CEILINGS, "copy")}
+    for line in lines:
+        assert ("not_run" in line) != bool(
+            line.keys() & {"latency_ms_p50", "tflops", "gb_per_s", "cosine_min"}
+        )
+        assert line.get("not_run", "a reason")
 
 
 def test_cpu_engines_are_timed_at_every_batch_size(lines):
@@ -41,6 +69,217 @@ def test_cpu_engines_are_timed_at_every_batch_size(lines):
         assert [x["batch"] for x in timed] == [1, 4]
         assert all(x["n"] == 3 and x["clock"] == "wall" for x in timed)
         assert timed[1]["throughput_images_per_s"] == pytest.approx(4000 / timed[1]["latency_ms_p50"])
+
+
+def test_ceilings_are_measured_by_precision(lines):
+    found = {x["precision"]: x for x in lines if x["engine"] == CEILINGS and "not_run" not in x}
+
+    assert found["copy"]["gb_per_s"] > 0
+    for precision in ("fp32", "bf16"):
+        assert found[precision]["tflops"] == max(found[precision]["tflops_by_size"].values())
+    assert "tf32" not in found
+
+
+def test_fidelity_compares_a_precision_with_float32_on_the_same_device(lines, toy, images):
+    (found,) = (x for x in lines if (x["engine"], x["precision"]) == (FIDELITY, "bf16"))
+    exact = toy[0](torch.from_numpy(images)).detach().numpy()
+    low = toy[0].to(torch.bfloat16)(torch.from_numpy(images).bfloat16()).detach().float().numpy()
+    toy[0].float()
+    cosine = (exact * low).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(low, axis=1)
+
+    assert found["n"] == 6 and found["against"] == "cpu fp32"
+    assert found["cosine_min"] == pytest.approx(cosine.min(), abs=1e-4)
+    assert found["cosine_min"] < found["cosine_median"] <= 1 and found["shift_max"] > 0
+
+
+def test_fidelity_is_also_held_against_the_simulated_rounding(toy, images):
+    exact = device_fidelity.embed(toy[0], images, "fp32", "cpu")
+    found = device_fidelity.measure(toy[0], images, "bf16", "cpu", {"bf16": exact}.get)
+
+    assert found["simulated"]["cosine_min"] == pytest.approx(found["cosine_min"])
+    assert "simulated" not in device_fidelity.measure(toy[0], images, "bf16", "cpu", {}.get)
+
+
+def test_a_step_is_kept_at_once_and_not_measured_again(toy, tmp_path, monkeypatch):
+    """Stopped after three lines, the second of which is cut short: the next start measures what is missing."""
+    facts, file = {"cpu": "toy", "cores": 2}, tmp_path / "lines.jsonl"
+    asked = {
+        "device": "cpu",
+        "batches": (1, 2),
+        "repeats": 2,
+        "engines": ["pytorch-eager"],
+        "precisions": ["fp32", "bf16"],
+    }
+    first = device.bench(*toy, **asked, journal=JsonLines(file, facts))
+    kept = [next(first) for _ in range(3)]
+    assert len(file.read_text().splitlines()) == 4  # the machine, and three steps while it still ran
+    file.write_text(file.read_text()[:-20])
+
+    opened = []
+    real = device.open_torch
+    monkeypatch.setattr(device, "open_torch", lambda v, e, p, d: opened.append(p) or real(v, e, p, d))
+    again = list(device.bench(*toy, **asked, journal=JsonLines(file, facts)))
+
+    assert opened == ["bf16"]  # both of float32 were there
+    assert again[:2] == kept[:2]
+    assert [(x["precision"], x["batch"]) for x in again] == [
+        ("fp32", 1),
+        ("fp32", 2),
+        ("bf16", 1),
+        ("bf16", 2),
+    ]
+    assert len(file.read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"environment": {"cpu": "another"}}\n', "another machine"),
+        ('{"lines": []}\n', "something else"),
+        ("half a line", "something else"),
+        ("no JSON\n", "something else"),
+    ],
+)
+def test_lines_of_another_machine_are_never_mixed(tmp_path, text, said):
+    file = tmp_path / "lines.jsonl"
+    file.write_text(text)
+    with pytest.raises(PhotodupError, match=said):
+        JsonLines(file, {"cpu": "toy"})
+    assert file.read_text() == text
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
+    with pytest.raises(PhotodupError, match="another file"):
+        JsonLines(tmp_path / "none" / "file.jsonl", {})
+
+
+def test_steps_are_records_of_a_run_and_failures_are_tried_again(toy, tmp_path):
+    from photodup.bench.record.record import RunStore, load_points, load_records
+    from photodup.study.parts.device_table import read_lines
+
+    with RunStore(tmp_path / "kit", model={"digest": "toy"}) as store:
+        found = list(
+            device.bench(*toy, batches=(1,), repeats=1, engines=["pytorch-eager", "onnx-cuda"], journal=store)
+        )
+    records = {record["key"]: record for record in load_records(tmp_path / "kit")}
+
+    assert len(found) == len(plan("cpu", ["pytorch-eager", "onnx-cuda"]))
+    assert records["device pytorch-eager fp32 b1"]["result"]["latency_ms_p50"] > 0
+    assert records["device onnx-cuda fp32 b1"]["status"] == "failed"
+    assert "onnxruntime-gpu" in records["device onnx-cuda fp32 b1"]["error"]
+    assert load_points(tmp_path / "kit").empty  # no load was offered to a server
+
+    read = read_lines(tmp_path / "kit")
+    (timed,) = (x for x in read if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32"))
+    (same,) = (x for x in found if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32"))
+    assert timed["latency_ms_p50"] == same["latency_ms_p50"] and timed["share_of_measured_peak"] is None
+    assert {x["precision"] for x in read if x["engine"] == "onnx-cuda" and "not_run" in x} == {
+        "fp32",
+        "fp16",
+        "tf32",
+    }
+
+
+def test_a_budget_cuts_at_the_end_and_says_what(toy, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(
+        "photodup.selfbench.device_plan.time", types.SimpleNamespace(perf_counter=lambda: now[0])
+    )
+    budget = Budget(1)
+
+    def opened(*_):
+        def timed(batch, repeats):
+            now[0] += 25
+            return device_torch.Timing([1.0], "wall")
+
+        return timed
+
+    monkeypatch.setattr(device, "open_torch", opened)
+    monkeypatch.setattr(device, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    found = list(device.bench(*toy, batches=(1, 8), repeats=1, engines=["pytorch-eager"], budget=budget))
+
+    assert [(x["precision"], x["batch"]) for x in found] == [("fp32", 1), ("fp32", 8)]
+    assert "budget of 1 minutes" in budget.sentence()
+    assert "pytorch-eager tf32 b1 b8" in budget.sentence() and "fp32" not in budget.sentence().replace(
+        "tf32", ""
+    )
+
+
+def test_the_least_important_comes_last():
+    order = [part.engine for part in plan("cuda")]
+
+    assert order[0] == CEILINGS
+    assert order.index("pytorch-eager") < order.index("pytorch-cuda-graph") < order.index(FIDELITY)
+    assert order.index("onnx-cuda") < order.index("pytorch-compile") < order.index("onnx-tensorrt")
+    assert ("onnx-cuda", "fp16") in {(p.engine, p.precision) for p in plan("cuda")}
+
+
+def test_only_what_is_asked_for(toy):
+    found = list(device.bench(*toy, batches=(1,), repeats=1, engines=["onnx-cpu"], precisions=["fp32"]))
+
+    assert parts(found) == {("onnx-cpu", "fp32")}
+    with pytest.raises(PhotodupError, match=r"no engine 'pytorch'.*pytorch-eager"):
+        plan("cpu", ["pytorch"])
+    with pytest.raises(PhotodupError, match=r"no precision 'fp8'"):
+        plan("cpu", [], ["fp8"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_float32_means_float32_also_in_convolutions(precision):
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with device_torch.arithmetic(precision):
+        assert torch.backends.cudnn.allow_tf32 is (precision == "tf32")
+        assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+
+
+def test_every_shape_is_compiled_for_itself(toy, monkeypatch):
+    """A second shape would make PyTorch compile for any size; a ninth of one module would run eagerly."""
+    asked, resets = [], []
+    monkeypatch.setattr(torch, "compile", lambda network, **how: asked.append(how) or network)
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(1))
+    found = list(
+        device.bench(
+            *toy,
+            batches=(1, 2, 3),
+            repeats=1,
+            compile_on_cpu=True,
+            engines=["pytorch-compile"],
+            precisions=["fp32"],
+        )
+    )
+
+    assert [x["batch"] for x in found] == [1, 2, 3]
+    assert asked == [{"dynamic": False, "fullgraph": True}] * 3 and len(resets) == 3
+
+
+@pytest.mark.parametrize("makers", [{"fp32": 67.0, "bf16": 989.4}, {}])
+def test_shares_are_of_the_measured_peak_of_the_same_precision(makers):
+    from photodup.study.parts.device_table import add_shares
+
+    lines = [
+        {"engine": CEILINGS, "precision": "copy", "gb_per_s": 4000.0},
+        {"engine": CEILINGS, "precision": "bf16", "tflops": 790.0},
+        {"engine": CEILINGS, "precision": "fp32", "tflops": 50.0},
+        {"engine": "pytorch-eager", "precision": "bf16", "throughput_images_per_s": 20_000.0},
+        {"engine": "pytorch-eager", "precision": "fp16", "throughput_images_per_s": 20_000.0},
+    ]
+    add_shares(lines, makers)
+
+    assert lines[3]["tflops"] == pytest.approx(20 * 8.82)
+    assert lines[3]["share_of_measured_peak"] == pytest.approx(20 * 8.82 / 790)
+    assert lines[3]["share_of_makers_peak"] == (pytest.approx(20 * 8.82 / 989.4) if makers else None)
+    assert lines[4]["share_of_measured_peak"] is None  # no ceiling of that precision was measured
+
+
+def test_one_place_to_keep_lines(tmp_path):
+    from photodup.study.parts.device_table import _journal
+
+    with pytest.raises(PhotodupError, match="not both"):
+        _journal(tmp_path / "a", "b", {})
+    for name in ("reference-cpu", "published", "A B"):
+        with pytest.raises(PhotodupError, match="no name for a run"):
+            _journal(None, name, {"model": {}})
 
 
 def test_reasons_name_what_is_missing(lines):
@@ -88,7 +327,9 @@ def test_without_a_gpu_every_cuda_line_says_so_and_nothing_stops(tmp_path):
     broken.write_bytes(b"")
     lines = list(device.bench(torch.nn.Flatten(), broken, device="cuda", batches=(1,), repeats=1))
 
-    assert {(x["engine"], x["precision"]) for x in lines} == set(device._plan("cuda"))
+    assert {(x["engine"], x["precision"]) for x in lines} == {
+        (p.engine, p.precision) for p in plan("cuda")
+    } - {(FIDELITY, p) for p in ("fp32", "tf32", "fp16", "bf16")} | {(CEILINGS, "copy")}
     assert all("not_run" in x for x in lines)
     eager = next(x for x in lines if x["engine"] == "pytorch-eager")["not_run"]
     assert "TORCH_INDEX" in eager or "nvidia-smi" in eager or "driver" in eager
@@ -100,9 +341,9 @@ def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(tmp_path, mon
     def opened(batch, repeats):
         if batch > 4:
             raise RuntimeError("CUDA out of memory")
-        return [1.0] * repeats, "device", 1.0
+        return device_torch.Timing([1.0] * repeats, "device", 1.0)
 
-    monkeypatch.setattr(device, "_torch", lambda *_: opened)
+    monkeypatch.setattr(device, "open_torch", lambda *_: opened)
     found = list(device.bench(torch.nn.Flatten(), tmp_path / "no.onnx", batches=(32, 8, 4, 1), repeats=2))
     eager = [x for x in found if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32")]
 
@@ -126,7 +367,7 @@ def test_engines_of_another_gpu_are_not_found_in_the_cache():
 
 
 def test_tensorrt_profiles_cover_the_batches(tmp_path):
-    settings = device._settings("onnx-tensorrt", "fp16", tmp_path, 32)
+    settings = device_onnx.settings("onnx-tensorrt", "fp16", tmp_path, 32)
 
     assert settings["trt_profile_min_shapes"] == "image:1x3x224x224"
     assert settings["trt_profile_max_shapes"] == "image:32x3x224x224"
@@ -148,15 +389,6 @@ def test_openvino_reports_a_graph_it_cannot_read(tmp_path):
     broken.write_bytes(b"no graph")
     with pytest.raises(PhotodupError, match=r"cannot run broken\.onnx"):
         device.run_openvino(python, broken)
-
-
-def test_table_writes_what_it_printed(tmp_path):
-    from photodup.study.parts import device_table
-
-    with pytest.raises(PhotodupError, match="another file"):
-        device_table._write(tmp_path / "none" / "file.json", {})
-    device_table._write(tmp_path / "file.json", {"lines": []})
-    assert json.loads((tmp_path / "file.json").read_text()) == {"lines": []}
 
 
 def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(tmp_path):

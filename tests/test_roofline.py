@@ -73,3 +73,33 @@ def test_a_run_s_limit_is_its_gpu_or_its_cores():
     assert roofline.limit_of({"gpus": [{"name": "Tesla V100"}]}, ghz=3, flop_per_cycle=32)[1].endswith(
         "assumed"
     )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "device"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM5 80GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM4 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM4 80GB"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA GeForce RTX 4080", "RTX 4080"),
+        ("NVIDIA RTX A4000", "RTX A4000"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GeForce RTX 4080 SUPER", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA RTX 4000 Ada Generation", None),
+        ("NVIDIA L40S", None),
+        ("NVIDIA B200", None),
+        ("Tesla V100-SXM2-16GB", None),
+    ],
+)
+def test_a_gpu_is_taken_for_itself_only(gpu, device):
+    """An "80GB" in both names made an H100 an A100."""
+    assert roofline.device_named(gpu) == device
+    assert bool(roofline.makers_peaks(gpu)) == (device is not None)
+
+
+def test_makers_peaks_are_by_precision():
+    assert roofline.makers_peaks("NVIDIA H200") == {"fp32": 67, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4}

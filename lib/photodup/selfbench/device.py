@@ -1,41 +1,33 @@
-"""The engines on one device with no server between: what each makes of the same weights.
+"""The engines on one device with no server between: what each makes of the same weights, and what the device can do.
 
 Every line is timed the same way: a warmed shape, input already on the device, one batch at a time. On CUDA
 the clock is the device's own (events around the work), elsewhere the wall clock. A line that cannot run
-says why and the others go on. Only calls that PyTorch and ONNX Runtime have had for years are used, since
+says why and the others go on. Each line is kept as soon as it is measured (`device_journal`), the most important
+come first (`device_plan`). Only calls that PyTorch and ONNX Runtime have had for years are used, since
 a GPU image brings its own versions of both.
 """
 
-import copy
-import json
 import statistics
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from photodup.errors import PhotodupError
+from photodup.selfbench import device_ceilings, device_fidelity
+from photodup.selfbench.device_journal import InMemory, Journal
+from photodup.selfbench.device_onnx import open_onnx, open_openvino, run_openvino
+from photodup.selfbench.device_plan import CEILINGS, FIDELITY, Budget, Part, plan, sizes
 from photodup.selfbench.device_remedies import remedy
+from photodup.selfbench.device_torch import NotHere, Opened, open_torch
 
-PROBE = Path(__file__).with_name("openvino_probe.py")
-_PROVIDERS = {
-    "onnx-cuda": "CUDAExecutionProvider",
-    "onnx-tensorrt": "TensorrtExecutionProvider",
-    "onnx-tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
-}
-_WHEELS = {"onnx-tensorrt-rtx": "onnxruntime-trt-rtx"}
-
-
-class NotHere(Exception):
-    """An engine that cannot run on this device; the message is the reason in one sentence."""
+__all__ = ["bench", "run_openvino"]
 
 
 def bench(
     visual: Any,
-    graph: Path,
+    graph: Path | Callable[[], Path],
     *,
     device: str = "cpu",
     batches: Sequence[int] = (1, 8, 32),
@@ -43,245 +35,177 @@ def bench(
     compile_on_cpu: bool = False,
     openvino_python: Path | None = None,
     cache: Path | None = None,
+    half: Callable[[], Path] | None = None,
+    images: np.ndarray | None = None,
+    simulated: Callable[[str], np.ndarray | None] | None = None,
+    engines: Collection[str] = (),
+    precisions: Collection[str] = (),
+    journal: Journal | None = None,
+    budget: Budget | None = None,
+    facts: dict[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Time every engine and yield one line for each engine, precision and batch size as it is done.
 
     Args:
         visual: the image tower, a `torch.nn.Module` in float32; copied, not changed.
-        graph: its float32 ONNX export.
+        graph: its float32 ONNX export, or what makes it when it is first needed.
         device: `cpu` or `cuda`.
         batches: batch sizes, each warmed before it is timed.
         repeats: timed runs of each; the median is reported.
         compile_on_cpu: also `torch.compile` on a CPU, which builds for minutes.
         openvino_python: a Python that has onnxruntime-openvino; None leaves OpenVINO out, with a reason.
         cache: folder for TensorRT's engines; without one they are built again each time.
+        half: makes the graph with FP16 inside, for `onnx-cuda` in FP16.
+        images: photographs for the fidelity of precisions, float32 [n, 3, 224, 224], normalised; None leaves it out.
+        simulated: see `device_fidelity.measure`.
+        engines, precisions: which ones; none is all (`device_plan.ENGINES`, `PRECISIONS`).
+        journal: where lines are kept and found again; without one, in memory only.
+        budget: leaves out what would take too long, and remembers what that was.
+        facts: what else a line depends on (weights, name of the GPU); with the rest the name of a line in the journal.
 
     Yields:
         `engine`, `precision`, `device`, and either `not_run` (why; with `batch` when only that size and larger
-        ones failed) or `batch`, `latency_ms_p50`, `throughput_images_per_s`, `n`, `clock` (device or wall),
-        `build_s` (until the engine takes input; `torch.compile` builds later, in the runs that warm it),
-        `peak_memory_mb` (CUDA, PyTorch only).
-    """
-    for engine, precision in _plan(device):
-        line: dict[str, Any] = {"engine": engine, "precision": precision, "device": device}
-        try:
-            if engine == "onnx-openvino":
-                yield from _openvino_lines(line, openvino_python, graph, batches, repeats)
-                continue
-            start = time.perf_counter()
-            if engine.startswith("pytorch"):
-                if engine == "pytorch-compile" and device == "cpu" and not compile_on_cpu:
-                    raise NotHere("torch.compile builds for minutes on a CPU: ask for it with --compile")
-                opened = _torch(visual, engine, precision, device)
-            else:
-                opened = _onnx(graph, engine, precision, cache, max(batches))
-            built = {"build_s": time.perf_counter() - start}
-            for batch in sorted(batches):
-                line["batch"] = batch
-                times, clock, memory = opened(batch, repeats)
-                yield line | built | _figures(batch, times, clock) | {"peak_memory_mb": memory}
-        except Exception as error:  # four libraries, one table: a failing engine is a line, not the end
-            yield line | {"not_run": _reason(error)}
-
-
-def run_openvino(python: Path | None, graph: Path, *arguments: str, limit_s: float = 300) -> dict[str, Any]:
-    """Run `openvino_probe.py` with another Python and return what it printed.
+        ones failed) or: for engines `batch`, `latency_ms_p50`, `throughput_images_per_s`, `n`, `clock` (device or
+        wall), `build_s` (until the engine takes input; CUDA graphs and `torch.compile` build for each size),
+        `peak_memory_mb` (CUDA, PyTorch only); for `ceilings` what `device_ceilings.gemm` returns, and a line with
+        precision `copy`; for `fidelity` what `device_fidelity.measure` returns.
 
     Raises:
-        PhotodupError: that Python is missing, has no OpenVINO provider, or the graph does not run there.
+        PhotodupError: an engine or precision that does not exist.
     """
-    if python is None or not python.is_file():
-        raise PhotodupError("OpenVINO's provider is not installed beside this Python: run `make install`.")
-    try:
-        done = subprocess.run(
-            [str(python), str(PROBE), str(graph), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PhotodupError(f"OpenVINO did not finish {graph.name} within {limit_s:.0f} s.") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no message"]
-        raise PhotodupError(f"OpenVINO cannot run {graph.name}: {said[-1][:200]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def _plan(device: str) -> list[tuple[str, str]]:
-    torch_engines = ["pytorch-eager", "pytorch-compile", "pytorch-cuda-graph"]
-    lines = [
-        (engine, precision) for engine in torch_engines for precision in ("fp32", "tf32", "bf16", "fp16")
-    ]
-    lines += [("onnx-cpu", "fp32")] if device == "cpu" else []
-    lines += [("onnx-openvino", "fp32"), ("onnx-openvino", "bf16")]
-    return [
-        *lines,
-        ("onnx-cuda", "fp32"),
-        ("onnx-cuda", "tf32"),
-        ("onnx-tensorrt", "fp32"),
-        ("onnx-tensorrt", "fp16"),
-        ("onnx-tensorrt-rtx", "fp32"),
-    ]
-
-
-def _torch(visual: Any, engine: str, precision: str, device: str) -> Callable:
-    import torch
-
-    cuda = device.startswith("cuda")
-    if cuda and not torch.cuda.is_available():
-        torch.cuda.init()  # says why: no driver, one too old, a build without CUDA
-        raise NotHere("PyTorch finds no CUDA device here")
-    if not cuda and engine == "pytorch-cuda-graph":
-        raise NotHere("CUDA graphs need an NVIDIA GPU")
-    if not cuda and precision == "tf32":
-        raise NotHere("TF32 is a mode of NVIDIA's tensor cores")
-    if not cuda and precision == "fp16" and not _cpu_has("avx512_fp16", "amx_fp16"):
-        raise NotHere("this CPU has no FP16 arithmetic, and emulating it is far slower than FP32")
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    network = copy.deepcopy(visual).to(device=device, dtype=dtype).eval()
-    run = torch.compile(network) if engine == "pytorch-compile" else network
-
-    def timed(batch: int, repeats: int) -> tuple[list[float], str, float | None]:
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        try:
-            with torch.inference_mode():
-                image = torch.randn(batch, 3, 224, 224, device=device).to(dtype)
-                call = _captured(run, image) if engine == "pytorch-cuda-graph" else lambda: run(image)
-                times = _cuda_times(call, repeats) if cuda else _wall_times(call, repeats)
-        finally:
-            torch.set_float32_matmul_precision(before)
-        memory = torch.cuda.max_memory_allocated() / 1e6 if cuda else None
-        return times, "device" if cuda else "wall", memory
-
-    return timed
-
-
-def _captured(run: Callable, image: Any) -> Callable:
-    """Record one inference as a CUDA graph: every kernel launched at once afterwards, for this shape only."""
-    import torch
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # libraries allocate on first use, which a capture must not see
-        for _ in range(3):
-            run(image)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run(image)
-    return graph.replay
-
-
-def _onnx(graph: Path, engine: str, precision: str, cache: Path | None, largest: int) -> Callable:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    provider: Any = "CPUExecutionProvider"
-    if engine != "onnx-cpu":
-        name = _PROVIDERS[engine]
-        if name not in onnxruntime.get_available_providers():
-            wheel = _WHEELS.get(engine, "onnxruntime-gpu")
-            raise NotHere(f"this ONNX Runtime has no {name}: it comes with {wheel}")
-        provider = (name, _settings(engine, precision, cache, largest))
-    session = onnxruntime.InferenceSession(str(graph), options, providers=[provider])
-    if engine != "onnx-cpu" and session.get_providers()[0] != _PROVIDERS[engine]:
-        raise NotHere(
-            f"{_PROVIDERS[engine]} did not load; ONNX Runtime fell back to {session.get_providers()[0]}"
-        )
-
-    def timed(batch: int, repeats: int) -> tuple[list[float], str, float | None]:
-        image = np.random.default_rng(0).standard_normal((batch, 3, 224, 224), np.float32)
-        if engine == "onnx-cpu":
-            return _wall_times(lambda: session.run(["embedding"], {"image": image}), repeats), "wall", None
-        binding = session.io_binding()  # without it every run copies 0.6 MB an image to the device and back
-        binding.bind_ortvalue_input("image", onnxruntime.OrtValue.ortvalue_from_numpy(image, "cuda", 0))
-        binding.bind_output("embedding", "cuda", 0)
-
-        def call() -> None:
-            session.run_with_iobinding(binding)
-            binding.synchronize_outputs()
-
-        # ONNX Runtime keeps a stream of its own, where PyTorch's events would see nothing.
-        return _wall_times(call, repeats), "wall", None
-
-    return timed
-
-
-def _settings(engine: str, precision: str, cache: Path | None, largest: int) -> dict[str, str]:
-    if engine == "onnx-cuda":
-        return {"use_tf32": str(int(precision == "tf32"))}
-    shapes = {"min": 1, "opt": min(8, largest), "max": largest}
-    if engine == "onnx-tensorrt-rtx":  # its precision is the graph's own
-        return {f"nv_profile_{k}_shapes": f"image:{n}x3x224x224" for k, n in shapes.items()}
-    settings = {f"trt_profile_{k}_shapes": f"image:{n}x3x224x224" for k, n in shapes.items()}
-    if cache is not None:
-        settings |= {"trt_engine_cache_enable": "True", "trt_engine_cache_path": str(cache)}
-    return settings | {"trt_fp16_enable": str(precision == "fp16")}
-
-
-def _openvino_lines(
-    line: dict[str, Any], python: Path | None, graph: Path, batches: Sequence[int], repeats: int
-) -> Iterator[dict[str, Any]]:
-    if line["device"] != "cpu":
-        raise NotHere("OpenVINO computes on Intel and AMD processors, not on CUDA")
-    if line["precision"] == "bf16" and not _cpu_has("avx512_bf16", "amx_bf16"):
-        raise NotHere("this CPU has no BF16 arithmetic")
-    # A precision not asked for would be OpenVINO's choice, which is BF16 wherever the CPU has it.
-    arguments = ["--precision", line["precision"].upper(), "--repeats", str(repeats), "--batches"]
-    found = run_openvino(python, graph, *arguments, *map(str, batches))
-    built = {"build_s": found["build_s"], "peak_memory_mb": None}
-    for measured in found["batches"]:
-        yield line | built | _figures(measured["batch"], measured["latencies_ms"], "wall")
-
-
-def _wall_times(call: Callable[[], Any], repeats: int) -> list[float]:
-    call()
-    call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - start) * 1000)
-    return times
-
-
-def _cuda_times(call: Callable[[], Any], repeats: int) -> list[float]:
-    import torch
-
-    for _ in range(5):
-        call()
-    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    torch.cuda.synchronize()
-    for start, end in pairs:
-        start.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) for start, end in pairs]
-
-
-def _figures(batch: int, times_ms: Sequence[float], clock: str) -> dict[str, Any]:
-    median = statistics.median(times_ms)
-    return {
-        "batch": batch,
-        "n": len(times_ms),
-        "latency_ms_p50": median,
-        "throughput_images_per_s": batch / median * 1000,
-        "clock": clock,
+    journal, budget = journal or InMemory(), budget or Budget()
+    opener = _Opener(
+        visual, graph, device, sizes(batches), repeats, compile_on_cpu, openvino_python, cache, half
+    )
+    once = {
+        CEILINGS: lambda precision: device_ceilings.gemm(precision, device, repeats=repeats),
+        FIDELITY: lambda precision: device_fidelity.measure(visual, images, precision, device, simulated),
     }
+    steps = _Steps(journal, budget, {"device": device, "repeats": repeats, **(facts or {})})
+    copied = False
+    for part in plan(device, engines, precisions):
+        if part.engine == CEILINGS and not copied:
+            copied = True
+            copy_rate = lambda: device_ceilings.copy_rate(device, repeats=repeats)  # noqa: E731
+            yield from steps.one(Part(CEILINGS, "copy"), copy_rate)
+        if part.engine == FIDELITY and images is None:
+            continue
+        if part.engine in once:
+            yield from steps.one(part, lambda part=part: once[part.engine](part.precision))
+        else:
+            yield from steps.sizes(part, opener, sizes(batches))
 
 
-def _cpu_has(*flags: str) -> bool:
-    try:
-        words = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return False
-    return bool(words & set(flags))
+class _Steps:
+    """Runs steps through the journal and the budget, and makes a failure a line."""
+
+    def __init__(self, journal: Journal, budget: Budget, config: dict[str, Any]) -> None:
+        self._journal, self._budget, self._config = journal, budget, config
+
+    def one(self, part: Part, measure: Callable[[], dict[str, Any]], batch: int | None = None) -> list[dict]:
+        """Return the line of a step as a list; an empty one if the budget left it out."""
+        own = {"engine": part.engine, "precision": part.precision} | ({"batch": batch} if batch else {})
+        config, name = self._config | own, f"{part} b{batch}" if batch else str(part)
+        record = self._journal.record(f"device {name}", config=config)
+        done = record is not None and record["status"] == "ok"
+        if not done and not self._budget.allows(part.engine, name):
+            return []
+        started = time.perf_counter()
+
+        def run() -> dict[str, Any]:
+            try:
+                return measure()
+            except Exception as error:  # four libraries, one table: a failing engine is a line, not the end
+                return {"status": "failed", "error": _reason(error)}
+
+        found = dict(self._journal.measure_or_load(f"device {name}", run, config=config))
+        if not done:
+            self._budget.took(part.engine, time.perf_counter() - started)
+        line = own | {"device": self._config["device"]}
+        if found.get("status") == "failed":
+            return [line | {"not_run": found["error"]}]
+        return [line | found]
+
+    def sizes(self, part: Part, opener: "_Opener", batches: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Yield a line for each batch size; the engine is opened when the first of them is measured."""
+        for batch in batches:
+            for line in self.one(part, lambda batch=batch: opener.time(part, batch), batch):
+                if "not_run" in line and opener.failed == part:
+                    line.pop("batch")  # it cannot even be opened: one line for all sizes
+                yield line
+                if "not_run" in line:
+                    opener.close()
+                    return
+        opener.close()
+
+
+class _Opener:
+    """Holds one engine open at a time."""
+
+    def __init__(
+        self,
+        visual: Any,
+        graph: Path | Callable[[], Path],
+        device: str,
+        batches: Sequence[int],
+        repeats: int,
+        compile_on_cpu: bool,
+        openvino_python: Path | None,
+        cache: Path | None,
+        half: Callable[[], Path] | None,
+    ) -> None:
+        self._visual, self._graph, self._device = visual, graph, device
+        self._batches, self._repeats, self._compile_on_cpu = batches, repeats, compile_on_cpu
+        self._openvino_python, self._cache, self._half = openvino_python, cache, half
+        self._part: Part | None = None
+        self._opened: Opened | None = None
+        self._build_s = 0.0
+        self.failed: Part | None = None
+
+    def time(self, part: Part, batch: int) -> dict[str, Any]:
+        """Open the part's engine unless it is open, and time one batch size."""
+        if self._part != part:
+            self.close()
+            start = time.perf_counter()
+            self.failed = part
+            self._opened = self._open(part)
+            self.failed, self._part, self._build_s = None, part, time.perf_counter() - start
+        timing = self._opened(batch, self._repeats)
+        median = statistics.median(timing.times_ms)
+        return {
+            "n": len(timing.times_ms),
+            "latency_ms_p50": median,
+            "latency_ms": [round(value, 5) for value in timing.times_ms],
+            "throughput_images_per_s": batch / median * 1000,
+            "clock": timing.clock,
+            "build_s": self._build_s if timing.build_s is None else timing.build_s,
+            "peak_memory_mb": timing.memory_mb,
+        }
+
+    def close(self) -> None:
+        """Let go of the engine, and of the device memory that PyTorch keeps for the next one."""
+        if self._opened is None:
+            return
+        self._part = self._opened = None
+        if self._device.startswith("cuda"):
+            import torch
+
+            torch.cuda.empty_cache()
+
+    def _open(self, part: Part) -> Opened:
+        if part.engine.startswith("pytorch"):
+            if part.engine == "pytorch-compile" and self._device == "cpu" and not self._compile_on_cpu:
+                raise NotHere("torch.compile builds for minutes on a CPU: ask for it with --compile")
+            return open_torch(self._visual, part.engine, part.precision, self._device)
+        if callable(self._graph):
+            self._graph = self._graph()
+        if part.engine == "onnx-openvino":
+            return open_openvino(
+                self._openvino_python, self._graph, part.precision, self._device, self._batches, self._repeats
+            )
+        return open_onnx(
+            self._graph, self._half, part.engine, part.precision, self._cache, max(self._batches)
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -153,7 +153,7 @@ def from_ports(
     """
     if models is not None:
         emulated = {engine for engine in map(emulated_engine, models) if engine}
-        engines = ("onnx", "trt", "openvino", *sorted(emulated))
+        engines = ("onnx", "trt", "pytorch", "openvino", *sorted(emulated))
     backends, metrics = {}, {}
     if pytorch_port:
         for wire in ("jpeg", "base64"):

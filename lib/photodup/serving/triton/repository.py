@@ -22,6 +22,7 @@ from photodup.serving.triton.config import (
     write_config,
 )
 from photodup.serving.triton.encoders import describe, parse_encoder
+from photodup.serving.triton.torch_model import TORCH, fill_in
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -40,6 +41,8 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_jpeg": None,
     "openclip_vit_b32_preprocess_dali": None,
     "openclip_vit_b32_jpeg_dali": None,
+    "openclip_vit_b32_pytorch_uint8": None,
+    "openclip_vit_b32_pytorch_jpeg": None,
 }
 """Triton model -> export variant of the graph it runs (None: Python code or an ensemble)."""
 
@@ -77,6 +80,7 @@ def render_repository(
     decoder: str = "pil",
     model_digest: str = "",
     pretrained: str = "",
+    precision: str = "fp32",
 ) -> Path:
     """Write the repository for `target` into `out_dir` and return it.
 
@@ -99,6 +103,7 @@ def render_repository(
         decoder: How they decode: a name of `serving.decoders.DECODERS`.
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
+        precision: Of the models that PyTorch runs (`_torch_`): fp32, tf32, fp16 or bf16.
 
     Raises:
         PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
@@ -139,6 +144,8 @@ def render_repository(
             _check_format(folder / "1" / "model.onnx")
         elif encoder:
             describe(config, encoder, None, model_digest)
+        if name == TORCH:
+            fill_in(config, folder / "1", target != "cpu-embedded", precision, pretrained, model_digest)
         if name == _PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
@@ -240,12 +247,12 @@ def _with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # Rendered when asked for only: DALI's pipeline file must be made in Triton's image, and TF32 is a question
-        # of its own that costs another copy of the model on the GPU.
+        # When asked for only: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a question apart.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
             and not name.endswith(("_dali", "_tf32"))
+            and "_pytorch_" not in name
         )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]

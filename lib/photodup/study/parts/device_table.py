@@ -1,15 +1,19 @@
-"""The table of `photodup bench device`: each line beside the roofline of the device it ran on."""
+"""The table of `photodup bench device`: each line beside what the device reaches at best."""
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from photodup.bench.record import environment
+from photodup.bench.record.record import RunStore, load_records
 from photodup.errors import PhotodupError
+from photodup.paths import build_dir, project_root
 from photodup.selfbench import device as device_bench
-from photodup.study.published.roofline import achieved_tflops, limit_of, load_devices
+from photodup.selfbench.device_journal import InMemory, Journal, JsonLines
+from photodup.selfbench.device_plan import CEILINGS, FIDELITY, PRECISIONS, Budget, plan
+from photodup.study.published.roofline import achieved_tflops, makers_peaks
 
 # Short, so that a terminal of 80 columns holds them.
 _COLUMNS = ("engine", "precision", "batch", "build s", "ms", "images/s", "TFLOP/s", "of peak", "memory")
@@ -30,40 +34,169 @@ def print_bench(
     batches: Sequence[int],
     repeats: int,
     compile_on_cpu: bool,
-    ghz: float,
-    flop_per_cycle: int,
-    json_file: Path | None,
+    *,
+    engines: Collection[str] = (),
+    precisions: Collection[str] = (),
+    budget_minutes: float | None = None,
+    n_photos: int = 32,
+    json_file: Path | None = None,
+    run: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure, print the table and return its lines; see `photodup.selfbench.device.bench`."""
-    from rich.console import Console
-    from rich.table import Table
+    """Measure, print the table and return its lines; see `photodup.selfbench.device.bench`.
 
+    A GPU that devices.csv does not know is measured like any other; only the maker's figures are missing then.
+
+    Args:
+        json_file, run: where lines are kept and found again: a file of JSON lines or the run's records; neither
+            keeps them for this call only.
+
+    Raises:
+        PhotodupError: both were given, or one that cannot be used; an engine or precision that does not exist.
+    """
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.engines.export import export
-    from photodup.paths import build_dir
+    from photodup.embedding.engines.precision import fp16_file
 
+    plan(device or "cpu", engines, precisions)  # a mistyped name is said before the model is loaded
+    budget = Budget(budget_minutes)
     model = load_model(device=device)
-    graph = export(model, build_dir() / "models", ["fp32"])["fp32"]
-    facts = environment.describe()
-    peak, source = _peak(facts, model.device, ghz, flop_per_cycle)
-    cache = build_dir() / "trt" / _cache_name(facts)
-    cache.mkdir(parents=True, exist_ok=True)
+    facts = environment.describe({"digest": model.digest, "pretrained": model.pretrained})
+    journal = _journal(json_file, run, facts)
+    models = build_dir() / "models"
+    # From a model on the CPU: on a GPU PyTorch's convolutions are TF32 by default, and the export would be held to that.
+    fp32_graph = cache(lambda: export(load_model(device="cpu"), models, ["fp32"])["fp32"])
+    on_gpu = model.device.startswith("cuda")
+    engine_cache = build_dir() / "trt" / _cache_name(facts)
+    engine_cache.mkdir(parents=True, exist_ok=True)
+    wants_photos = not engines or FIDELITY in engines
+    images = _photographs(n_photos) if wants_photos else None
     lines = []
     for line in device_bench.bench(
         model.visual,
-        graph,
+        fp32_graph,
         device=model.device,
-        batches=sorted(set(batches)),
+        batches=batches,
         repeats=repeats,
         compile_on_cpu=compile_on_cpu,
         openvino_python=openvino_python(),
-        cache=cache,
+        cache=engine_cache,
+        half=lambda: fp16_file(fp32_graph(), models),
+        images=images,
+        simulated=None if images is None else _simulated(fp32_graph, images),
+        engines=engines,
+        precisions=precisions,
+        journal=journal,
+        budget=budget,
+        facts={"weights": model.digest[:12], "on": _name(facts, on_gpu)},
     ):
-        if "not_run" not in line:
-            line["tflops"] = achieved_tflops(line["throughput_images_per_s"])
-            line["share_of_fp32_peak"] = line["tflops"] / peak
         lines.append(line)
-    timed = [line for line in lines if "not_run" not in line]
+        print(_progress(line), flush=True)
+    add_shares(lines, makers_peaks(_name(facts, on_gpu)) if on_gpu else {})
+    _print(lines, f"{model.name}, {model.pretrained}, on {_name(facts, on_gpu)}", budget, repeats)
+    return lines
+
+
+def add_shares(lines: Sequence[dict[str, Any]], makers: Mapping[str, float]) -> None:
+    """Add to the timed lines the arithmetic rate and its shares of the measured and of the maker's peak.
+
+    Args:
+        makers: peak in TFLOP/s by precision; empty where nobody published it.
+    """
+    measured = peaks(lines)
+    for line in (line for line in lines if "throughput_images_per_s" in line):
+        line["tflops"] = achieved_tflops(line["throughput_images_per_s"])
+        for name, known in (("share_of_measured_peak", measured), ("share_of_makers_peak", makers)):
+            peak = known.get(line["precision"])
+            line[name] = line["tflops"] / peak if peak else None
+
+
+def read_lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the lines that a run's records hold, with their shares; failed ones with `not_run`.
+
+    Args:
+        directory: a run's folder, `results/<run>`.
+    """
+    lines, gpus = [], []
+    for record in load_records(directory):
+        config = record["config"]
+        if not record["key"].startswith("device ") or "precision" not in config:
+            continue
+        line = {k: config[k] for k in ("engine", "precision", "device", "batch") if k in config}
+        lines.append(line | (record["result"] if record["status"] == "ok" else {"not_run": record["error"]}))
+        gpus += [config["on"]] if str(config["device"]).startswith("cuda") and "on" in config else []
+    add_shares(lines, makers_peaks(gpus[0]) if gpus else {})
+    return lines
+
+
+def peaks(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the measured ceilings in TFLOP/s by precision."""
+    return {
+        x["precision"]: x["tflops"]
+        for x in lines
+        if x["engine"] == CEILINGS and x["precision"] in PRECISIONS and "not_run" not in x
+    }
+
+
+def _journal(json_file: Path | None, run: str | None, facts: Mapping[str, Any]) -> Journal:
+    if json_file is not None and run is not None:
+        raise PhotodupError("Lines are kept in one place: give --json or --run, not both.")
+    if json_file is not None:
+        return JsonLines(json_file, facts)
+    if run is not None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", run) or run.startswith(("reference", "published")):
+            raise PhotodupError(
+                f"{run!r} is no name for a run of this machine: use small letters, digits, '.', '_' and '-', and "
+                "leave reference-… and published to the project."
+            )
+        return RunStore(project_root() / "results" / run, model=facts["model"])
+    return InMemory()
+
+
+def _photographs(n: int):
+    from photodup.bench.backends import wires
+    from photodup.embedding import imaging
+    from photodup.study.notebook.weights import payload_photos
+
+    return imaging.normalize(wires.pixels(payload_photos(n)))
+
+
+def _simulated(graph: Callable[[], Path], images: Any) -> Callable[[str], Any]:
+    """Return what gives the photographs' embeddings with a precision's rounding simulated on the CPU."""
+    from photodup.embedding.engines.precision import ROUNDED, embed, load_graph, rounded
+
+    return lambda precision: (
+        embed(rounded(load_graph(graph()), precision), images) if precision in ROUNDED else None
+    )
+
+
+def _name(facts: Mapping[str, Any], on_gpu: bool) -> str:
+    gpus = facts.get("gpus") or []
+    if on_gpu and gpus:
+        return str(gpus[0]["name"])
+    if on_gpu:  # no NVML here, but PyTorch knows
+        import torch
+
+        return torch.cuda.get_device_name()
+    return str(facts.get("cpu"))
+
+
+def _progress(line: Mapping[str, Any]) -> str:
+    name = f"{line['engine']} {line['precision']}" + (f" b{line['batch']}" if "batch" in line else "")
+    if "not_run" in line:
+        return f"{name}: not run"
+    if "latency_ms_p50" in line:
+        return f"{name}: {line['latency_ms_p50']:.2f} ms"
+    if line["engine"] == FIDELITY:
+        return f"{name}: cosine {line['cosine_min']:.6f} at least"
+    rate, unit = (line["tflops"], "TFLOP/s") if "tflops" in line else (line["gb_per_s"], "GB/s")
+    return f"{name}: {rate:,.2f} {unit}"
+
+
+def _print(lines: Sequence[dict[str, Any]], title: str, budget: Budget, repeats: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    timed = [line for line in lines if "latency_ms_p50" in line]
     with_memory = any(line.get("peak_memory_mb") is not None for line in timed)
     columns = _COLUMNS if with_memory else _COLUMNS[:-1]
     table = Table(box=None, padding=(0, 1), pad_edge=False)
@@ -72,16 +205,32 @@ def print_bench(
     for line in timed:
         table.add_row(*_cells(line)[: len(columns)])
     console = Console(soft_wrap=True)
-    console.print(f"{model.name}, {model.pretrained}, on {model.device}", highlight=False)
+    console.print(title, highlight=False, markup=False)
     console.print(table)
-    console.print(f"Peak: {peak:.2f} TFLOP/s in FP32 ({source}). Median of {repeats} runs, shapes warmed.")
-    for sentence in _not_run(lines):
-        console.print(sentence, markup=False, highlight=False)
-    if json_file is not None:
-        _write(
-            json_file, {"environment": facts, "peak_fp32_tflops": peak, "peak_from": source, "lines": lines}
-        )
-    return lines
+    console.print(f"Median of {repeats} runs, shapes warmed.")
+    for sentence in (*_ceilings(lines), *_fidelity(lines), *_not_run(lines), budget.sentence()):
+        if sentence:
+            console.print(sentence, markup=False, highlight=False)
+
+
+def _ceilings(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Say what the shares are shares of."""
+    found = peaks(lines)
+    copied = next((x for x in lines if x["engine"] == CEILINGS and "gb_per_s" in x), None)
+    if not found:
+        return ["Peak: not measured here (--engine ceilings)."]
+    products = ", ".join(f"{p} {value:,.2f}" for p, value in found.items())
+    copy = f"; copy {copied['gb_per_s']:,.0f} GB/s, read and written" if copied else ""
+    return [f"Peak, measured on this device in TFLOP/s: {products}{copy}."]
+
+
+def _fidelity(lines: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"{x['precision']} against {x['against']}: cosine at least {x['cosine_min']:.6f}, median "
+        f"{x['cosine_median']:.6f}; a similarity changes by {x['shift_max']:.2g} at most ({x['n']} photographs)."
+        for x in lines
+        if x["engine"] == FIDELITY and "not_run" not in x
+    ]
 
 
 def _not_run(lines: Sequence[dict[str, Any]]) -> list[str]:
@@ -101,17 +250,8 @@ def _cache_name(facts: dict[str, Any]) -> str:
     )
 
 
-def _peak(facts: dict[str, Any], device: str, ghz: float, flop_per_cycle: int) -> tuple[float, str]:
-    on_cpu = facts | {"gpus": []} if device == "cpu" else facts
-    peak, source = limit_of(on_cpu, ghz=ghz, flop_per_cycle=flop_per_cycle)
-    if device != "cpu" and "assumed" in source:
-        known = ", ".join(load_devices().index)
-        raise PhotodupError(f"No peak rates for this GPU: add it to results/published/devices.csv ({known}).")
-    return peak, source
-
-
 def _cells(line: dict[str, Any]) -> list[str]:
-    memory = line.get("peak_memory_mb")
+    memory, share = line.get("peak_memory_mb"), line.get("share_of_measured_peak")
     return [
         line["engine"],
         line["precision"],
@@ -120,13 +260,6 @@ def _cells(line: dict[str, Any]) -> list[str]:
         f"{line['latency_ms_p50']:.2f}",
         f"{line['throughput_images_per_s']:,.1f}",
         f"{line['tflops']:.3f}",
-        f"{line['share_of_fp32_peak']:.1%}",
+        "" if share is None else f"{share:.1%}",
         "" if memory is None else f"{memory:,.0f} MB",
     ]
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise PhotodupError(f"Cannot write {path} ({error.strerror}): choose another file.") from None

@@ -3,6 +3,7 @@
 A share far below one per cent says that something other than the device is being measured.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
 IMAGE_GFLOP = 8.82  # ViT-B/32 image tower, one multiply-add = 2; open_clip docs/model_profile.csv
 PARAMETERS = 87.85e6  # the same table
-BYTES_PER_WEIGHT = {"fp32": 4, "tf32": 4, "fp16": 2}
+BYTES_PER_WEIGHT = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+_COLUMN = {"bf16": "fp16"}  # the same units at the same rate on every device of the table
+# Words of a driver's name that make another device of the same number: fewer units, or a lower clock.
+_QUALIFIERS = {"TI", "SUPER", "LAPTOP", "MAX", "MOBILE", "D", "PCIE", "NVL", "MIG", "ADA"}
 
 
 def load_devices() -> "pd.DataFrame":
@@ -41,6 +45,36 @@ def _device(name: str, precision: str) -> "pd.Series":
     return devices.loc[name]
 
 
+def device_named(gpu: str) -> str | None:
+    """Return the line of devices.csv that a driver's name for a GPU means, or None if it has none.
+
+    `NVIDIA H100 80GB HBM3` is the `H100 SXM5 80GB`. Another form of the same number (`H100 PCIe`, `RTX 4090 Laptop
+    GPU`) has other rates, so it is none of them.
+    """
+
+    def number(words: list[str]) -> str | None:
+        return next(
+            (w for w in words if re.fullmatch(r"[A-Z]{0,2}\d{1,4}[A-Z]?", w) and not w.endswith("GB")), None
+        )
+
+    words = re.split(r"[^A-Z0-9]+", gpu.upper())
+    for device in load_devices().index:
+        its = re.split(r"[^A-Z0-9]+", str(device).upper())
+        if number(words) == number(its) and _QUALIFIERS & set(words) == _QUALIFIERS & set(its):
+            return str(device)
+    return None
+
+
+def makers_peaks(gpu: str) -> dict[str, float]:
+    """Return the maker's dense peak rates of a GPU in TFLOP/s by precision; empty for one not in devices.csv."""
+    device = device_named(gpu)
+    return {} if device is None else {p: _peak_tflops(device, p) for p in BYTES_PER_WEIGHT}
+
+
+def _peak_tflops(device: str, precision: str) -> float:
+    return float(_device(device, precision)[f"{_COLUMN.get(precision, precision)}_tflops"])
+
+
 def achieved_tflops(throughput_images_per_s: float, *, image_gflop: float = IMAGE_GFLOP) -> float:
     """Return the arithmetic rate in TFLOP/s that a throughput in images per second means."""
     return throughput_images_per_s * image_gflop / 1000
@@ -48,7 +82,7 @@ def achieved_tflops(throughput_images_per_s: float, *, image_gflop: float = IMAG
 
 def peak_images_per_s(device: str, precision: str = "fp16", *, gpus: int = 1) -> float:
     """Return images per second at the device's peak rate: an upper bound nobody reaches (60 % is good)."""
-    return _device(device, precision)[f"{precision}_tflops"] * 1000 / IMAGE_GFLOP * gpus
+    return _peak_tflops(device, precision) * 1000 / IMAGE_GFLOP * gpus
 
 
 def weight_floor_ms(device: str, precision: str = "fp32") -> float:
@@ -74,7 +108,7 @@ def share_of_peak(
     if peak_tflops is None:
         if device is None:
             raise PhotodupError("Name a device of results/published/devices.csv or give peak_tflops.")
-        peak_tflops = float(_device(device, precision)[f"{precision}_tflops"])
+        peak_tflops = _peak_tflops(device, precision)
     return achieved_tflops(throughput_images_per_s) / (peak_tflops * gpus)
 
 
@@ -158,10 +192,8 @@ def limit_of(environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int)
     """
     for gpu in environment.get("gpus") or []:
         name = str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu)
-        words = set(name.upper().replace("-", " ").split())
-        for device, row in load_devices().iterrows():
-            if set(str(device).upper().split()) & words - {"NVIDIA", "RTX", "GEFORCE"}:
-                return float(row["fp32_tflops"]), f"{device}, data sheet"
+        if device := device_named(name):
+            return _peak_tflops(device, "fp32"), f"{device}, data sheet"
     cores = int(environment.get("cores_usable") or environment.get("cores") or 1)
     peak = cpu_peak_tflops(cores, ghz, flop_per_cycle=flop_per_cycle)
     return peak, f"{cores} cores × {ghz:g} GHz × {flop_per_cycle} FLOP per cycle, assumed"

@@ -1,0 +1,140 @@
+"""What `photodup bench device` measures, the most important first, so that a budget cuts at the end."""
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from photodup.errors import PhotodupError
+
+CEILINGS, FIDELITY = "ceilings", "fidelity"
+TORCH = ("pytorch-eager", "pytorch-cuda-graph", "pytorch-compile")
+ENGINES = (
+    CEILINGS,
+    *TORCH,
+    FIDELITY,
+    "onnx-cpu",
+    "onnx-openvino",
+    "onnx-cuda",
+    "onnx-tensorrt",
+    "onnx-tensorrt-rtx",
+)
+"""What `--engine` may name: the engines, the device's measured ceilings and the fidelity of its precisions."""
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One engine in one precision; an engine is opened once for all batch sizes of its part."""
+
+    engine: str
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.precision}"
+
+
+_ON_CUDA = (
+    (CEILINGS, PRECISIONS),
+    ("pytorch-eager", ("fp32", "fp16", "bf16", "tf32")),
+    ("pytorch-cuda-graph", ("fp16", "fp32", "bf16", "tf32")),
+    (FIDELITY, ("fp16", "bf16", "tf32", "fp32")),
+    ("onnx-cuda", ("fp32", "fp16", "tf32")),
+    ("pytorch-compile", ("fp16", "fp32", "bf16", "tf32")),
+    ("onnx-tensorrt", ("fp16", "fp32")),
+    ("onnx-tensorrt-rtx", ("fp32",)),
+    ("onnx-openvino", ("fp32", "bf16")),
+)
+_ON_CPU = (
+    (CEILINGS, PRECISIONS),
+    ("pytorch-eager", PRECISIONS),
+    ("onnx-cpu", ("fp32",)),
+    ("onnx-openvino", ("fp32", "bf16")),
+    (FIDELITY, ("bf16", "fp16", "tf32")),
+    ("pytorch-compile", PRECISIONS),
+    ("pytorch-cuda-graph", PRECISIONS),
+    ("onnx-cuda", ("fp32", "fp16", "tf32")),
+    ("onnx-tensorrt", ("fp16", "fp32")),
+    ("onnx-tensorrt-rtx", ("fp32",)),
+)
+
+
+def plan(device: str, engines: Collection[str] = (), precisions: Collection[str] = ()) -> list[Part]:
+    """Return the parts in order of importance.
+
+    Args:
+        device: `cpu` or `cuda`.
+        engines: names of `ENGINES` to keep; none keeps all.
+        precisions: names of `PRECISIONS` to keep; none keeps all.
+
+    Raises:
+        PhotodupError: a name that is none of those.
+    """
+    for asked, known, what in ((engines, ENGINES, "engine"), (precisions, PRECISIONS, "precision")):
+        if unknown := sorted(set(asked) - set(known)):
+            raise PhotodupError(f"There is no {what} {unknown[0]!r} here: choose of {', '.join(known)}.")
+    order = _ON_CUDA if device.startswith("cuda") else _ON_CPU
+    return [
+        Part(engine, precision)
+        for engine, its in order
+        for precision in its
+        if (not engines or engine in engines) and (not precisions or precision in precisions)
+    ]
+
+
+@dataclass
+class Budget:
+    """How long a benchmark may take; what no longer fits is left out and remembered.
+
+    Args:
+        minutes: from now on; None is no limit.
+
+    Attributes:
+        left_out: names of what did not fit.
+    """
+
+    minutes: float | None = None
+    left_out: list[str] = field(default_factory=list)
+    _started: float = field(default_factory=lambda: time.perf_counter())
+    _longest_s: dict[str, float] = field(default_factory=dict)
+
+    def allows(self, engine: str, name: str) -> bool:
+        """Say whether a step of `engine` can be expected to end in time; if not, note it under `name`.
+
+        The longest step of that engine so far is taken for the next one's time. Before the first a guess stands:
+        `torch.compile` and TensorRT build for about a minute, the others begin at once.
+        """
+        if self.minutes is None:
+            return True
+        builds = engine in ("pytorch-compile", "onnx-tensorrt", "onnx-tensorrt-rtx")
+        expected_s = self._longest_s.get(engine, 60.0 if builds else 1.0)
+        if self.minutes * 60 - (time.perf_counter() - self._started) >= expected_s:
+            return True
+        self.left_out.append(name)
+        return False
+
+    def took(self, engine: str, seconds: float) -> None:
+        """Note how long a step of `engine` took."""
+        self._longest_s[engine] = max(seconds, self._longest_s.get(engine, 0.0))
+
+    def sentence(self) -> str:
+        """Say what was left out, or return an empty string."""
+        if not self.left_out:
+            return ""
+        return (
+            f"left out, the budget of {self.minutes:g} minutes is spent: {', '.join(_grouped(self.left_out))}. "
+            "The same command with the same file or run goes on from here."
+        )
+
+
+def _grouped(names: Iterable[str]) -> list[str]:
+    """Write `a b1, a b8` as `a b1 b8`."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        head, _, last = name.rpartition(" ")
+        found.setdefault(head, []).append(last)
+    return [f"{head} {' '.join(lasts)}".strip() for head, lasts in found.items()]
+
+
+def sizes(batches: Sequence[int]) -> list[int]:
+    """Return batch sizes once each, ascending: what does not fit ends an engine's part, not the smaller ones."""
+    return sorted(set(batches))

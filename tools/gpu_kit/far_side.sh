@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# On the machine with the GPU and no network: join what was brought, make the environments, measure step by step.
+#
+#   far_side.sh STEP…        the steps in this order; what is done already is not done again
+#   far_side.sh all          every step
+#   far_side.sh detach STEP… the same in a session of its own, which outlives this command; look again with `bundle`
+#
+# Steps: environment probe compile fidelity service onnx triton bundle. After each call what there is so far lies in
+# KIT_OUT, in at most seven slices and a list of checksums. README.md beside this file explains the rest.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export KIT_PYTHON=${KIT_PYTHON:-python3}         # the Python that has PyTorch
+export KIT_WORK=${KIT_WORK:-$PWD/gpu-kit-work}   # stays on this machine between the calls
+export KIT_OUT=${KIT_OUT:-$PWD/gpu-kit-out}      # goes home after each call
+export KIT_DEVICE=${KIT_DEVICE:-cuda}
+export KIT_SLICE_MIB=${KIT_SLICE_MIB:-14}
+export MODEL_PRETRAINED=${MODEL_PRETRAINED:-random:0}
+mkdir -p "$KIT_WORK/logs" "$KIT_WORK/done" "$KIT_OUT"
+KIT_WORK=$(cd "$KIT_WORK" && pwd); KIT_OUT=$(cd "$KIT_OUT" && pwd)
+
+declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [triton]=420)
+order=(environment probe compile fidelity service onnx triton)
+
+install_wheels() {  # GROUP FOLDER
+  "$KIT_PYTHON" -m pip install -q --no-index --no-deps --no-compile --disable-pip-version-check --upgrade \
+    --target "$2" "$KIT_WORK/$1"/wheels/*.whl
+}
+
+make_environment() {
+  "$KIT_PYTHON" "$here/slices.py" join "$here" "$KIT_WORK" || return 1
+  [ -e "$KIT_WORK/site/.made" ] || { install_wheels core "$KIT_WORK/site" && touch "$KIT_WORK/site/.made"; } || return 1
+  if [ -d "$KIT_WORK/onnx/wheels" ] && [ ! -e "$KIT_WORK/site-onnx/.made" ]; then
+    install_wheels onnx "$KIT_WORK/site-onnx" && touch "$KIT_WORK/site-onnx/.made" || return 1
+  fi
+  if [ -d "$KIT_WORK/triton/wheels" ] && [ ! -e "$KIT_WORK/venv-triton/.made" ]; then
+    # Not --system-site-packages: where KIT_PYTHON is an environment itself, that would leave its packages out.
+    "$KIT_PYTHON" -m venv --without-pip "$KIT_WORK/venv-triton" || return 1
+    local site
+    site=$(echo "$KIT_WORK"/venv-triton/lib/python3*/site-packages)
+    install_wheels triton "$site" || return 1
+    "$KIT_PYTHON" - "$KIT_WORK/site" > "$site/photodup-kit.pth" <<'PYTHON' || return 1
+import sys, sysconfig
+print(sys.argv[1])
+print("\n".join(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))))
+PYTHON
+    if ls "$KIT_WORK"/triton/libpython/* >/dev/null 2>&1; then
+      mkdir -p "$site/nvidia_pytriton.libs" && cp "$KIT_WORK"/triton/libpython/* "$site/nvidia_pytriton.libs/" || return 1
+    fi
+    touch "$KIT_WORK/venv-triton/.made"
+  fi
+}
+
+measure() {  # STEP
+  export PHOTODUP_ROOT=$KIT_WORK/core/tree PHOTODUP_TRITON_VENV=$KIT_WORK/venv-triton
+  export PYTHONPATH=$KIT_WORK/site:$PHOTODUP_ROOT/lib PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+  if [ "$1" = onnx ] && [ -d "$KIT_WORK/site-onnx" ]; then PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH; fi
+  cd "$PHOTODUP_ROOT" || return 1
+  timeout -k 20 "${KIT_LIMIT_S:-${limit_s[$1]}}" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1"
+}
+
+run_step() {
+  local log=$KIT_WORK/logs/$1.log began=$SECONDS
+  # What arrived late is taken in: the environment is looked at each time, which takes no time when it is whole.
+  if [ "$1" != environment ] && [ -e "$KIT_WORK/done/$1" ]; then echo "$1: done before"; return 0; fi
+  if [ "$1" = environment ]; then make_environment; else measure "$1"; fi > >(tee -a "$log") 2>&1
+  local code=$?
+  if [ $code = 0 ]; then touch "$KIT_WORK/done/$1"; fi
+  case $code in
+    0) echo "$1: done in $((SECONDS - began)) s" ;;
+    124 | 137) echo "$1: stopped at its limit of ${KIT_LIMIT_S:-${limit_s[$1]}} s; call it again to go on" ;;
+    *) echo "$1: failed (exit $code), see logs/$1.log in the bundle" ;;
+  esac
+  return $code
+}
+
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+if [ "${steps[0]}" = detach ]; then
+  setsid nohup "$0" "${steps[@]:1}" > "$KIT_WORK/logs/detached.log" 2>&1 < /dev/null &
+  echo "detached: ${steps[*]:1}; logs/detached.log"; exit 0
+fi
+[ "${steps[0]}" = all ] && steps=("${order[@]}")
+failed=()
+for step in "${steps[@]}"; do
+  [ "$step" = bundle ] && continue
+  [ -n "${limit_s[$step]:-}" ] || { echo "There is no step $step: choose of ${order[*]} bundle." >&2; exit 2; }
+  run_step "$step" || failed+=("$step")
+done
+"$KIT_PYTHON" "$here/slices.py" bundle "$KIT_WORK" "$KIT_OUT" "$KIT_SLICE_MIB" || failed+=(bundle)
+[ ${#failed[@]} = 0 ] || { echo "not done: ${failed[*]}"; exit 1; }

@@ -1,0 +1,220 @@
+"""The steps that measure, on the machine with the GPU: `far_side.sh` calls them one by one, each in its own process.
+
+    python tools/gpu_kit/steps.py probe|compile|fidelity|service|onnx|triton
+
+Every record is written as soon as it is measured, and one that is there is not measured again. Settings, all in the
+environment: KIT_DEVICE (cuda or cpu), KIT_RUN (name of the run; default the GPU's name); of the device benchmark
+KIT_BATCHES, KIT_REPEATS, KIT_BENCH_PRECISIONS and KIT_MINUTES; of the loads KIT_CONCURRENCY and KIT_SECONDS (shortest
+window); KIT_PRECISIONS (of Triton's model).
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.record import environment
+from photodup.bench.record.record import RunStore
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir, project_root
+from photodup.serving.embedded import embedded_servers
+from photodup.serving.endpoints import Endpoints
+from photodup.study.notebook.points import measure_point
+from photodup.study.notebook.run import Run
+from photodup.study.parts.device_table import print_bench
+
+DEVICE = os.environ.get("KIT_DEVICE", "cuda")
+TRITON_MODELS = ("openclip_vit_b32_pytorch_uint8", "openclip_vit_b32_pytorch_jpeg")
+
+
+def main() -> None:
+    """Run the step that is named."""
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in STEPS:
+        sys.exit(f"steps.py: there is no step {name!r}: choose of {', '.join(STEPS)}.")
+    try:
+        STEPS[name]()
+    except PhotodupError as error:
+        sys.exit(f"steps.py: {error}")
+
+
+def probe() -> None:
+    """Ceilings of the device, then PyTorch eager and as CUDA graphs, in every precision and batch size."""
+    bench("ceilings", "pytorch-eager", "pytorch-cuda-graph", minutes=3.5)
+
+
+def compiled() -> None:
+    """`torch.compile` for each shape."""
+    bench("ceilings", "pytorch-compile", minutes=5.5)
+
+
+def fidelity() -> None:
+    """What each precision does to embeddings, against float32 and against the CPU's simulated rounding."""
+    bench("ceilings", "fidelity", minutes=2.5)
+
+
+def onnx() -> None:
+    """ONNX Runtime with the CUDA provider (on a CPU with its own)."""
+    bench("ceilings", "onnx-cuda" if DEVICE == "cuda" else "onnx-cpu", minutes=2.5)
+
+
+def service() -> None:
+    """The FastAPI service on the device, photographs in, 1 to 128 in flight."""
+    run = open_kit_run()
+    with embedded_servers(pytorch_port=0, models=(), env=service_settings(), progress=say) as servers:
+        loads(run, servers, ["fastapi-pytorch-fp32-http-jpeg"], label="fp32")
+
+
+def triton() -> None:
+    """A real Triton, its model in PyTorch on the device: the same loads, in each precision."""
+    precisions = words("KIT_PRECISIONS", "fp32 fp16" if DEVICE == "cuda" else "fp32")
+    failures = []
+    for precision in precisions:
+        # Triton's own account of the GPU first; where it refuses that, counted on the CPU and computed on the GPU.
+        kinds = ("KIND_GPU", "KIND_CPU") if DEVICE == "cuda" else ("KIND_CPU",)
+        for kind in kinds:
+            try:
+                with triton_serving(precision, kind) as servers:
+                    backends = [name for name in servers.backends if "-pytorch-" in name]
+                    loads(open_kit_run(), servers, backends, label=precision, config={"instance_kind": kind})
+                break
+            except PhotodupError as error:
+                say(f"Triton, {precision}, {kind}: {error}")
+                failures += [precision] if kind == kinds[-1] else []
+    if failures:
+        raise PhotodupError(f"Triton did not serve {', '.join(failures)}: see the lines above.")
+
+
+def bench(*engines: str, minutes: float) -> None:
+    """Time engines with no server between; see `photodup bench device`."""
+    print_bench(
+        DEVICE,
+        [int(word) for word in words("KIT_BATCHES", "1 8 32 128 512")],
+        int(os.environ.get("KIT_REPEATS", "20")),
+        True,
+        engines=engines,
+        precisions=words("KIT_BENCH_PRECISIONS", ""),
+        budget_minutes=float(os.environ.get("KIT_MINUTES", minutes)),
+        run=run_name(),
+    )
+
+
+def loads(
+    run: Run,
+    servers: Endpoints,
+    backends: Sequence[str],
+    *,
+    label: str,
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Drive the same loads against each backend, the smallest first.
+
+    Raises:
+        PhotodupError: at the end, if some could not be measured; names them.
+    """
+    seconds = float(os.environ.get("KIT_SECONDS", "4"))
+    stopping = Stopping(min_duration_s=seconds, min_requests=32, max_duration_s=4 * seconds)
+    run, failed = Run(run.name, run.directory, servers, run.store), []
+    for backend in backends:
+        check = True  # embeddings are compared before the first timed request
+        for concurrency in map(int, words("KIT_CONCURRENCY", "1 8 32 128")):
+            load = Load("single_stream") if concurrency == 1 else Load("closed_loop", concurrency=concurrency)
+            point = measure_point(
+                run,
+                backend,
+                load,
+                stopping,
+                label=label,
+                check=check,
+                config={"device": DEVICE, **(config or {})},
+            )
+            check = False
+            if point.get("status") == "failed":
+                failed.append(f"{backend} at {concurrency}")
+            if point.get("valid"):
+                said = (
+                    f"{point['throughput_images_per_s']:.1f} images/s, p50 {point['latency_ms_p50']:.1f} ms"
+                )
+            else:
+                said = f"not valid: {point.get('invalid_because')}"
+            say(f"{backend} {label}, {concurrency} in flight: {said}")
+    if failed:  # the step is tried again by the next call; what is not steady is a result, and stays
+        raise PhotodupError(f"These could not be measured: {', '.join(failed)}.")
+
+
+def triton_serving(precision: str, kind: str):
+    """Render the model for this device and serve it: the `with` block ends the server."""
+    from photodup.embedding.engines.encoder import load_model
+    from photodup.serving.triton.config import read_config, write_config
+    from photodup.serving.triton.repository import render_repository
+
+    model = load_model(device="cpu")
+    folder = render_repository(
+        "cuda" if DEVICE == "cuda" else "cpu-embedded",
+        build_dir() / "triton" / f"{precision}-{kind.lower()}",
+        {},
+        models=TRITON_MODELS,
+        precision=precision,
+        pretrained=model.pretrained,
+        model_digest=model.digest,
+    )
+    path = folder / TRITON_MODELS[0] / "config.pbtxt"
+    config = read_config(path)
+    config.instance_group[0].kind = config.instance_group[0].Kind.Value(kind)
+    write_config(config, path, f"{kind}, {precision}")
+    free = {"triton_http_port": 0, "triton_grpc_port": 0, "triton_metrics_port": 0}
+    return embedded_servers(
+        service=False, models=TRITON_MODELS, repository=folder, timeout_s=240, progress=say, **free
+    )
+
+
+def service_settings() -> dict[str, str]:
+    """Return the service's settings: on the device, batches as large as the load, no refusal of what waits.
+
+    The first one switches TF32 off in NVIDIA's libraries: the label says fp32.
+    """
+    no_tf32 = {"NVIDIA_TF32_OVERRIDE": "0"}
+    return no_tf32 | {"DEVICE": DEVICE, "BATCH_MAX": "128", "MAX_WAIT_S": "120", "MAX_IN_FLIGHT": "512"}
+
+
+def open_kit_run() -> Run:
+    """Open the run of this machine; its facts name the weights, as those of the device benchmark do."""
+    from photodup.embedding.engines.encoder import load_model
+
+    model = load_model(device="cpu")
+    facts = {"digest": model.digest, "pretrained": model.pretrained}
+    directory = project_root() / "results" / run_name()
+    nowhere = Endpoints(name="none", backends={"fastapi-pytorch-fp32-http-jpeg": "http://127.0.0.1:1"})
+    return Run(run_name(), directory, nowhere, RunStore(directory, model=facts))
+
+
+def run_name() -> str:
+    """Return KIT_RUN, or the GPU's name as the name of a run."""
+    gpus = environment.describe()["gpus"]
+    name = os.environ.get("KIT_RUN") or (gpus[0]["name"] if gpus and DEVICE == "cuda" else f"kit-{DEVICE}")
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def words(variable: str, default: str) -> list[str]:
+    """Return the words of an environment variable."""
+    return os.environ.get(variable, default).split()
+
+
+def say(text: str) -> None:
+    """Print a line at once: a step may be stopped at its limit."""
+    print(text, flush=True)
+
+
+STEPS: dict[str, Callable[[], None]] = {
+    "probe": probe,
+    "compile": compiled,
+    "fidelity": fidelity,
+    "service": service,
+    "onnx": onnx,
+    "triton": triton,
+}
+
+if __name__ == "__main__":
+    main()

@@ -229,7 +229,7 @@ def test_a_failed_record_gives_way_and_a_finished_one_does_not(came_back, tmp_pa
 
 def test_a_bundle_that_would_be_too_large_leaves_single_latencies_behind(came_back, tmp_path):
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
-    (run / "records" / "large.npz").write_bytes(os.urandom(60_000))
+    (run / "records" / "large.latencies.parquet").write_bytes(os.urandom(60_000))
     said = slices.bundle(tmp_path / "work", came_back, 6000)
 
     assert "single latencies stayed behind" in said

@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / "lib"), str(Path(__file__).parent)]
 
 from slices import join  # noqa: E402
 
+from photodup.bench.record import latencies  # noqa: E402
 from photodup.bench.record.record import load_records, read_record  # noqa: E402
 from photodup.errors import PhotodupError  # noqa: E402
 
@@ -75,13 +76,14 @@ def _copy_run(source: Path, target: Path) -> int:
             continue
         if known is not None and known["status"] == "ok":
             raise PhotodupError(f"{target.name} has another {path.name}: collect under another --run.")
-        new.append((path, record))
+        new.append(path)
     (target / "records").mkdir(parents=True, exist_ok=True)
-    for path, record in new:
-        raw = record["raw_file"] and path.with_name(record["raw_file"])
-        if raw and raw.is_file():
-            shutil.copyfile(raw, target / "records" / raw.name)
+    for path in new:
+        # Single requests that were too many to send stayed behind: the record then stands without them.
+        if raw := latencies.read(source, path.stem):
+            latencies.write_part(target / "records" / path.name, raw)
         shutil.copyfile(path, target / "records" / path.name)
+    latencies.compact(target)
     for path in source.glob("environment*.json"):
         if not (target / path.name).exists():
             shutil.copyfile(path, target / path.name)

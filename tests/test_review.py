@@ -15,8 +15,8 @@ from review_library import HOSTILE, make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.own_folder import OwnFolder
 from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review import pictures
 from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture

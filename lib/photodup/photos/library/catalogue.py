@@ -17,9 +17,9 @@ import numpy as np
 from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import printable
-from photodup.photos.library.catalogue_file import APPLICATION_ID, Kind, kind_of, left_behind, set_aside
-from photodup.photos.library.first_edition import copy_decisions, is_own_folder_of_first_edition
-from photodup.photos.library.own_folder import OwnFolder, place
+from photodup.photos.own.catalogue_file import APPLICATION_ID, Kind, kind_of, left_behind, set_aside
+from photodup.photos.own.first_edition import copy_decisions, is_own_folder_of_first_edition
+from photodup.photos.own.own_folder import OwnFolder, place
 
 # Entry i brings a catalogue from version i to i + 1 (PRAGMA user_version). Append; never edit an entry.
 MIGRATIONS = [

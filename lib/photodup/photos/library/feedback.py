@@ -12,8 +12,8 @@ from typing import Literal, TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.journal import Journal
-from photodup.photos.library.own_folder import OwnFolder
+from photodup.photos.own.journal import Journal
+from photodup.photos.own.own_folder import OwnFolder
 
 # same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
 # pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).

@@ -8,7 +8,7 @@ from pathlib import Path
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.library.own_folder import is_own_folder
+from photodup.photos.own.own_folder import is_own_folder
 
 SUFFIXES = frozenset(
     b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif".split()

@@ -9,8 +9,8 @@ from photodup.errors import PhotodupError
 from photodup.names import as_text
 from photodup.photos.groups.tiers import TierGroup
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.library.journal import Journal
-from photodup.photos.library.own_folder import OwnFolder
+from photodup.photos.own.journal import Journal
+from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
 
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable

@@ -16,7 +16,7 @@ from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import is_metadata
-from photodup.photos.library.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
+from photodup.photos.own.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))

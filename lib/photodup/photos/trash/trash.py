@@ -23,8 +23,8 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.journal import Journal
-from photodup.photos.library.own_key import own_key, read_key
+from photodup.photos.own.journal import Journal
+from photodup.photos.own.own_key import own_key, read_key
 from photodup.photos.trash.moving import md5_of, sync_folder
 from photodup.photos.trash.staying import NO_KEEPER, Staying
 from photodup.photos.trash.trash_entries import (

@@ -281,7 +281,7 @@ def test_apple_photos_without_osxphotos_is_one_sentence():
 
 SCAN_SLOWLY = """
 import sys, time
-from photodup.photos import library
+from photodup.photos.library import scan as library
 library._BATCH_FILES = 5
 read = library.read_facts
 def slow(data, **options):

@@ -14,8 +14,9 @@ import pytest
 from review_library import HOSTILE, make_library
 
 from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.library.scan import scan
 from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review import pictures
 from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO

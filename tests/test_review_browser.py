@@ -9,7 +9,9 @@ import pytest
 from conftest import CHROMIUM
 from review_library import make_library, photo, save
 
-from photodup.photos.library.scan import Catalogue, embed_library, scan
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 
 pytestmark = [

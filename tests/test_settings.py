@@ -14,8 +14,8 @@ from triton_fixture import needs_triton, tiny_triton
 from photodup.errors import PhotodupError
 from photodup.photos.commands.group_command import tiers_by_settings
 from photodup.photos.embed.choose import KNOWN, choose, known_backends, probe
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.scan import Catalogue
 from photodup.photos.library.settings import Settings, inside, load_settings, save_settings
 from photodup.photos.review.serve import ReviewServer
 

@@ -221,9 +221,10 @@ def scan(
     decode_seconds: Annotated[float, typer.Option(min=0.1, help="longest time for one photograph")] = 30.0,
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
+    from photodup.names import printable
     from photodup.photos.commands.interrupt import goes_on
     from photodup.photos.library.apple import scan_apple_photos
-    from photodup.photos.library.scan import printable, scan
+    from photodup.photos.library.scan import scan
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")

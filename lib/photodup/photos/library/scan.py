@@ -18,33 +18,11 @@ from tqdm import tqdm
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.errors import PhotodupError
-from photodup.photos.embed.embed import EmbedReport, embed_library
-from photodup.photos.library.catalogue import (
-    Catalogue,
-    CatalogueError,
-    Model,
-    Photo,
-    open_sound,
-    printable,
-    real_path,
-)
+from photodup.files import real_path
+from photodup.names import printable
+from photodup.photos.library.catalogue import Catalogue, open_sound
 from photodup.photos.library.hashing import PhotoFacts, read_facts, unpack_facts
 from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
-
-__all__ = [
-    "Catalogue",
-    "CatalogueError",
-    "EmbedReport",
-    "Model",
-    "Photo",
-    "Problem",
-    "ScanReport",
-    "available_cores",
-    "embed_library",
-    "printable",
-    "scan",
-    "walk",
-]
 
 # For one photograph. Those of 250 megapixels take some five seconds; a machine that does other work needs more.
 DECODE_SECONDS = 30.0

@@ -223,7 +223,7 @@ class OwnFolder:
                 raise
 
 
-def place(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
+def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
     """Return the catalogue's file with links followed, the library's own folder, and whether that is the default.
 
     Args:

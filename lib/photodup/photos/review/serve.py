@@ -156,7 +156,8 @@ def demo_library() -> Path:
     from photodup.demo.encoder import export_stand_in
     from photodup.demo.photographs import build_demo
     from photodup.embedding.client.client import connect
-    from photodup.photos.library.scan import embed_library, scan
+    from photodup.photos.embed.embed import embed_library
+    from photodup.photos.library.scan import scan
 
     root = build_dir() / "review-demo"
     if not (root / "ground_truth.json").is_file():

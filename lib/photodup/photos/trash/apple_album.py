@@ -21,7 +21,7 @@ ALBUM = "photodup: to delete"
 
 def photos_by_file(catalogue: Catalogue) -> dict[str, str]:
     """Return UUIDs in Apple Photos by path in the library; empty for a library of plain files."""
-    rows = catalogue._query("SELECT path, uuid FROM apple_photo JOIN file ON file.id = apple_photo.file")
+    rows = catalogue.query("SELECT path, uuid FROM apple_photo JOIN file ON file.id = apple_photo.file")
     return {as_text(path): uuid for path, uuid in rows}
 
 

@@ -479,9 +479,9 @@ def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
 
 
 def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, monkeypatch):
-    from photodup.photos.review import app
+    from photodup.photos.review import pages
 
-    monkeypatch.setattr(app, "TRASH_PAGE_SIZE", 2)
+    monkeypatch.setattr(pages, "TRASH_PAGE_SIZE", 2)
     server.session.accept_all()
     server.session.apply()
     origin = {"Origin": f"http://127.0.0.1:{server.port}"}

@@ -103,9 +103,9 @@ def test_the_whole_way_by_keyboard(server, page):
 
 
 def test_the_next_page_is_fetched_while_this_one_is_looked_at(server, page, monkeypatch):
-    from photodup.photos.review import app
+    from photodup.photos.review import pages
 
-    monkeypatch.setattr(app, "PAGE_SIZE", 2)
+    monkeypatch.setattr(pages, "PAGE_SIZE", 2)
     last = list(server.session.items.values())[2]
     page.goto(server.url)
     names = "performance.getEntriesByType('resource').map((e) => e.name)"

@@ -300,8 +300,14 @@ def review(
     """Review duplicates in the browser: compare, decide, move to the trash, undo. On 127.0.0.1 only."""
     from photodup.photos.review.serve import review
 
+    if demo:
+        from photodup.study.parts.review_demo import review_library
+
+        directory, catalogue = review_library(), None
+    if directory is None:
+        raise PhotodupError("Name the folder that was scanned: photodup review DIR (or --demo).")
     options = {"keep": keep, "folders": prefer_folder, "digest": model, "endpoints": _servers(endpoints)}
-    review(directory, port=port, demo=demo, catalogue=catalogue, browser=browser, **options)
+    review(directory, port=port, catalogue=catalogue, browser=browser, is_demo=demo, **options)
 
 
 @app.command()

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class _Worker:
     """One embedder, kept between batches. Ray makes it where it runs."""
 
     def __init__(self, choice: Choice, digest: str, root: bytes, dim: int) -> None:
-        self.root, self.dim = os.fsdecode(root), dim
+        self.root, self.dim = Path(os.fsdecode(root)), dim
         self.embedder = choice.connect()
         if self.embedder.model_digest != digest:
             raise PhotodupError(

@@ -187,7 +187,7 @@ class _Read:
     facts: PhotoFacts | None = None
 
 
-def _read(root: bytes, entry: Entry, max_pixels: int, processes: DecodePool) -> _Read:
+def _read(root: Path, entry: Entry, max_pixels: int, processes: DecodePool) -> _Read:
     try:
         data, entry = read_bytes(root, entry)
         if imaging.is_bounded(data):
@@ -217,13 +217,13 @@ def _read_all(
         deadline_s=decode_seconds,
         remedy="scan with a larger --decode-seconds",
     )
-    pending_entries, base = iter(entries), os.fsencode(root)
+    pending_entries = iter(entries)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="scan")
     running: set[Future[_Read]] = set()
     try:
         while True:
             for entry in islice(pending_entries, 2 * workers - len(running)):
-                running.add(pool.submit(_read, base, entry, max_pixels, processes))
+                running.add(pool.submit(_read, root, entry, max_pixels, processes))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)

@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import is_metadata
+from photodup.photos.own.beneath import open_file, opened
 from photodup.photos.own.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 
 # Longer side in pixels: grid, side by side, zoomed in.
@@ -36,38 +36,32 @@ class Refused(PhotodupError):
 def open_photo(root: Path, photo: Photo) -> BinaryIO:
     """Open a catalogued file, if it still is the file that was scanned.
 
-    No part of the path below the library may be a link: it could point anywhere. Each folder is opened
-    inside the one before, so none can be exchanged between a check and its use.
+    No part of the path below the library may be a link: it could point anywhere.
 
     Raises:
-        Refused: see there.
+        Refused: it does not lie in the library, is a link, gone, or changed since the scan.
     """
-    name, flags = printable(photo.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    if photo.path.is_absolute() or ".." in photo.path.parts:
-        raise Refused(f"{name} leads outside the library: scan again.")
+    name = printable(photo.path)
     try:
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for part in photo.path.parts:
-            try:
-                inner = os.open(part, flags, dir_fd=descriptor)
-            finally:
-                os.close(descriptor)
-            descriptor = inner
+        with opened(root, os.fspath(photo.path)) as place:
+            if place is None:
+                raise FileNotFoundError
+            descriptor = open_file(place)
+    except ValueError:
+        raise Refused(f"{name} leads outside the library: scan again.") from None
     except FileNotFoundError:
         raise Refused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
-        link = error.errno in (errno.ELOOP, errno.ENOTDIR)
-        why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
+        if error.errno == errno.EINVAL:
+            why = "is no regular file any more"
+        else:
+            link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+            why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
         raise Refused(f"{name} {why}: scan again.") from None
     status = os.fstat(descriptor)
-    problem = None
-    if not stat.S_ISREG(status.st_mode):
-        problem = "is no regular file any more"
-    elif (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
-        problem = "has changed since the scan"
-    if problem:
+    if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
         os.close(descriptor)
-        raise Refused(f"{name} {problem}: scan again.")
+        raise Refused(f"{name} has changed since the scan: scan again.")
     return open(descriptor, "rb")
 
 

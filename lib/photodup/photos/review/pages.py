@@ -109,11 +109,12 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
 def trash(site: CurrentSite, number: int = 1) -> Response:
     """What lies in the trash, newest first."""
     session = site.session
-    listing = session.trash.listing()
+    contents = session.trash.contents()
+    listing = contents.listing
     operations, number, n_pages = _one_page(listing, number, TRASH_PAGE_SIZE)
     return site.page(
         "trash.html",
-        unsigned=session.trash.unsigned(),
+        unsigned=contents.unsigned,
         problems=session.problems,
         operations=operations,
         n=len(listing),

@@ -340,7 +340,8 @@ class ReviewSession:
     def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> list[Path]:
         """Bring operations back from the trash; with `unsigned`, those that this user's photodup did not write."""
         with self._lock:
-            listing = self.trash.unsigned() if unsigned else self.trash.listing()
+            contents = self.trash.contents()
+            listing = contents.unsigned if unsigned else contents.listing
             wanted = [operation for operation in listing if operation.id in set(ids)]
             restored, problem = self._restore(wanted, confirmed=unsigned)
             self.last = None  # what it did is no longer so

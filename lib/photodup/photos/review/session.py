@@ -16,7 +16,7 @@ from photodup.photos.library.settings import Settings, load_settings, save_setti
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.review.decisions import Decisions, key_of
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
-from photodup.photos.review.told_apart import copies_apart
+from photodup.photos.review.told_apart import apart_in
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.trash.trash import Operation, PartlyRestoredError, Removal, Trash
 
@@ -82,11 +82,9 @@ class ReviewSession:
         """Set apart the byte-identical copies that were told apart under whatever names."""
         told = self.feedback.copies_apart()
         for item in self.items.values():
-            keeper = item.group.keeper
-            copies = [photo for photo in item.group.members if photo.md5 == keeper.md5]
-            if copies and keeper.md5 in told:
-                item.apart |= copies_apart(keeper, copies, told[keeper.md5])
-                item.remove -= item.apart
+            if apart := apart_in(item.group, told):
+                item.apart |= apart
+                item.remove -= apart
                 if item.status == MARKED and not item.remove:
                     item.status = SKIPPED
                 if not item.members:

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
-from photodup.photos.review.session import back_in_folders
+from photodup.photos.review.removal import back_in_folders
 from photodup.photos.review.site import CurrentSite, form_of, number_of
 
 router = APIRouter()

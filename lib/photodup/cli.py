@@ -222,7 +222,7 @@ def scan(
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
     from photodup.names import printable
-    from photodup.photos.commands.interrupt import goes_on
+    from photodup.photos.commands.interrupt import saying_what_is_kept
     from photodup.photos.library.apple import scan_apple_photos
     from photodup.photos.library.scan import scan
 
@@ -231,7 +231,7 @@ def scan(
     options = {"workers": workers, "decode_seconds": decode_seconds} | (
         {"catalogue": catalogue} if catalogue else {}
     )
-    with goes_on():
+    with saying_what_is_kept():
         report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
     for problem in report.problems:
         print(f"not read: {problem}")

@@ -111,7 +111,8 @@ def choose(
 
     Args:
         settings: what the page stored.
-        backend, url: what the command line said.
+        backend: what the command line said.
+        url: what it said of the server's address.
         weights: what it said too, as for MODEL_PRETRAINED; then it is this machine that embeds.
         digests: models that have embeddings here.
         endpoints: more servers that `auto` may ask, by backend.

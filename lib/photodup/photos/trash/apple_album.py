@@ -13,7 +13,7 @@ from types import ModuleType
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.trash.staying import Staying
+from photodup.photos.trash.staying import RemainingCopies
 from photodup.photos.trash.trash_entries import Moved, Operation, Removal, TrashContents, sentence_of
 
 ALBUM = "photodup: to delete"
@@ -51,11 +51,11 @@ class AppleAlbum:
         removals = list(removals)
         photos, done, refused = [], [], []
         script = _photoscript()
-        staying = Staying(self.root, removals)
+        remaining = RemainingCopies(self.root, removals)
         for removal in removals:
             try:
                 uuid = self._uuid_of(removal)
-                staying.keeper(removal)
+                remaining.keeper(removal)
                 photos.append(script.Photo(uuid))
             except (PhotodupError, OSError) as error:
                 refused.append((removal, sentence_of(error, removal.path)))

@@ -23,7 +23,7 @@ from photodup.names import printable
 from photodup.photos.own.journal import Journal
 from photodup.photos.own.own_key import own_key
 from photodup.photos.trash.moving import sync_folder
-from photodup.photos.trash.staying import Staying
+from photodup.photos.trash.staying import RemainingCopies
 from photodup.photos.trash.steps import OperationSteps, new_id
 from photodup.photos.trash.trash_entries import (
     DISK_FULL,
@@ -109,7 +109,7 @@ class Trash:
         last = {sidecar: removal.path for removal in removals for sidecar in removal.sidecars}
         needed: set[Path] = set()  # by photos that were left alone
         own_key()
-        staying = Staying(self.library, removals)
+        remaining = RemainingCopies(self.library, removals)
         with self._locked():
             for removal in removals:
                 leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in needed)
@@ -117,7 +117,7 @@ class Trash:
                     files = (removal.path, *leaving)
                     before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
                     homes = {path: self._files.home_of(path) for path in files}
-                    keeper = staying.keeper(removal)
+                    keeper = remaining.keeper(removal)
                     shared = self._homes(path for path in removal.sidecars if last[path] != removal.path)
                     done.append(self._steps.remove(removal, batch, before, homes, keeper, shared))
                 except (TrashError, OSError) as error:

@@ -67,11 +67,6 @@ class OwnFolder:
         """`evidence.sqlite`: pairs that were compared on their pixels."""
         return self._file("evidence.sqlite")
 
-    @property
-    def thumbnails(self) -> Path:
-        """`thumbnails/`: pictures made for the page."""
-        return self._file("thumbnails")
-
     def pairs(self, name: str) -> Path:
         """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""
         return self._file(f"neighbours-{name}.npz")

@@ -25,6 +25,7 @@ _QUALITY = {"small": 80, "screen": 88, "large": 92}
 _AS_IT_IS_PIXELS = 64_000_000
 # EXIF is in the first segments of a JPEG; the rest of a 20 MB file need not be read for it.
 _JPEG_HEADER_BYTES = 1_000_000
+_MOST_FIELDS = 40  # of EXIF, for one page
 # How many are decoded at a time: one of 200 megapixels takes 1 GB.
 _making = threading.BoundedSemaphore(2)
 
@@ -103,7 +104,7 @@ def _make(data: bytes, photo: Photo, size: str) -> bytes:
     return buffer.getvalue()
 
 
-def exif(root: Path, photo: Photo, most: int = 40) -> dict[str, str]:
+def exif(root: Path, photo: Photo) -> dict[str, str]:
     """Return readable EXIF fields, by name; an unreadable file has none. Values are for display, escaped later."""
     try:
         with open_photo(root, photo) as file:
@@ -119,4 +120,4 @@ def exif(root: Path, photo: Photo, most: int = 40) -> dict[str, str]:
         if name and not isinstance(value, bytes | dict) and len(text := str(value).strip("\0 ")) <= 120:
             shown[name] = text
     skipped = {"MakerNote", "PrintImageMatching"}
-    return {name: value for name, value in list(shown.items())[:most] if name not in skipped}
+    return {name: value for name, value in list(shown.items())[:_MOST_FIELDS] if name not in skipped}

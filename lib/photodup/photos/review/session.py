@@ -108,7 +108,7 @@ class ReviewSession(GroupList):
 
     # ---- deciding ----------------------------------------------------------------------------------
 
-    def _open_item(self, key: str) -> Item:
+    def _decidable_item(self, key: str) -> Item:
         """Return an item that can be decided; a page of another window may show one that no longer can."""
         item = self.item(key)
         if item.status == DONE:
@@ -122,17 +122,17 @@ class ReviewSession(GroupList):
             PhotodupError: nothing would be kept.
         """
         with self._lock:
-            item = self._open_item(key)
+            item = self._decidable_item(key)
             kept = {photo.id for photo in item.photos} & set(keep)
             if not kept:
                 raise PhotodupError("Keep at least one photo of the group.")
             remove = frozenset(photo.id for photo in item.photos) - kept
             self._decide(item, MARKED if remove else SKIPPED, remove)
 
-    def accept_all(self, tier: str = "copies") -> int:
-        """Mark the suggestions of every undecided group of a tier; return how many groups."""
+    def accept_all(self) -> int:
+        """Mark the suggested copies of every undecided group; return how many groups."""
         with self._lock:
-            chosen = [item for item in self.select(tier, TODO) if item.suggested]
+            chosen = [item for item in self.select("copies", TODO) if item.suggested]
             if not chosen:
                 return 0
             self._history.append(Step(states_of(chosen)))
@@ -144,7 +144,7 @@ class ReviewSession(GroupList):
     def skip(self, key: str) -> None:
         """Leave the group as it is."""
         with self._lock:
-            self._decide(self._open_item(key), SKIPPED, frozenset())
+            self._decide(self._decidable_item(key), SKIPPED, frozenset())
 
     def _decide(self, item: Item, status: str, remove: frozenset[int]) -> None:
         if (item.status, item.remove) == (status, remove):
@@ -156,7 +156,7 @@ class ReviewSession(GroupList):
     def set_apart(self, key: str, photo_id: int, kind: str) -> None:
         """Take one member out for good: `not_duplicate`, or `keep_both`. Remembered by content."""
         with self._lock:
-            item = self._open_item(key)
+            item = self._decidable_item(key)
             found = [photo for photo, _ in item.members if photo.id == photo_id]
             if not found:
                 raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
@@ -308,7 +308,7 @@ class ReviewSession(GroupList):
             )
 
     def _set(self, status: str, *items: Item) -> None:
-        """Set and write a status after its step is remembered; where it cannot be written, everything is as before."""
+        """Set and write a status once its step is remembered; where that fails, everything is as before."""
         for item in items:
             item.status = status
         try:

@@ -101,10 +101,6 @@ class AppleAlbum:
         """Nothing is kept here that could be damaged."""
         return []
 
-    def unsigned(self) -> list[Operation]:
-        """Return nothing: what is in the album, Photos itself put there."""
-        return []
-
     def _uuid_of(self, removal: Removal) -> str:
         uuid = self._uuids.get(as_text(removal.path.relative_to(self.root)))
         if uuid is None:

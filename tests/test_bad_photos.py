@@ -19,10 +19,11 @@ from test_library import photo
 
 from photodup.demo.photographs import SOURCES
 from photodup.errors import PhotodupError
+from photodup.names import printable
 from photodup.photos.library import scan as library_module
 from photodup.photos.library.catalogue import Catalogue, CatalogueError
 from photodup.photos.library.hashing import hamming, perceptual_hash
-from photodup.photos.library.scan import printable, scan
+from photodup.photos.library.scan import scan
 
 
 def reasons(report) -> dict[str, str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from review_library import make_library
 
+from photodup.photos.commands.group_command import print_groups
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.review.items import TODO, Item
 from photodup.photos.review.session import ReviewSession
@@ -97,3 +99,24 @@ def test_undo_takes_back_that_copies_were_told_apart(library):
     rename_copy(library)
     scan(library, progress=False)
     assert all(item.status == TODO for item in ReviewSession(library).items.values())
+
+
+@pytest.mark.parametrize("where", ["in the library", "elsewhere"])
+def test_the_command_leaves_out_what_the_page_was_told(library, tmp_path, where, capsys):
+    file = None if where == "in the library" else tmp_path / "elsewhere.sqlite"
+    scan(library, file, progress=False)
+    session = ReviewSession(library, file)
+
+    def printed() -> str:
+        with Catalogue(library, file) as catalogue:
+            print_groups(catalogue)
+        return capsys.readouterr().out
+
+    before = printed()
+    assert "3 groups of copies" in before and before.count("IMG_3.jpg") == 2
+    item = group_of(session, "IMG_3.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "keep_both")
+    assert "2 groups of copies" in (after := printed()) and "IMG_3.jpg" not in after
+    with open(session.own.feedback, "a") as labels:
+        labels.write("damaged\n")
+    assert f"Line 2 of {session.own.feedback}" in printed()

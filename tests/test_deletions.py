@@ -14,15 +14,14 @@ BUILD = "in build/ or a folder given for what can be made again"
 
 REASONS = {
     # ---- the photo application
-    "lib/photodup/photos/library/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
-    "lib/photodup/photos/library/own_folder.py:OwnFolder._write": f"own folder: {OWN_TEMPORARY}",
-    "lib/photodup/photos/library/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
-    "lib/photodup/photos/library/settings.py:save_settings": f"settings.json in the own folder; {OWN_TEMPORARY}",
+    "lib/photodup/photos/own/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
+    "lib/photodup/photos/own/own_folder.py:OwnFolder._write": f"own folder: {OWN_TEMPORARY}",
+    "lib/photodup/photos/own/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
     "lib/photodup/photos/search/kept_pairs.py:_write": f"own folder: {OWN_TEMPORARY}",
-    "lib/photodup/photos/library/journal.py:Journal.append": "a line of ours that could not be written whole",
-    "lib/photodup/photos/library/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
-    "lib/photodup/photos/library/own_key.py:own_key": f"the user's own key, in the configuration folder; {OWN_TEMPORARY}",
-    "lib/photodup/photos/library/beneath.py:remove_file": "one file beneath a library, for the trash alone",
+    "lib/photodup/photos/own/journal.py:Journal.append": "a line of ours that could not be written whole",
+    "lib/photodup/photos/own/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
+    "lib/photodup/photos/own/own_key.py:own_key": f"the user's own key, in the configuration folder; {OWN_TEMPORARY}",
+    "lib/photodup/photos/own/beneath.py:remove_file": "one file beneath a library, for the trash alone",
     "lib/photodup/photos/trash/moving.py:_rename": "the owner's removal or restore",
     "lib/photodup/photos/trash/trash_files.py:TrashFiles.clear": "empty folders in the trash",
     "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
@@ -92,7 +91,7 @@ def everywhere(root: Path) -> set[str]:
 
 def test_each_place_that_deletes_moves_or_replaces_has_its_reason(root):
     found = everywhere(root)
-    assert found - REASONS.keys() == set(), "say in REASONS why it may, or use photos/library/own_folder.py"
+    assert found - REASONS.keys() == set(), "say in REASONS why it may, or use photos/own/own_folder.py"
     assert REASONS.keys() - found == set(), "no longer there"
     assert all(len(reason) > 10 for reason in REASONS.values())
 

@@ -12,8 +12,9 @@ from test_library import photo
 from photodup.demo import photographs as demo_module
 from photodup.demo.photographs import SOURCES, VARIANTS, build_demo, load_ground_truth
 from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import hamming
-from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.library.scan import scan
 
 
 @pytest.fixture(scope="module")

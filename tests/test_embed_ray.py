@@ -14,7 +14,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.commands.embed_command import embed_and_print
 from photodup.photos.embed.choose import Choice
 from photodup.photos.embed.embed import embed_library
-from photodup.photos.library.scan import Catalogue
+from photodup.photos.library.catalogue import Catalogue
 
 HAS_RAY = all(importlib.util.find_spec(name) for name in ("ray", "pyarrow"))
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray Data is not installed: pip install 'photodup[ray]'")

@@ -11,8 +11,10 @@ from PIL import Image
 from test_library import CountingEmbedder, photo
 
 from photodup.errors import PhotodupError
+from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.stars import TOLERANCE, exact_copies, group_by_cosine, group_library, keep_rank
-from photodup.photos.library.scan import Catalogue, embed_library, scan
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
 
 # Small integers: many equal vectors, many ties, few accidents.
 VECTORS = arrays(np.float32, st.tuples(st.integers(0, 25), st.just(3)), elements=st.integers(-4, 4)).filter(

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hostile import ATTACKS, OP, VICTIM, entry, line, make_library, make_outside, payload, tree, write_journal
@@ -13,6 +14,8 @@ from trash_kills import make_library as random_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.commands.trash_command import list_trash, purge_trash, restore_trash
+from photodup.photos.embed.embed import embed_files
+from photodup.photos.library.walking import read_bytes, walk
 from photodup.photos.trash.moving import md5_of
 from photodup.photos.trash.trash import TRASH_FOLDER, Trash, TrashError
 
@@ -213,7 +216,7 @@ def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, cha
         lines = [first | {"sig": second["sig"]}]
     else:  # what I signed as purging names no file: those of an unsigned line are not meant
         trash = Trash(folder)
-        trash._write(done[0], "purging")
+        trash._steps.write(done[0], "purging")
         lines = [first | {"sig": ""}, json.loads(journal.read_text().splitlines()[-1])]
     journal.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
     before = tree(folder)
@@ -243,7 +246,7 @@ def test_what_is_not_the_file_that_was_removed_is_left(tmp_path, own_key_folder,
         Trash(folder).restore(done)
     with pytest.raises(TrashError, match="is not the file that was removed"):
         Trash(folder).purge(done)
-    Trash(folder)._write(done[0], "purging")  # killed in a deletion
+    Trash(folder)._steps.write(done[0], "purging")  # killed in a deletion
     Trash(folder)
     assert tree(lies.parent) == before and os.path.lexists(lies)
     assert md5_of(folder / "keep.jpg") == md5["keep.jpg"]
@@ -269,3 +272,28 @@ def test_a_folder_on_the_way_that_is_a_link_is_one_sentence(tmp_path, own_key_fo
     assert "outside" in sentence and tree(outside) == before
     (folder / "deep").unlink()
     assert Trash(folder).restore(done) == [folder / "deep/er/copy2.jpg"]
+
+
+@pytest.mark.parametrize("target", ["outside", "inside"])
+def test_a_photo_behind_a_folder_that_became_a_link_is_not_read(tmp_path, target):
+    """The walk enters no linked folder, so what a name finds behind one today is not what was listed."""
+    library = tmp_path / "library"
+    (library / "album").mkdir(parents=True)
+    (library / "album" / "photo.jpg").write_bytes(b"what was listed")
+    (entry,) = walk(library).entries
+    assert read_bytes(library, entry)[0] == b"what was listed"
+    elsewhere = tmp_path / "outside" if target == "outside" else library / "other"
+    (library / "album").rename(elsewhere)
+    (library / "album").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="symbolic link"):
+        read_bytes(library, entry)
+    found = embed_files(None, library, [("0" * 32, Path("album/photo.jpg"))])
+    assert (found.md5s, len(found.problems)) == ([], 1) and "symbolic link" in found.problems[0].reason
+
+
+@pytest.mark.parametrize("path", ["../outside.jpg", "/etc/passwd", "album/../../outside.jpg"])
+def test_a_catalogue_cannot_name_a_file_outside_its_library(tmp_path, path):
+    (tmp_path / "outside.jpg").write_bytes(b"private")
+    (tmp_path / "library" / "album").mkdir(parents=True)
+    found = embed_files(None, tmp_path / "library", [("0" * 32, Path(path))])
+    assert found.md5s == [] and "outside the library" in found.problems[0].reason

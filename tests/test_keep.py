@@ -19,10 +19,10 @@ from photodup.photos.groups.copy_search import as_pairs, not_asked
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules, sharpness
 from photodup.photos.groups.stars import Model
 from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import hamming, perceptual_hash
-from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.library.scan import scan
 from photodup.photos.search.candidates import Shots
 from photodup.photos.search.hash_neighbours import mirrored_hash, near_hashes
 from photodup.photos.search.neighbours import stars

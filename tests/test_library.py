@@ -17,11 +17,12 @@ from PIL import Image
 
 from photodup.embedding.imaging import ImageError, decode
 from photodup.errors import PhotodupError
-from photodup.photos.library import catalogue as catalogue_module
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.library import schema
 from photodup.photos.library.apple import scan_apple_photos
 from photodup.photos.library.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.scan import embed_library, scan
+from photodup.photos.library.scan import scan
 
 
 def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:
@@ -247,16 +248,16 @@ def test_an_older_catalogue_is_migrated_with_its_contents(tmp_path, monkeypatch)
     photo(tmp_path / "a.jpg")
     scan(tmp_path, progress=False)
     script = "CREATE TABLE later (x INTEGER) STRICT;\n    INSERT INTO later SELECT count(*) FROM file;\n"
-    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [*catalogue_module.MIGRATIONS, script])
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, script])
     with Catalogue(tmp_path) as catalogue:
         assert catalogue.connection.execute("SELECT x FROM later").fetchall() == [(1,)]
         assert len(catalogue.photos()) == 1
     # A migration that fails half-way leaves the old version, not half of the new one.
     broken = "CREATE TABLE half (x INTEGER);\n    INSERT INTO nowhere VALUES (1);\n"
-    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [*catalogue_module.MIGRATIONS, broken])
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, broken])
     with pytest.raises(CatalogueError, match="nowhere"):
         Catalogue(tmp_path)
-    monkeypatch.setattr(catalogue_module, "MIGRATIONS", catalogue_module.MIGRATIONS[:-1])
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:-1])
     with Catalogue(tmp_path) as catalogue:
         tables = catalogue.connection.execute("SELECT name FROM sqlite_master").fetchall()
         assert ("half",) not in tables and ("later",) in tables
@@ -281,7 +282,7 @@ def test_apple_photos_without_osxphotos_is_one_sentence():
 
 SCAN_SLOWLY = """
 import sys, time
-from photodup.photos import library
+from photodup.photos.library import scan as library
 library._BATCH_FILES = 5
 read = library.read_facts
 def slow(data, **options):

@@ -4,9 +4,10 @@ import pytest
 from PIL import Image, TiffImagePlugin
 from review_library import photo
 
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import read_facts
 from photodup.photos.library.metadata import count_fields
-from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.library.scan import scan
 
 SUFFIXES = (".jpg", ".tif", ".png", ".webp")
 

@@ -13,14 +13,15 @@ import pytest
 from review_library import make_library, photo, save
 
 from photodup.errors import PhotodupError
+from photodup.names import printable
 from photodup.photos.commands.group_command import print_groups
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, CatalogueError
-from photodup.photos.library.catalogue_file import APPLICATION_ID, Kind, kind_of
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.own_folder import MARKER, OwnFolder, OwnFolderError
-from photodup.photos.library.scan import printable, scan
+from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import Settings, load_settings, save_settings
+from photodup.photos.own.catalogue_file import APPLICATION_ID, Kind, kind_of
+from photodup.photos.own.own_folder import MARKER, OwnFolder, OwnFolderError
 from photodup.photos.review.pictures import picture
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.search.kept_pairs import stored_pairs

@@ -14,9 +14,10 @@ import pytest
 from review_library import HOSTILE, make_library
 
 from photodup.errors import PhotodupError
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.own_folder import OwnFolder
-from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.library.scan import scan
+from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review import pictures
 from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture
@@ -478,9 +479,9 @@ def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
 
 
 def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, monkeypatch):
-    from photodup.photos.review import app
+    from photodup.photos.review import pages
 
-    monkeypatch.setattr(app, "TRASH_PAGE_SIZE", 2)
+    monkeypatch.setattr(pages, "TRASH_PAGE_SIZE", 2)
     server.session.accept_all()
     server.session.apply()
     origin = {"Origin": f"http://127.0.0.1:{server.port}"}
@@ -635,7 +636,9 @@ def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, 
             own.prepare()
             made = set(pool.map(lambda _, own=own: picture(folder, own, photo, "screen"), range(24)))
             assert len(made) == 1, "all the same bytes"
-            assert [p.name for p in own.thumbnails.rglob("*") if p.is_file()] == [f"{photo.md5}-screen.jpg"]
+            assert [p.name for p in (own.path / "thumbnails").rglob("*") if p.is_file()] == [
+                f"{photo.md5}-screen.jpg"
+            ]
     assert max(most) == 2
 
 
@@ -643,13 +646,17 @@ def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
     session = ReviewSession(library)
     for photo in session.photos.values():
         picture(library, session.own, photo, "small")
-    assert len(list(session.own.thumbnails.rglob("*.jpg"))) == 5, "six files, two of the same bytes"
+    assert len(list((session.own.path / "thumbnails").rglob("*.jpg"))) == 5, (
+        "six files, two of the same bytes"
+    )
     session.accept_all()
     session.apply()
     Trash(library).purge(session.trash.listing())
     scan(library, progress=False)
     ReviewSession(library)
-    assert list(session.own.thumbnails.rglob("*.jpg")) == [], "no copy of what was deleted for good"
+    assert list((session.own.path / "thumbnails").rglob("*.jpg")) == [], (
+        "no copy of what was deleted for good"
+    )
 
 
 def test_exif_is_read_and_broken_exif_is_nothing(library):

@@ -9,7 +9,9 @@ import pytest
 from conftest import CHROMIUM
 from review_library import make_library, photo, save
 
-from photodup.photos.library.scan import Catalogue, embed_library, scan
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 
 pytestmark = [
@@ -101,9 +103,9 @@ def test_the_whole_way_by_keyboard(server, page):
 
 
 def test_the_next_page_is_fetched_while_this_one_is_looked_at(server, page, monkeypatch):
-    from photodup.photos.review import app
+    from photodup.photos.review import pages
 
-    monkeypatch.setattr(app, "PAGE_SIZE", 2)
+    monkeypatch.setattr(pages, "PAGE_SIZE", 2)
     last = list(server.session.items.values())[2]
     page.goto(server.url)
     names = "performance.getEntriesByType('resource').map((e) => e.name)"

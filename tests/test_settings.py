@@ -14,9 +14,10 @@ from triton_fixture import needs_triton, tiny_triton
 from photodup.errors import PhotodupError
 from photodup.photos.commands.group_command import tiers_by_settings
 from photodup.photos.embed.choose import KNOWN, choose, known_backends, probe
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.scan import Catalogue
 from photodup.photos.library.settings import Settings, inside, load_settings, save_settings
+from photodup.photos.own.own_folder import MARKER, OwnFolder
 from photodup.photos.review.serve import ReviewServer
 
 SILENT = "http://127.0.0.1:9"
@@ -38,11 +39,12 @@ def library(tmp_path):
 
 
 def test_settings_survive_and_have_defaults(tmp_path):
+    OwnFolder(tmp_path).prepare()
     assert load_settings(tmp_path) == Settings()
     changed = Settings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("Originals",))
     save_settings(tmp_path, changed)
     assert load_settings(tmp_path) == changed
-    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"settings.json", MARKER}
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,10 @@ def test_unreadable_settings_are_one_sentence_that_names_the_file(tmp_path, text
 
 def test_settings_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
     """A power cut after the renaming would otherwise leave an empty file, and the next start an error."""
+    OwnFolder(tmp_path).prepare()
     order, fsync, replace = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (order.append("fsync"), fsync(file)))
-    monkeypatch.setattr(os, "replace", lambda *names: (order.append("replace"), replace(*names)))
+    monkeypatch.setattr(os, "replace", lambda *names, **at: (order.append("replace"), replace(*names, **at)))
     save_settings(tmp_path, Settings())
     assert order == ["fsync", "replace"]
 
@@ -315,7 +318,14 @@ def test_group_prints_both_tiers_with_reasons(library):
     assert refused.returncode == 2 and "choose from resolution" in refused.stderr
 
 
+def test_settings_are_not_written_into_a_folder_that_is_not_our_own(tmp_path):
+    with pytest.raises(PhotodupError, match="was not made by photodup"):
+        save_settings(tmp_path, Settings())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_settings_are_plain_json_for_other_tools(tmp_path):
+    OwnFolder(tmp_path).prepare()
     save_settings(tmp_path, Settings(folders=("A",)))
     values = json.loads((tmp_path / "settings.json").read_text())
     assert values["backend"] == "auto" and values["keep"][0] == "resolution" and values["folders"] == ["A"]

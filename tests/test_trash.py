@@ -11,9 +11,9 @@ import pytest
 from trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
 from photodup.photos.commands.trash_command import list_trash
-from photodup.photos.library.beneath import opened
-from photodup.photos.library.journal import Journal, JournalError
 from photodup.photos.library.sidecars import moving_together
+from photodup.photos.own.beneath import opened
+from photodup.photos.own.journal import Journal, JournalError
 from photodup.photos.trash import moving
 from photodup.photos.trash import trash as trash_module
 from photodup.photos.trash.moving import md5_of
@@ -233,7 +233,7 @@ def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
     done = two_in_the_trash(folder, md5)
     (folder / "a").rmdir()
     (folder / "a").write_text("in the way")
-    Trash(folder)._write(done[0], "restoring")
+    Trash(folder)._steps.write(done[0], "restoring")
     trash = Trash(folder)
     assert [operation.id for operation in trash.listing()] == [done[1].id]
     list_trash(folder)
@@ -248,7 +248,7 @@ def test_a_trash_that_cannot_be_written_can_be_read(library):
     """A disk that is read-only now, with an operation that was interrupted: listing needs no lock."""
     folder, md5 = library
     done = two_in_the_trash(folder, md5)
-    Trash(folder)._write(done[0], "restoring")
+    Trash(folder)._steps.write(done[0], "restoring")
     (folder / TRASH_FOLDER / "lock").unlink()
     (folder / TRASH_FOLDER / "lock").mkdir()
     assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]

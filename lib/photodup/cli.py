@@ -234,16 +234,17 @@ def scan(
     decode_seconds: Annotated[float, typer.Option(min=0.1, help="longest time for one photograph")] = 30.0,
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read."""
-    from photodup.photos.commands.interrupt import goes_on
+    from photodup.names import printable
+    from photodup.photos.commands.interrupt import saying_what_is_kept
     from photodup.photos.library.apple import scan_apple_photos
-    from photodup.photos.library.scan import printable, scan
+    from photodup.photos.library.scan import scan
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
     options = {"workers": workers, "decode_seconds": decode_seconds} | (
         {"catalogue": catalogue} if catalogue else {}
     )
-    with goes_on():
+    with saying_what_is_kept():
         report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
     for problem in report.problems:
         print(f"not read: {problem}")
@@ -312,8 +313,14 @@ def review(
     """Review duplicates in the browser: compare, decide, move to the trash, undo. On 127.0.0.1 only."""
     from photodup.photos.review.serve import review
 
+    if demo:
+        from photodup.study.parts.review_demo import review_library
+
+        directory, catalogue = review_library(), None
+    if directory is None:
+        raise PhotodupError("Name the folder that was scanned: photodup review DIR (or --demo).")
     options = {"keep": keep, "folders": prefer_folder, "digest": model, "endpoints": _servers(endpoints)}
-    review(directory, port=port, demo=demo, catalogue=catalogue, browser=browser, **options)
+    review(directory, port=port, catalogue=catalogue, browser=browser, is_demo=demo, **options)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped
-from photodup.photos.commands.interrupt import goes_on
+from photodup.photos.commands.interrupt import saying_what_is_kept
 from photodup.photos.embed.choose import choose
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
@@ -27,8 +27,12 @@ def embed_and_print(
     """Choose who embeds, say which model that is and why, embed, and print what became of it.
 
     Args:
-        directory, catalogue: the library.
-        url, backend, weights, endpoints: see `photodup.photos.embed.choose.choose`.
+        directory: the library.
+        catalogue: its catalogue, if elsewhere.
+        url: address of the server, as the command line says.
+        backend: its name, or `auto`.
+        weights: those of the model in this process, as for MODEL_PRETRAINED.
+        endpoints: more servers that `auto` may ask, by backend.
         batch: photographs per request.
         engine: empty for this process, `ray` for Ray Data.
         workers: with Ray: how many embedders.
@@ -47,7 +51,7 @@ def embed_and_print(
         digests = [model.digest for model in opened.models()]
         asked = {"backend": backend, "url": url, "weights": weights}
         choice = choose(settings, **asked, digests=digests, endpoints=endpoints)
-        with goes_on(), choice.connect() as embedder:
+        with saying_what_is_kept(), choice.connect() as embedder:
             where = f" at {choice.url}" if choice.url else ""
             digest = (embedder.model_digest or "no digest")[:12]
             said = f"{embedder.backend}{where}: {embedder.model_name} {digest} ({choice.why})"

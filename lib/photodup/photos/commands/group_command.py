@@ -1,6 +1,7 @@
 """Grouping a library by its own settings: what `photodup group` prints and `photodup review` shows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
@@ -10,6 +11,7 @@ from photodup.photos.groups.tiers import OTHER_MODEL, ModelThresholds, TierGroup
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import inside, load_settings
+from photodup.photos.review.told_apart import without_copies_apart
 
 
 def tiers_by_settings(
@@ -38,18 +40,33 @@ def with_bar(pairs: Any, total: int) -> Any:
 
 
 def print_groups(catalogue: Catalogue, *, threshold: float | None = None, **options: Any) -> None:
-    """Print both tiers with the reason for each keeper and the evidence for each member."""
+    """Print both tiers with the reason for each keeper and the evidence for each member.
+
+    Copies that were told apart on the review page are left out, as they are there.
+
+    Args:
+        catalogue: scanned, and embedded if there is to be a `similar` tier.
+        threshold: smallest cosine of similar ones, in place of the model's own.
+        **options: of `tiers_by_settings`.
+    """
     if catalogue.note:
         print(catalogue.note)
     if threshold is not None:
         candidate = min(OTHER_MODEL.candidate, threshold)
         options["thresholds"] = ModelThresholds(candidate, threshold, threshold, "given on the command line")
     tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
+    feedback = Feedback(catalogue.own.path)
+    told = feedback.copies_apart()
+    tiers = replace(
+        tiers,
+        copies=without_copies_apart(tiers.copies, told),
+        similar=without_copies_apart(tiers.similar, told),
+    )
     for group in tiers.groups:
         _print_group(group)
     for problem in tiers.problems:
         print(escaped(f"not compared: {problem}"))
-    for sentence in Feedback(catalogue.path.parent).problems:
+    for sentence in feedback.problems:
         print(sentence)
     print(escaped(_summary(tiers)))
 

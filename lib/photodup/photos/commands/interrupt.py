@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def goes_on() -> Iterator[None]:
+def saying_what_is_kept() -> Iterator[None]:
     """Say after Ctrl-C that nothing is lost; for work that is written in batches and continues."""
     try:
         yield

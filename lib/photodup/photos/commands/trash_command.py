@@ -17,22 +17,19 @@ _NOT_OURS = (
 
 def list_trash(library: Path) -> None:
     """Print one line per removal, newest first, and the sum; then what this user's photodup did not write."""
-    trash = Trash(library)
-    listing = trash.listing()
-    for operation in listing:
+    contents = Trash(library).contents()
+    for operation in contents.listing:
         print(_line(operation))
-    for operation in trash.operations():
-        if operation.unfinished and operation.is_own:  # read-only or busy today
-            first = printable(operation.files[0].home)
-            print(
-                f"{operation.id}  {operation.state} {first} is not finished; the next command goes on with it"
-            )
-    print(f"{len(listing)} removals, {sum(operation.bytes for operation in listing) / 1e6:.2f} MB")
-    if unsigned := trash.unsigned():
+    for operation in contents.interrupted:  # read-only or busy today
+        first = printable(operation.files[0].home)
+        print(f"{operation.id}  {operation.state} {first} is not finished; the next command goes on with it")
+    size = sum(operation.bytes for operation in contents.listing) / 1e6
+    print(f"{len(contents.listing)} removals, {size:.2f} MB")
+    if contents.unsigned:
         print(_NOT_OURS)
-    for operation in unsigned:
+    for operation in contents.unsigned:
         print(_line(operation) + (f"  {operation.state}, not finished" if operation.unfinished else ""))
-    for sentence in trash.problems:
+    for sentence in contents.problems:
         print(sentence)
 
 
@@ -56,7 +53,7 @@ def restore_trash(library: Path, names: Sequence[str], *, unsigned: bool = False
         _ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
     for path in trash.restore(chosen, confirmed=unsigned):
         print(printable(path))
-    _say_left(trash, unsigned)
+    _print_unsigned_left(trash, unsigned)
     print("Run `photodup scan` to bring the catalogue up to date.")
 
 
@@ -64,7 +61,9 @@ def purge_trash(library: Path, names: Sequence[str], *, unsigned: bool = False, 
     """Delete some removals, or all, for good, after asking.
 
     Args:
-        library, names, unsigned: as for `restore_trash`.
+        library: the scanned folder.
+        names: of `trash list`; empty for all.
+        unsigned: those that this user's photodup did not write, instead of its own.
         yes: do not ask.
 
     Raises:
@@ -78,10 +77,10 @@ def purge_trash(library: Path, names: Sequence[str], *, unsigned: bool = False, 
         _ask(f"Delete {len(chosen)} removals ({size:.2f} MB) for good?", "Deleting for good")
     freed = trash.purge(chosen, confirmed=unsigned)
     print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
-    _say_left(trash, unsigned)
+    _print_unsigned_left(trash, unsigned)
 
 
-def _say_left(trash: Trash, unsigned: bool) -> None:
+def _print_unsigned_left(trash: Trash, unsigned: bool) -> None:
     if not unsigned and (left := len(trash.unsigned())):
         print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
 
@@ -94,7 +93,8 @@ def _ask(question: str, what: str) -> None:
 
 
 def _chosen(trash: Trash, names: Sequence[str], unsigned: bool) -> list[Operation]:
-    own, others = trash.listing(), trash.unsigned()
+    contents = trash.contents()
+    own, others = contents.listing, contents.unsigned
     listing = others if unsigned else own
     if unknown := set(names) - {operation.id for operation in listing}:
         apart = unknown & {operation.id for operation in (own if unsigned else others)}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from photodup.photos.compare.verify import Thresholds, Verification
-from photodup.photos.library.own_folder import OwnFolder, OwnFolderError
+from photodup.photos.own.own_folder import OwnFolder, OwnFolderError
 
 # As `Verification`, field by field.
 RECORD = np.dtype([(field.name, np.dtype(field.type)) for field in fields(Verification)])

@@ -75,19 +75,19 @@ def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = Non
     return list(wanted)
 
 
-def probe(wanted: Collection[tuple[str, str]], *, connect_s: float = 1.0) -> list[State]:
+def probe(wanted: Collection[tuple[str, str]]) -> list[State]:
     """Ask each server once, all at the same time; one that is silent costs a few seconds, not an error."""
     if not wanted:
         return []
     with ThreadPoolExecutor(min(8, len(wanted)), thread_name_prefix="probe") as pool:
-        return list(pool.map(lambda entry: _ask(*entry, connect_s), wanted))
+        return list(pool.map(lambda entry: _ask(*entry), wanted))
 
 
-def _ask(name: str, url: str, connect_s: float) -> State:
+def _ask(name: str, url: str) -> State:
     from photodup.embedding.client.client import connect
     from photodup.embedding.client.transport import Patience
 
-    patience = Patience(connect_s=connect_s, request_s=3.0, attempts=1)
+    patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)
     try:
         with connect(url, name, mode="remote", patience=patience) as found:
             return State(name, url, True, found.model_name, found.model_digest, found.is_random)
@@ -113,7 +113,8 @@ def choose(
 
     Args:
         settings: what the page stored.
-        backend, url: what the command line said.
+        backend: what the command line said.
+        url: what it said of the server's address.
         weights: what it said too, as for MODEL_PRETRAINED; then it is this machine that embeds.
         digests: models that have embeddings here.
         endpoints: more servers that `auto` may ask, by backend.

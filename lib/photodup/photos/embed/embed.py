@@ -100,7 +100,7 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
     found, images = Embedded(), {}
     for digest, path in chosen:
         try:
-            data, _ = read_bytes(os.fsencode(root), Entry(os.fsencode(path), 0, 0))
+            data, _ = read_bytes(root, Entry(os.fsencode(path), 0, 0))
         except (OSError, imaging.ImageError) as error:
             found.problems.append(Problem(path, getattr(error, "strerror", None) or str(error)))
             continue

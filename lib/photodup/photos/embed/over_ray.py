@@ -9,6 +9,8 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +35,7 @@ class _Worker:
     """One embedder, kept between batches. Ray makes it where it runs."""
 
     def __init__(self, choice: Choice, digest: str, root: bytes, dim: int) -> None:
-        self.root, self.dim = os.fsdecode(root), dim
+        self.root, self.dim = Path(os.fsdecode(root)), dim
         self.embedder = choice.connect()
         if self.embedder.model_digest != digest:
             raise PhotodupError(
@@ -99,12 +101,7 @@ def embed_with_ray(
     path_of = dict(todo)
     with _cluster(ray):
         rows = [{"md5": md5, "path": os.fsencode(path)} for md5, path in todo]
-        made = {
-            "choice": choice,
-            "digest": digest,
-            "root": os.fsencode(catalogue.root),
-            "dim": dim,
-        }
+        made = {"choice": choice, "digest": digest, "root": os.fsencode(catalogue.root), "dim": dim}
         vectors = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // batch)).map_batches(
             _Worker,
             fn_constructor_kwargs=made,
@@ -116,21 +113,24 @@ def embed_with_ray(
         try:
             with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
                 for answer in vectors.iter_batches(batch_size=None):
-                    found = Embedded()
-                    for md5, vector, problem in zip(
-                        answer["md5"], answer["vector"], answer["problem"], strict=True
-                    ):
-                        if problem:
-                            found.problems.append(Problem(path_of[md5], problem))
-                        else:
-                            found.md5s.append(str(md5))
-                            found.vectors.append(vector)
-                    store(catalogue, digest, name, found, report)
+                    store(catalogue, digest, name, _embedded(answer, path_of), report)
                     bar.update(len(answer["md5"]))
         except ray.exceptions.RayError as error:
             raise PhotodupError(f"Embedding with Ray stopped: {_reason(error)}") from error
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _embedded(answer: Mapping[str, np.ndarray], path_of: Mapping[str, Path]) -> Embedded:
+    """Return what a batch of a worker's answers says, the problems apart from the vectors."""
+    found = Embedded()
+    for md5, vector, problem in zip(answer["md5"], answer["vector"], answer["problem"], strict=True):
+        if problem:
+            found.problems.append(Problem(path_of[md5], problem))
+        else:
+            found.md5s.append(str(md5))
+            found.vectors.append(vector)
+    return found
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
@@ -35,6 +36,29 @@ def scan_apple_photos(
         ) from None
     database = osxphotos.PhotosDB(*([str(Path(library).expanduser())] if library else []))
     root = Path(database.library_path).resolve()
+    listing, names = _originals(database, root)
+    opened, aside = open_sound(root, Path(catalogue).expanduser())
+    with opened:
+        report = update(
+            opened,
+            listing,
+            workers=workers,
+            progress=progress,
+            max_pixels=imaging.MAX_PIXELS,
+            decode_seconds=decode_seconds,
+        )
+        with opened.transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "
+                "SELECT id, ?, ? FROM file WHERE path = ?",
+                [(uuid, name, path) for path, (uuid, name) in names.items()],
+            )
+    report.set_aside = aside
+    return report
+
+
+def _originals(database: Any, root: Path) -> tuple[Listing, dict[bytes, tuple[str, str | None]]]:
+    """Return the originals that lie in the library, and UUID and first name of each by its path."""
     listing, names = Listing(), {}
     for photo in database.photos(movies=False):
         reason = None
@@ -54,21 +78,4 @@ def scan_apple_photos(
         listing.entries.append(Entry.of(path, status))
         names[path] = (photo.uuid, photo.original_filename)
     listing.entries.sort(key=lambda entry: entry.path)
-    opened, aside = open_sound(root, Path(catalogue).expanduser())
-    with opened:
-        report = update(
-            opened,
-            listing,
-            workers=workers,
-            progress=progress,
-            max_pixels=imaging.MAX_PIXELS,
-            decode_seconds=decode_seconds,
-        )
-        with opened.transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "
-                "SELECT id, ?, ? FROM file WHERE path = ?",
-                [(uuid, name, path) for path, (uuid, name) in names.items()],
-            )
-    report.set_aside = aside
-    return report
+    return listing, names

@@ -12,12 +12,13 @@ from typing import Literal, TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.journal import Journal
-from photodup.photos.library.own_folder import OwnFolder
+from photodup.photos.own.journal import Journal
+from photodup.photos.own.own_folder import OwnFolder
 
 # same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
 # pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).
 Kind = Literal["same", "not_duplicate", "keep_both", "keeper"]
+Label = tuple[Kind, Iterable[str]]  # and the contents (MD5) that it is about
 
 _DAMAGED = {"kind": "damaged"}  # keeps its place: labels are taken back by their number
 _MAX_LABELLED = 1000  # contents in one label; their pairs grow with the square
@@ -38,13 +39,14 @@ class Feedback:
         """Record a label for these contents together; return its number, for `undo`.
 
         Args:
-            kind, md5s: the label.
+            kind: what was said.
+            md5s: about which contents.
             files: where the photos share one content: the path of the one told apart, then those of the others.
         """
         line = {"kind": kind, "md5s": sorted(set(md5s))}
         return self._append([line | {"files": list(files)} if files else line])[0]
 
-    def add_all(self, labels: Iterable[tuple[Kind, Iterable[str]]]) -> list[int]:
+    def add_all(self, labels: Iterable[Label]) -> list[int]:
         """Record several labels with one write; return their numbers."""
         return self._append([{"kind": kind, "md5s": sorted(set(md5s))} for kind, md5s in labels])
 

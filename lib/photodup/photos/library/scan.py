@@ -18,33 +18,11 @@ from tqdm import tqdm
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.errors import PhotodupError
-from photodup.photos.embed.embed import EmbedReport, embed_library
-from photodup.photos.library.catalogue import (
-    Catalogue,
-    CatalogueError,
-    Model,
-    Photo,
-    open_sound,
-    printable,
-    real_path,
-)
+from photodup.files import real_path
+from photodup.names import printable
+from photodup.photos.library.catalogue import Catalogue, open_sound
 from photodup.photos.library.hashing import PhotoFacts, read_facts, unpack_facts
 from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
-
-__all__ = [
-    "Catalogue",
-    "CatalogueError",
-    "EmbedReport",
-    "Model",
-    "Photo",
-    "Problem",
-    "ScanReport",
-    "available_cores",
-    "embed_library",
-    "printable",
-    "scan",
-    "walk",
-]
 
 # For one photograph. Those of 250 megapixels take some five seconds; a machine that does other work needs more.
 DECODE_SECONDS = 30.0
@@ -150,6 +128,31 @@ def update(
     """Read what is new or changed in a listing into an open catalogue; see `scan`."""
     started = time.perf_counter()
     report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries), note=catalogue.note)
+    todo = _new_or_changed(catalogue, listing, report)
+    results = _read_all(catalogue.root, todo, workers or available_cores(), max_pixels, decode_seconds)
+    batch: list[_FileRead] = []
+    written = time.perf_counter()
+    try:
+        for read in tqdm(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
+            batch.append(read)
+            if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
+                _write(catalogue, batch, report)
+                batch, written = [], time.perf_counter()
+    finally:  # Also on Ctrl-C: what was read is kept.
+        results.close()
+        _write(catalogue, batch, report)
+    with catalogue.transaction() as connection:
+        connection.execute("DELETE FROM setting WHERE key = 'read_again'")
+    report.problems = sorted(
+        listing.problems + [Problem(path, reason) for path, reason in catalogue.problems()],
+        key=lambda problem: os.fsencode(problem.path),
+    )
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) -> list[Entry]:
+    """Return the files that have to be read, and mark those that are gone; both are counted in the report."""
     with catalogue.transaction() as connection:
         known = {
             path: (size, mtime, status)
@@ -178,60 +181,40 @@ def update(
         if known.get(entry.path) not in [(entry.size_bytes, entry.mtime_ns, s) for s in ("ok", "unreadable")]
     ]
     report.n_unchanged = report.n_found - len(todo)
-
-    results = _read_all(catalogue.root, todo, workers or available_cores(), max_pixels, decode_seconds)
-    batch: list[_Read] = []
-    written = time.perf_counter()
-    try:
-        for read in tqdm(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
-            batch.append(read)
-            if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
-                _write(catalogue, batch, report)
-                batch, written = [], time.perf_counter()
-    finally:  # Also on Ctrl-C: what was read is kept.
-        results.close()
-        _write(catalogue, batch, report)
-    with catalogue.transaction() as connection:
-        connection.execute("DELETE FROM setting WHERE key = 'read_again'")
-    report.problems = sorted(
-        listing.problems + [Problem(path, reason) for path, reason in catalogue.problems()],
-        key=lambda problem: os.fsencode(problem.path),
-    )
-    report.seconds = time.perf_counter() - started
-    return report
+    return todo
 
 
 @dataclass(slots=True)
-class _Read:
+class _FileRead:
     entry: Entry
     status: str
     reason: str | None = None
     facts: PhotoFacts | None = None
 
 
-def _read(root: bytes, entry: Entry, max_pixels: int, processes: DecodePool) -> _Read:
+def _read(root: Path, entry: Entry, max_pixels: int, processes: DecodePool) -> _FileRead:
     try:
         data, entry = read_bytes(root, entry)
         if imaging.is_bounded(data):
             facts = read_facts(data, max_pixels=max_pixels)
         else:
             facts = unpack_facts(processes.run(data, max_pixels=max_pixels))
-        return _Read(entry, "ok", facts=facts)
+        return _FileRead(entry, "ok", facts=facts)
     except FileNotFoundError:
-        return _Read(entry, "missing", "vanished while the folder was scanned")
+        return _FileRead(entry, "missing", "vanished while the folder was scanned")
     except TooSlow as error:  # The machine may have been busy: it is tried again.
-        return _Read(entry, "inaccessible", error.reason)
+        return _FileRead(entry, "inaccessible", error.reason)
     except imaging.ImageError as error:
-        return _Read(entry, "unreadable", error.reason)
+        return _FileRead(entry, "unreadable", error.reason)
     except OSError as error:
-        return _Read(entry, "inaccessible", error.strerror or str(error))
+        return _FileRead(entry, "inaccessible", error.strerror or str(error))
     except MemoryError:
-        return _Read(entry, "inaccessible", "not enough memory to read it")
+        return _FileRead(entry, "inaccessible", "not enough memory to read it")
 
 
 def _read_all(
     root: Path, entries: Iterable[Entry], workers: int, max_pixels: int, decode_seconds: float
-) -> Iterator[_Read]:
+) -> Iterator[_FileRead]:
     """Yield results as they come, with a bounded number of files in memory."""
     processes = DecodePool(
         "photodup.photos.library.hashing:packed_facts",
@@ -239,13 +222,13 @@ def _read_all(
         deadline_s=decode_seconds,
         remedy="scan with a larger --decode-seconds",
     )
-    pending_entries, base = iter(entries), os.fsencode(root)
+    pending_entries = iter(entries)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="scan")
-    running: set[Future[_Read]] = set()
+    running: set[Future[_FileRead]] = set()
     try:
         while True:
             for entry in islice(pending_entries, 2 * workers - len(running)):
-                running.add(pool.submit(_read, base, entry, max_pixels, processes))
+                running.add(pool.submit(_read, root, entry, max_pixels, processes))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -256,7 +239,7 @@ def _read_all(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _write(catalogue: Catalogue, batch: list[_Read], report: ScanReport) -> None:
+def _write(catalogue: Catalogue, batch: list[_FileRead], report: ScanReport) -> None:
     if not batch:
         return
     with catalogue.transaction() as connection:

@@ -4,13 +4,11 @@ Not in the catalogue: a catalogue can be made again from the files, settings can
 
 The file comes with the library, and the address of a server in it is where photographs are sent. So an
 address counts only if this user chose it on this machine: what the page stores is signed with the user's
-own key (`photodup.photos.library.own_key`). Any other address is shown and not used until it is chosen; one of this
+own key (`photodup.photos.own.own_key`). Any other address is shown and not used until it is chosen; one of this
 machine too, since behind a loopback address there may be any service, or a tunnel to elsewhere.
 """
 
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -21,8 +19,8 @@ from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.own_folder import OwnFolder
-from photodup.photos.library.own_key import is_signed, own_key, read_key, signature
+from photodup.photos.own.own_folder import OwnFolder
+from photodup.photos.own.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
 
@@ -131,25 +129,19 @@ def save_settings(folder: Path, settings: Settings) -> None:
     """Write them, whole or not at all; their address counts as chosen by this user from now on.
 
     Raises:
-        PhotodupError: the folder cannot be written, or the key that signs the address cannot be made.
+        PhotodupError: the folder is not photodup's or cannot be written, or the key that signs the address
+            cannot be made.
     """
     values = asdict(settings)
     if ignored := values.pop("ignored"):  # still there, and still nobody's choice
         values["backend"], values["url"] = ignored
     elif settings.url:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
-    path = OwnFolder(folder).settings
-    # A name that nobody can have put a link under.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    own = OwnFolder(folder)
     try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(json.dumps(values, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut may leave the new name on nothing
-        os.replace(temporary, path)
+        own.write((json.dumps(values, indent=1) + "\n").encode(), own.settings.name, durable=True)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise PhotodupError(f"{printable(path)} cannot be written ({error.strerror}).") from None
+        raise PhotodupError(f"{printable(own.settings)} cannot be written ({error.strerror}).") from None
 
 
 def inside(folders: Sequence[str]) -> tuple[str, ...]:

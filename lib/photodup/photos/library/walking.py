@@ -1,14 +1,15 @@
 """Which files of a folder are photographs, and their bytes: the only place that opens them."""
 
+import errno
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.library.own_folder import is_own_folder
+from photodup.photos.own.beneath import open_file, opened
+from photodup.photos.own.own_folder import is_own_folder
 
 SUFFIXES = frozenset(
     b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif".split()
@@ -120,16 +121,26 @@ def walk(root: Path) -> Listing:
     return listing
 
 
-def read_bytes(root: bytes, entry: Entry) -> tuple[bytes, Entry]:
-    """Read a file once; the size and time returned are those of the bytes returned, not of the listing."""
-    # O_NOFOLLOW, O_NONBLOCK: since it was listed, the name may have become a link or a pipe.
-    flags = (
-        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    )
-    with open(os.open(os.path.join(root, entry.path), flags), "rb") as file:
+def read_bytes(root: Path, entry: Entry) -> tuple[bytes, Entry]:
+    """Read a file once; the size and time returned are those of the bytes returned, not of the listing.
+
+    No link below the library is followed, neither the file's own name nor a folder on the way: the walk lists
+    nothing behind one, so a name that leads through a link today has been exchanged since it was listed.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        OSError: it cannot be read, lies behind a link, is no regular file, or changed while it was read.
+        photodup.embedding.imaging.ImageError: it is larger than any photograph.
+    """
+    try:
+        with opened(root, os.fsdecode(entry.path)) as place:
+            if place is None:
+                raise FileNotFoundError(errno.ENOENT, "no longer there", os.fsdecode(entry.path))
+            descriptor = open_file(place)
+    except ValueError:  # a catalogue may come with a folder that somebody else made
+        raise OSError(errno.EINVAL, "its path leads outside the library") from None
+    with open(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
         if status.st_size > MAX_FILE_BYTES:
             raise imaging.ImageError(f"{status.st_size / 1e9:.1f} GB is more than any photograph")
         data = file.read(status.st_size + 1)

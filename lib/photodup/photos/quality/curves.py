@@ -356,7 +356,7 @@ def demo_originals() -> list[Original]:
 
 def folder_originals(folder: Path, most: int = 500) -> list[Original]:
     """Return the photographs of a folder; they must all be different pictures, or recall is understated."""
-    from photodup.photos.library.scan import walk
+    from photodup.photos.library.walking import walk
 
     found = []
     for entry in walk(folder).entries[:most]:

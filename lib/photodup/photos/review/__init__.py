@@ -1,4 +1,5 @@
 """The review page: a local web application that shows groups and moves what is accepted to the trash.
 
-May import: photos. Read `session.py` first (what a reviewer decides), then `app.py` (pages and actions).
+May import: photos. Read `session.py` first (what a reviewer decides), then `app.py`, which puts together who may
+ask (`security.py`), what is shown (`pages.py`) and what is done (`actions.py`).
 """

@@ -9,8 +9,8 @@ from photodup.errors import PhotodupError
 from photodup.names import as_text
 from photodup.photos.groups.tiers import TierGroup
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.library.journal import Journal
-from photodup.photos.library.own_folder import OwnFolder
+from photodup.photos.own.journal import Journal
+from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
 
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable
@@ -30,7 +30,7 @@ class Decisions:
             if not _is_sound(line):
                 self.problems.append(self._journal.damaged(number))
             elif item := items.get(line["group"]):
-                by_content = {(p.md5, as_text(p.path)): p.id for p in _everyone(item)}
+                by_content = {(p.md5, as_text(p.path)): p.id for p in _all_photos(item)}
                 item.remove, item.apart = (
                     frozenset(by_content[tuple(p)] for p in line[name] if tuple(p) in by_content)
                     for name in ("remove", "apart")
@@ -43,9 +43,9 @@ class Decisions:
         Raises:
             PhotodupError: the disk is full, or another page is writing; nothing was written.
         """
-        lines = [line for item in kept for line in _several_kept(item)]
+        lines = [line for item in kept for line in _skipped_when_found_again(item)]
         for item in items:
-            by_id = {p.id: (p.md5, as_text(p.path)) for p in _everyone(item)}
+            by_id = {p.id: (p.md5, as_text(p.path)) for p in _all_photos(item)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
             lines.append({"group": item.key, "status": item.status} | marks)
         if not lines:
@@ -85,12 +85,12 @@ def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
     return hashlib.sha256("\n".join([tier, keeper.md5, *files]).encode()).hexdigest()[:12]
 
 
-def _everyone(item: Item) -> tuple[Photo, ...]:
+def _all_photos(item: Item) -> tuple[Photo, ...]:
     """Return all photos of a group, also those that were told apart."""
     return (item.group.keeper, *item.group.members)
 
 
-def _several_kept(item: Item) -> list[dict]:
+def _skipped_when_found_again(item: Item) -> list[dict]:
     """Return the decision about the group that is found of the photos kept, whichever of them leads it."""
     kept = [photo for photo in item.photos if photo.id not in item.remove]
     if len(kept) < 2:

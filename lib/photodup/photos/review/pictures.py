@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,8 @@ from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import is_metadata
-from photodup.photos.library.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
+from photodup.photos.own.beneath import open_file, opened
+from photodup.photos.own.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
@@ -25,6 +25,7 @@ _QUALITY = {"small": 80, "screen": 88, "large": 92}
 _AS_IT_IS_PIXELS = 64_000_000
 # EXIF is in the first segments of a JPEG; the rest of a 20 MB file need not be read for it.
 _JPEG_HEADER_BYTES = 1_000_000
+_MOST_FIELDS = 40  # of EXIF, for one page
 # How many are decoded at a time: one of 200 megapixels takes 1 GB.
 _making = threading.BoundedSemaphore(2)
 
@@ -36,38 +37,32 @@ class Refused(PhotodupError):
 def open_photo(root: Path, photo: Photo) -> BinaryIO:
     """Open a catalogued file, if it still is the file that was scanned.
 
-    No part of the path below the library may be a link: it could point anywhere. Each folder is opened
-    inside the one before, so none can be exchanged between a check and its use.
+    No part of the path below the library may be a link: it could point anywhere.
 
     Raises:
-        Refused: see there.
+        Refused: it does not lie in the library, is a link, gone, or changed since the scan.
     """
-    name, flags = printable(photo.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    if photo.path.is_absolute() or ".." in photo.path.parts:
-        raise Refused(f"{name} leads outside the library: scan again.")
+    name = printable(photo.path)
     try:
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for part in photo.path.parts:
-            try:
-                inner = os.open(part, flags, dir_fd=descriptor)
-            finally:
-                os.close(descriptor)
-            descriptor = inner
+        with opened(root, os.fspath(photo.path)) as place:
+            if place is None:
+                raise FileNotFoundError
+            descriptor = open_file(place)
+    except ValueError:
+        raise Refused(f"{name} leads outside the library: scan again.") from None
     except FileNotFoundError:
         raise Refused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
-        link = error.errno in (errno.ELOOP, errno.ENOTDIR)
-        why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
+        if error.errno == errno.EINVAL:
+            why = "is no regular file any more"
+        else:
+            link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+            why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
         raise Refused(f"{name} {why}: scan again.") from None
     status = os.fstat(descriptor)
-    problem = None
-    if not stat.S_ISREG(status.st_mode):
-        problem = "is no regular file any more"
-    elif (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
-        problem = "has changed since the scan"
-    if problem:
+    if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
         os.close(descriptor)
-        raise Refused(f"{name} {problem}: scan again.")
+        raise Refused(f"{name} has changed since the scan: scan again.")
     return open(descriptor, "rb")
 
 
@@ -109,7 +104,7 @@ def _make(data: bytes, photo: Photo, size: str) -> bytes:
     return buffer.getvalue()
 
 
-def exif(root: Path, photo: Photo, most: int = 40) -> dict[str, str]:
+def exif(root: Path, photo: Photo) -> dict[str, str]:
     """Return readable EXIF fields, by name; an unreadable file has none. Values are for display, escaped later."""
     try:
         with open_photo(root, photo) as file:
@@ -125,4 +120,4 @@ def exif(root: Path, photo: Photo, most: int = 40) -> dict[str, str]:
         if name and not isinstance(value, bytes | dict) and len(text := str(value).strip("\0 ")) <= 120:
             shown[name] = text
     skipped = {"MakerNote", "PrintImageMatching"}
-    return {name: value for name, value in list(shown.items())[:most] if name not in skipped}
+    return {name: value for name, value in list(shown.items())[:_MOST_FIELDS] if name not in skipped}

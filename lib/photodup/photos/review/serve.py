@@ -10,7 +10,6 @@ from typing import Any
 import uvicorn
 
 from photodup.errors import PhotodupError
-from photodup.paths import build_dir
 from photodup.photos.commands.group_command import tiers_by_settings, with_bar
 from photodup.photos.groups.tiers import Tiers
 from photodup.photos.library.catalogue import Catalogue
@@ -67,7 +66,7 @@ class ReviewServer:
             port=self.port,
             frame_ancestors=ancestors,
             is_demo=is_demo,
-            endpoints=endpoints or {},
+            endpoints=endpoints,
         )
         self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
         config = uvicorn.Config(
@@ -106,34 +105,33 @@ class ReviewServer:
 
 
 def review(
-    root: Path | None,
+    root: Path,
     *,
     port: int | None,
-    demo: bool,
     catalogue: Path | None,
     browser: bool,
+    is_demo: bool = False,
     endpoints: Mapping[str, str] | None = None,
     **options: Any,
 ) -> None:
-    """Serve until Ctrl-C; with `demo`, on a copy of the demonstration library that is made if needed.
+    """Serve until Ctrl-C.
 
     Args:
-        root, port, catalogue, endpoints: as in `ReviewServer`.
-        demo: on the demonstration library, port 8001.
-        browser: open it there.
+        root: a scanned folder.
+        port: where to listen; default 8000, 8001 for the demonstration; 0 takes a free one.
+        catalogue: its catalogue, if elsewhere.
+        browser: open the page there.
+        is_demo: say that these are the demonstration's photographs.
+        endpoints: more embedding servers for the settings page, by backend.
         **options: of `tiers_by_settings`: `keep`, `folders`, `digest`.
     """
-    if demo:
-        root, catalogue = demo_library(), None
-    elif root is None:
-        raise PhotodupError("Name the folder that was scanned: photodup review DIR (or --demo).")
 
     def find(opened: Catalogue) -> Tiers:
         return tiers_by_settings(opened, progress=with_bar, **options)
 
-    wanted = port if port is not None else (DEMO_PORT if demo else DEFAULT_PORT)
+    wanted = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
     with ReviewServer(
-        root, port=wanted, catalogue=catalogue, is_demo=demo, find=find, endpoints=endpoints
+        root, port=wanted, catalogue=catalogue, is_demo=is_demo, find=find, endpoints=endpoints
     ) as server:
         if server.session.note:
             print(server.session.note)
@@ -143,30 +141,3 @@ def review(
         if browser:
             webbrowser.open(server.url)
         server.wait()
-
-
-def demo_library() -> Path:
-    """Return a demonstration library of its own for the page, scanned and, where that works, embedded.
-
-    The encoder is the one MODEL_PRETRAINED names, else the EfficientNet-Lite0 stand-in; where neither is
-    at hand copies are found by hash and pixels alone.
-    """
-    import os
-
-    from photodup.demo.encoder import export_stand_in
-    from photodup.demo.photographs import build_demo
-    from photodup.embedding.client.client import connect
-    from photodup.photos.library.scan import embed_library, scan
-
-    root = build_dir() / "review-demo"
-    if not (root / "ground_truth.json").is_file():
-        build_demo(root)
-    scan(root)
-    try:
-        named = os.environ.get("MODEL_PRETRAINED", "random:")
-        weights = export_stand_in() if named.startswith("random:") else named
-        with Catalogue(root) as catalogue, connect(mode="local", pretrained=weights) as embedder:
-            embed_library(catalogue, embedder)
-    except PhotodupError as error:
-        print(f"Without embeddings ({error}): copies are found by hash and pixels.")
-    return root

@@ -4,11 +4,39 @@ Other photos are told apart by content. Copies share theirs, so their names must
 change. A copy that is missing under its name is looked for among the names that nobody knew at the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from photodup.names import printable
+from photodup.photos.groups.tiers import TierGroup
 from photodup.photos.library.catalogue import Photo
+
+
+def without_copies_apart(
+    groups: Sequence[TierGroup], told: Mapping[str, Sequence[Sequence[str]]]
+) -> tuple[TierGroup, ...]:
+    """Return groups without the byte-identical copies that were told apart; what is left alone is no group.
+
+    Args:
+        groups: as they are found, by content.
+        told: by content, as `photodup.photos.library.feedback.Feedback.copies_apart` has it.
+    """
+    shown = []
+    for group in groups:
+        apart = apart_in(group, told)
+        rest = [pair for pair in zip(group.members, group.evidence, strict=True) if pair[0].id not in apart]
+        if rest:
+            members, evidence = zip(*rest, strict=True)
+            shown.append(replace(group, members=members, evidence=evidence) if apart else group)
+    return tuple(shown)
+
+
+def apart_in(group: TierGroup, told: Mapping[str, Sequence[Sequence[str]]]) -> frozenset[int]:
+    """Return the ids of a group's members that were told apart from its keeper and share its bytes."""
+    keeper = group.keeper
+    copies = [photo for photo in group.members if photo.md5 == keeper.md5]
+    return copies_apart(keeper, copies, told[keeper.md5]) if copies and keeper.md5 in told else frozenset()
 
 
 def copies_apart(keeper: Photo, copies: Sequence[Photo], told: Sequence[Sequence[str]]) -> frozenset[int]:

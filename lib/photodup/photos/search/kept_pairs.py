@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.own_folder import OwnFolder, OwnFolderError
+from photodup.photos.own.own_folder import OwnFolder, OwnFolderError
 from photodup.photos.search.hash_neighbours import HashPairs, near_hashes, nearest_hashes, search_radius
 from photodup.photos.search.neighbours import EXACT_BELOW, NeighbourIndex, Pairs
 

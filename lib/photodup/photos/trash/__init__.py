@@ -1,4 +1,5 @@
 """Removal that loses nothing: a move into the quarantine, a journal, an undo.
 
-May import: photos.library. Read `trash.py` first, its docstring says in which order files and journal are written.
+May import: photos.library, photos.own. Read `trash.py` first: it says in which order files and journal are
+written.
 """

@@ -13,15 +13,15 @@ from types import ModuleType
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.trash.staying import Staying
-from photodup.photos.trash.trash import Moved, Operation, Removal
+from photodup.photos.trash.staying import RemainingCopies
+from photodup.photos.trash.trash_entries import Moved, Operation, Removal, TrashContents, sentence_of
 
 ALBUM = "photodup: to delete"
 
 
 def photos_by_file(catalogue: Catalogue) -> dict[str, str]:
     """Return UUIDs in Apple Photos by path in the library; empty for a library of plain files."""
-    rows = catalogue._query("SELECT path, uuid FROM apple_photo JOIN file ON file.id = apple_photo.file")
+    rows = catalogue.query("SELECT path, uuid FROM apple_photo JOIN file ON file.id = apple_photo.file")
     return {as_text(path): uuid for path, uuid in rows}
 
 
@@ -51,13 +51,14 @@ class AppleAlbum:
         removals = list(removals)
         photos, done, refused = [], [], []
         script = _photoscript()
-        staying = Staying(self.root, removals)
+        remaining = RemainingCopies(self.root, removals)
         for removal in removals:
             try:
-                uuid = self._checked(removal, staying)
+                uuid = self._uuid_of(removal)
+                remaining.keeper(removal)
                 photos.append(script.Photo(uuid))
             except (PhotodupError, OSError) as error:
-                refused.append((removal, str(error)))
+                refused.append((removal, sentence_of(error, removal.path)))
             except ValueError:
                 refused.append(
                     (removal, f"{printable(removal.path.name)} is no longer in Photos: scan again.")
@@ -67,11 +68,11 @@ class AppleAlbum:
         if photos:
             library = script.PhotosLibrary()
             album = library.album(ALBUM) or library.create_album(ALBUM)
-            added = {_plain(photo.uuid) for photo in album.add(photos)}
-            if left := [operation for operation in done if _plain(operation.id) not in added]:
+            added = {_without_suffix(photo.uuid) for photo in album.add(photos)}
+            if missing := [operation for operation in done if _without_suffix(operation.id) not in added]:
                 raise PhotodupError(
                     f"Photos put {len(added)} of {len(done)} photos into the album: look at it and repeat "
-                    f"(first missing: {left[0].files[0].home})."
+                    f"(first missing: {printable(missing[0].files[0].home)})."
                 )
         return done, refused
 
@@ -87,25 +88,23 @@ class AppleAlbum:
     def listing(self) -> list[Operation]:
         """Return what is in the album now, as far as this catalogue knows it."""
         album = _photoscript().PhotosLibrary().album(ALBUM)
-        uuids = {_plain(uuid): uuid for uuid in self._paths}
-        found = [uuids.get(_plain(photo.uuid)) for photo in (album.photos() if album else [])]
+        uuids = {_without_suffix(uuid): uuid for uuid in self._paths}
+        found = [uuids.get(_without_suffix(photo.uuid)) for photo in (album.photos() if album else [])]
         return [self._operation(uuid, "", "in the album") for uuid in found if uuid]
+
+    def contents(self) -> TrashContents:
+        """Return what is in the album now, as a trash says it."""
+        return TrashContents(self.listing()[::-1])
 
     @property
     def problems(self) -> list[str]:
         """Nothing is kept here that could be damaged."""
         return []
 
-    def unsigned(self) -> list[Operation]:
-        """Return nothing: what is in the album, Photos itself put there."""
-        return []
-
-    def _checked(self, removal: Removal, staying: Staying) -> str:
-        """Return the UUID after the same checks as before a move: unchanged, and a copy stays."""
+    def _uuid_of(self, removal: Removal) -> str:
         uuid = self._uuids.get(as_text(removal.path.relative_to(self.root)))
         if uuid is None:
             raise PhotodupError(f"{printable(removal.path.name)} is not known to Photos: scan again.")
-        staying.keeper(removal)
         return uuid
 
     def _operation(self, uuid: str, md5: str, reason: str) -> Operation:
@@ -117,7 +116,7 @@ class AppleAlbum:
         return Operation(uuid, ALBUM, time.time(), reason, "removed", [moved])
 
 
-def _plain(uuid: str) -> str:
+def _without_suffix(uuid: str) -> str:
     return uuid.split("/")[0].upper()  # AppleScript adds "/L0/001"
 
 

@@ -12,7 +12,7 @@ from photodup.photos.trash.trash_entries import Removal, TrashError
 NO_KEEPER = "no copy to keep is there unchanged, and one must remain."
 
 
-class Staying:
+class RemainingCopies:
     """The copies that stay while some files leave together.
 
     Args:
@@ -24,7 +24,7 @@ class Staying:
         self._library = library
         files = (path for removal in removals for path in (removal.path, *removal.sidecars))
         self._leaving = {identity for path in files for identity in _identities(path)}
-        self._known: dict[tuple[Path, str], bool] = {}
+        self._remains: dict[tuple[Path, str], bool] = {}
         self._listed: dict[Path, frozenset[str]] = {}
 
     def keeper(self, removal: Removal) -> Path:
@@ -39,13 +39,13 @@ class Staying:
         if md5_of(removal.path) != removal.md5:
             raise TrashError(f"{name} has changed since the scan: scan again before removing it.")
         for path, md5 in removal.keepers:
-            if (path, md5) not in self._known:
-                self._known[path, md5] = self._stays(path, md5)
-            if self._known[path, md5]:
+            if (path, md5) not in self._remains:
+                self._remains[path, md5] = self._does_remain(path, md5)
+            if self._remains[path, md5]:
                 return path
         raise TrashError(f"{name} stays: {NO_KEEPER}")
 
-    def _stays(self, path: Path, md5: str) -> bool:
+    def _does_remain(self, path: Path, md5: str) -> bool:
         there = path.is_file() and not path.is_symlink() and self._leaving.isdisjoint(_identities(path))
         return there and self._is_spelled_so(path) and md5_of(path) == md5
 

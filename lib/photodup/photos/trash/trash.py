@@ -14,30 +14,27 @@ not as journalled is left where it is.
 """
 
 import os
-import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.journal import Journal
-from photodup.photos.library.own_key import own_key, read_key
-from photodup.photos.trash.moving import md5_of, sync_folder
-from photodup.photos.trash.staying import NO_KEEPER, Staying
+from photodup.photos.own.journal import Journal
+from photodup.photos.own.own_key import own_key
+from photodup.photos.trash.moving import sync_folder
+from photodup.photos.trash.staying import RemainingCopies
+from photodup.photos.trash.steps import OperationSteps, new_id
 from photodup.photos.trash.trash_entries import (
     DISK_FULL,
-    ITEMS,
     Moved,
     Operation,
     PartlyRestoredError,
     Removal,
+    TrashContents,
     TrashError,
-    read_operations,
+    read_contents,
     sentence_of,
-    signed,
 )
 from photodup.photos.trash.trash_files import TRASH_FOLDER, TrashFiles
 
@@ -61,7 +58,6 @@ class Trash:
         self.library = Path(library).absolute()
         self.root = self.library / TRASH_FOLDER
         self._files = TrashFiles(self.library, on_step)
-        self._step = on_step
         if not os.path.isdir(self.library):
             raise TrashError(
                 f"There is no folder {printable(self.library)}: name the folder that was scanned."
@@ -69,26 +65,31 @@ class Trash:
         if self.root.is_symlink():
             raise TrashError(f"{printable(self.root)} is a symbolic link: replace it by a real folder.")
         self._journal = Journal(self.root / "journal.jsonl", on_step, within=self.library)
-        if any(operation.unfinished and operation.is_own for operation in self.operations()):
+        self._steps = OperationSteps(self.library, self._files, self._journal, on_step)
+        if self.contents().interrupted:
             with suppress(TrashError), self._locked():
                 pass  # taking the lock recovers; where nothing can be written, there is still much to read
 
-    def operations(self) -> list[Operation]:
-        """Return every operation in the journal, oldest first, with its present state."""
-        return read_operations(self._journal)[0]
+    def contents(self) -> TrashContents:
+        """Return what the journal says, read once."""
+        return read_contents(self._journal)
 
     @property
     def problems(self) -> list[str]:
         """A sentence about each line of the journal that cannot be used."""
-        return read_operations(self._journal)[1]
+        return self.contents().problems
+
+    def operations(self) -> list[Operation]:
+        """Return every operation in the journal, oldest first, with its present state."""
+        return self.contents().operations
 
     def listing(self) -> list[Operation]:
         """Return this user's operations whose files are in the trash now, newest first."""
-        return [o for o in reversed(self.operations()) if o.in_trash and o.is_own]
+        return self.contents().listing
 
     def unsigned(self) -> list[Operation]:
-        """Return the operations that this user's photodup did not write and whose files may be there, newest first."""
-        return [o for o in reversed(self.operations()) if (o.in_trash or o.unfinished) and not o.is_own]
+        """Return the operations that this user's photodup did not write, newest first."""
+        return self.contents().unsigned
 
     def remove(self, removals: Iterable[Removal]) -> tuple[list[Operation], list[tuple[Removal, str]]]:
         """Move photos and their sidecars into the trash.
@@ -103,23 +104,22 @@ class Trash:
             TrashError: another photodup is at work here, or the trash cannot be written.
             PhotodupError: this user's key cannot be made, without which no undo could be told from a forgery.
         """
-        removals, batch = list(removals), _new_id()
+        removals, batch = list(removals), new_id()
         done, refused = [], []
         last = {sidecar: removal.path for removal in removals for sidecar in removal.sidecars}
         needed: set[Path] = set()  # by photos that were left alone
         own_key()
-        staying = Staying(self.library, removals)
+        remaining = RemainingCopies(self.library, removals)
         with self._locked():
             for removal in removals:
-                mine = [
-                    path for path in removal.sidecars if last[path] == removal.path and path not in needed
-                ]
+                leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in needed)
                 try:
-                    files = (removal.path, *mine)
+                    files = (removal.path, *leaving)
                     before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
                     homes = {path: self._files.home_of(path) for path in files}
-                    keeper = staying.keeper(removal)
-                    done.append(self._remove_one(removal, batch, before, homes, keeper))
+                    keeper = remaining.keeper(removal)
+                    shared = self._homes(path for path in removal.sidecars if last[path] != removal.path)
+                    done.append(self._steps.remove(removal, batch, before, homes, keeper, shared))
                 except (TrashError, OSError) as error:
                     needed.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
@@ -129,7 +129,7 @@ class Trash:
         """Put files back under their names, with their times; return where they are now.
 
         A name that has been taken meanwhile is not overwritten: the file comes back as
-        `name (restored).jpg`.
+        `name (restored).jpg`. A sidecar that belongs to several photos comes back with the first of them.
 
         Args:
             operations: of `listing()`, or of `unsigned()`.
@@ -142,7 +142,10 @@ class Trash:
         restored: list[Path] = []
         refused: list[str] = []
         with self._locked():
-            for operation in self._present(operations, confirmed, {"removing", "restoring", "purging"}):
+            everything = self.operations()
+            states = {"removing", "restoring", "purging"}
+            present = self._present(everything, operations, confirmed, states)
+            for operation in present:
                 try:
                     here = [self._files.require_same(moved) for moved in operation.files]
                     # What was interrupted may have part of its files at home: that is no loss.
@@ -152,7 +155,9 @@ class Trash:
                         gone = [moved for moved in operation.files if moved not in found]
                         refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
                     if found:
-                        restored += self._restore_one(operation, found)
+                        staying = (other for other in everything if other not in present)
+                        found += self._sidecars_shared_with(operation, staying)
+                        restored += self._steps.restore(operation, found)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.library / operation.files[0].home))
         if refused:
@@ -174,7 +179,7 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            for operation in self._present(operations, confirmed, {"purging"}):
+            for operation in self._present(self.operations(), operations, confirmed, {"purging"}):
                 try:
                     for moved in operation.files:
                         self._files.require_same(moved)
@@ -182,107 +187,49 @@ class Trash:
                     refused.append(sentence_of(error, self.root / operation.files[0].trash))
                     continue
                 try:
-                    self._write(operation, "purging", files=operation.files)
+                    self._steps.write(operation, "purging", files=operation.files)
                 except OSError as error:
                     # A full disk is what people purge for: here the deletion makes the room to write it down.
                     if error.errno not in DISK_FULL:
                         raise
-                self._finish_purge(operation, checked=True)
+                self._steps.delete(operation, checked=True)
                 freed += operation.bytes
         if refused:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
         return freed
 
-    def _remove_one(
+    def _homes(self, paths: Iterable[Path]) -> list[str]:
+        """Return files' paths in the library; those that may not be moved are left out."""
+        homes = []
+        for path in paths:
+            with suppress(TrashError, OSError):
+                homes.append(self._files.home_of(path))
+        return homes
+
+    def _sidecars_shared_with(self, operation: Operation, others: Iterable[Operation]) -> list[Moved]:
+        """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""
+        found = []
+        for other in others:
+            same_writer = other.in_trash and other.is_own and operation.is_own
+            if same_writer and other.batch == operation.batch:
+                for moved in other.files[1:]:
+                    with suppress(TrashError, OSError):
+                        if moved.home in operation.shared and self._files.require_same(moved):
+                            found.append(moved)
+        return found
+
+    def _present(
         self,
-        removal: Removal,
-        batch: str,
-        before: dict[Path, os.stat_result],
-        homes: dict[Path, str],
-        keeper: Path,
-    ) -> Operation:
-        operation = Operation(_new_id(), batch, time.time(), removal.reason, "")
-        for path, status in before.items():
-            md5 = removal.md5 if path == removal.path else md5_of(path)
-            trash = os.path.join(ITEMS, operation.id, homes[path])
-            times = status.st_mtime_ns, status.st_atime_ns
-            operation.files.append(Moved(homes[path], trash, md5, status.st_size, *times))
-        self._write(operation, "removing", files=operation.files)
-        try:
-            for moved in operation.files:
-                self._files.to_trash(moved)
-            if not keeper.is_file():
-                raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
-            self._write(operation, "removed")
-        except (OSError, TrashError):
-            self._finish_home(operation, "taken back")
-            raise
-        return operation
-
-    def _restore_one(self, operation: Operation, files: list[Moved]) -> list[Path]:
-        """Restore those files of an operation that are there and were checked."""
-        before, was_unfinished = operation.files, operation.unfinished
-        # Where a crash may have left a file in both places, its name is not taken by another one.
-        operation.files = files if was_unfinished else [self._files.renamed_if_taken(m) for m in files]
-        self._write(operation, "restoring", files=operation.files)
-        try:
-            self._finish_home(operation, "restored", checked=True)
-        except (OSError, TrashError):
-            if not was_unfinished:  # else it is ours now, and whoever opens the trash next goes on with it
-                self._finish_trash(operation, before)
-            raise
-        return [self.library / moved.home for moved in operation.files]
-
-    def _finish_trash(self, operation: Operation, before: list[Moved]) -> None:
-        """Undo a restore that failed half-way: everything is in the trash again, under its first names."""
-        for moved in operation.files:
-            if not self._files.is_in_trash(moved) and self._files.is_home(moved):
-                self._files.to_trash(moved)
-        operation.files = before
-        self._write(operation, "removed", files=before)
-
-    def _finish_home(self, operation: Operation, outcome: str, *, checked: bool = False) -> None:
-        """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
-        for number, moved in enumerate(operation.files):
-            if (todo := self._files.settle(moved)) == "done":
-                continue
-            if not checked:
-                self._files.require_same(moved)
-            if todo == "rename":  # someone else's file has the name by now
-                moved = operation.files[number] = self._files.renamed_if_taken(moved)
-                self._write(operation, operation.state, files=operation.files)
-            self._files.to_home(moved)
-        self._files.clear(operation)
-        self._write(operation, outcome, files=operation.files)
-
-    def _finish_purge(self, operation: Operation, *, checked: bool = False) -> None:
-        for moved in operation.files:
-            self._step("purge file")
-            if checked or self._files.require_same(moved):
-                self._files.delete(moved)
-        self._files.clear(operation)
-        self._write(operation, "purged")
-
-    def _recover(self) -> None:
-        for operation in self.operations():
-            if not operation.is_own:
-                continue
-            with suppress(
-                OSError, TrashError
-            ):  # a folder that is read-only today: whoever comes next tries again
-                if operation.state == "removing":
-                    self._finish_home(operation, "taken back")
-                elif operation.state == "restoring":
-                    self._finish_home(operation, "restored")
-                elif operation.state == "purging":
-                    self._finish_purge(operation)
-
-    def _present(self, wanted: Iterable[Operation], confirmed: bool, unfinished: set[str]) -> list[Operation]:
+        everything: Iterable[Operation],
+        wanted: Iterable[Operation],
+        confirmed: bool,
+        unfinished: set[str],
+    ) -> list[Operation]:
         """Return the operations that are still there; in an `unfinished` state only those that are not our own."""
         ids = {operation.id for operation in wanted}
         present = []
-        for operation in self.operations():
+        for operation in everything:
             waits = operation.state in unfinished and not operation.is_own
             if operation.id in ids and (operation.in_trash or waits):
                 if not (operation.is_own or confirmed):
@@ -293,13 +240,11 @@ class Trash:
                 present.append(operation)
         return present
 
-    def _write(self, operation: Operation, state: str, files: list[Moved] | None = None) -> None:
-        line: dict = {"op": operation.id, "state": state, "time": time.time()}
-        if files is not None:
-            about = {"batch": operation.batch, "reason": operation.reason}
-            line |= about | {"files": [asdict(moved) for moved in files]}
-        self._journal.append(signed(read_key(), line))
-        operation.state = state
+    def _recover(self) -> None:
+        for operation in self.contents().interrupted:
+            # A folder that is read-only today: whoever comes next tries again.
+            with suppress(OSError, TrashError):
+                self._steps.finish(operation)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -314,17 +259,8 @@ class Trash:
                 self._recover()
                 yield
         except BlockingIOError:
-            raise _Busy(
+            raise TrashError(
                 f"Another photodup is changing {printable(self.root)}: wait until it is done."
             ) from None
         except OSError as error:
             raise TrashError(sentence_of(error, self.root)) from error
-
-
-class _Busy(TrashError):
-    pass
-
-
-def _new_id() -> str:
-    """Return a name that sorts by time, so the trash folder reads chronologically."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"

@@ -1,8 +1,8 @@
 """What the trash's journal says: operations, whose they are, and lines that cannot be believed.
 
 The journal lies in the library, so it comes with a folder that somebody else made. A line is used only if
-it has the shape that photodup writes (`_checked`), and an operation is this user's own only if its lines
-carry this user's signature (`photodup.photos.library.own_key`). Where an operation has signed lines, the unsigned
+it has the shape that photodup writes (`_validated`), and an operation is this user's own only if its lines
+carry this user's signature (`photodup.photos.own.own_key`). Where an operation has signed lines, the unsigned
 ones count for nothing.
 """
 
@@ -15,13 +15,14 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.beneath import parts_of
-from photodup.photos.library.journal import Journal
-from photodup.photos.library.own_key import is_signed, read_key, signature
+from photodup.photos.own.beneath import parts_of
+from photodup.photos.own.journal import Journal
+from photodup.photos.own.own_key import is_signed, read_key, signature
 
 PURPOSE = "trash 1"
 ITEMS = "items"
 _STATES = frozenset({"removing", "removed", "taken back", "restoring", "restored", "purging", "purged"})
+_COMING_BACK = frozenset({"restoring", "restored"})
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 OWN_FOLDERS = (".photodup", ".photodup-trash")
@@ -80,6 +81,7 @@ class Operation:
 
     `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged.
     `is_own` says whether this user's photodup wrote that; nothing else is acted upon unless confirmed.
+    `shared` names sidecars (relative to the library) that belong to this photo too and left with another one.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Operation:
     state: str
     files: list[Moved] = field(default_factory=list)
     is_own: bool = True
+    shared: list[str] = field(default_factory=list)
 
     @property
     def in_trash(self) -> bool:
@@ -106,13 +109,36 @@ class Operation:
         return sum(moved.size for moved in self.files)
 
 
+@dataclass(frozen=True)
+class TrashContents:
+    """What a journal says, read once: every operation, oldest first, and a sentence about each damaged line."""
+
+    operations: list[Operation]
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def listing(self) -> list[Operation]:
+        """Return this user's operations whose files are in the trash now, newest first."""
+        return [o for o in reversed(self.operations) if o.in_trash and o.is_own]
+
+    @property
+    def unsigned(self) -> list[Operation]:
+        """Return the operations that this user's photodup did not write and whose files may be there, newest first."""
+        return [o for o in reversed(self.operations) if (o.in_trash or o.unfinished) and not o.is_own]
+
+    @property
+    def interrupted(self) -> list[Operation]:
+        """Return this user's operations that could not be finished yet, oldest first."""
+        return [o for o in self.operations if o.unfinished and o.is_own]
+
+
 def signed(key: bytes | None, line: dict[str, Any]) -> dict[str, Any]:
     """Return a line with this user's signature, if there is a key."""
     return line | {"sig": signature(key, PURPOSE, line)} if key else line
 
 
-def read_operations(journal: Journal) -> tuple[list[Operation], list[str]]:
-    """Return every operation, oldest first, and a sentence about each line that cannot be used.
+def read_contents(journal: Journal) -> TrashContents:
+    """Read a journal.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -124,28 +150,46 @@ def read_operations(journal: Journal) -> tuple[list[Operation], list[str]]:
             if line is None:
                 raise ValueError
             given = line.pop("sig", None)
-            entry = _checked(line)
-            histories.setdefault(entry["op"], ([], []))[is_signed(key, PURPOSE, line, given)].append(entry)
+            is_own = is_signed(key, PURPOSE, line, given)
+            entry = _validated(line, is_own)
+            histories.setdefault(entry["op"], ([], []))[is_own].append(entry)
         except (KeyError, TypeError, ValueError, RecursionError):
             problems.append(journal.damaged(number))
-    found = (_told(own, True) or _told(others, False) for others, own in histories.values())
-    return [operation for operation in found if operation], problems
+    found = (_operation(own, True) or _operation(others, False) for others, own in histories.values())
+    operations = [operation for operation in found if operation]
+    _leave_out_what_came_back_with_another(operations)
+    return TrashContents(operations, problems)
 
 
-def _told(history: list[dict[str, Any]], is_own: bool) -> Operation | None:
+def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> None:
+    """Take out of each removal the sidecars that came back, or are coming back, with another photo."""
+    back = {
+        moved.trash: operation.id
+        for operation in operations
+        if operation.is_own and operation.state in _COMING_BACK
+        for moved in operation.files
+    }
+    for operation in operations:
+        if operation.is_own and operation.in_trash:
+            mine = [moved for moved in operation.files if back.get(moved.trash, operation.id) == operation.id]
+            operation.files = mine
+
+
+def _operation(history: list[dict[str, Any]], is_own: bool) -> Operation | None:
     """Return an operation as its lines tell it; None if they do not say which files it is about."""
     start = next((i for i, entry in enumerate(history) if entry["files"]), None)
     if start is None:
         return None
     first = history[start]
-    operation = Operation(first["op"], first["batch"], first["time"], first["reason"], "", [], is_own)
+    about = first["op"], first["batch"], first["time"], first["reason"]
+    operation = Operation(*about, "", [], is_own, first["shared"])
     for entry in history[start:]:
         operation.state = entry["state"]
         operation.files = entry["files"] or operation.files  # a restore may have had to choose another name
     return operation
 
 
-def _checked(line: dict[str, Any]) -> dict[str, Any]:
+def _validated(line: dict[str, Any], is_own: bool) -> dict[str, Any]:
     """Return a line's values; anything that photodup would not write raises ValueError, KeyError or TypeError."""
     time = line["time"]
     texts = [line["op"], line["state"], line.get("batch", ""), line.get("reason", "")]
@@ -155,14 +199,21 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
         raise ValueError
     if not 0 <= time <= _LAST_SECOND:
         raise ValueError
-    files = [_moved(line["op"], **values) for values in line["files"]] if "files" in line else []
+    files = [Moved(**values) for values in line["files"]] if "files" in line else []
     if "files" in line and not files:
         raise ValueError
-    return dict(zip(("op", "state", "batch", "reason"), texts, strict=True)) | {"time": time, "files": files}
+    for number, moved in enumerate(files):
+        # A sidecar that comes back lies with the other photo that it left with. Only our own lines may say so.
+        may_lie_with_another = number > 0 and is_own and line["state"] in _COMING_BACK
+        _check_moved(moved, line["op"], may_lie_with_another)
+    shared = line.get("shared", [])
+    if not isinstance(shared, list) or not all(isinstance(home, str) for home in shared):
+        raise TypeError
+    named = dict(zip(("op", "state", "batch", "reason"), texts, strict=True))
+    return named | {"time": time, "files": files, "shared": shared}
 
 
-def _moved(op: str, **values: Any) -> Moved:
-    moved = Moved(**values)
+def _check_moved(moved: Moved, op: str, may_lie_with_another: bool) -> None:
     if not all(isinstance(text, str) for text in (moved.home, moved.trash, moved.md5)):
         raise TypeError
     numbers = (moved.size, moved.mtime_ns, moved.atime_ns)
@@ -171,10 +222,11 @@ def _moved(op: str, **values: Any) -> Moved:
     # On a disk that does not tell case apart, `.PHOTODUP` is our own folder too.
     if parts_of(moved.home)[0].casefold() in OWN_FOLDERS or not _MD5.fullmatch(moved.md5):
         raise ValueError
-    trash = parts_of(moved.trash)
-    if trash[:2] != (ITEMS, op) or len(trash) < 3:
+    folder, owner, *inside = parts_of(moved.trash)
+    if folder != ITEMS or not inside or not _ID.fullmatch(owner):
         raise ValueError
-    return moved
+    if owner != op and not may_lie_with_another:
+        raise ValueError
 
 
 def sentence_of(error: Exception, path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.beneath import Place, open_file, opened
+from photodup.photos.own.beneath import Place, open_file, opened
 
 
 class JournalError(PhotodupError):

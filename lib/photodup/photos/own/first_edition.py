@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from photodup.names import printable
-from photodup.photos.library.catalogue_file import kind_of
-from photodup.photos.library.own_folder import OwnFolder
+from photodup.photos.own.catalogue_file import kind_of
+from photodup.photos.own.own_folder import OwnFolder
 
 _NAMES = re.compile(
     r"(catalogue|evidence)\.sqlite(-wal|-shm|-journal|\.damaged-[\d-]+)?|neighbours-.+\.npz|\..+\.tmp"

@@ -17,6 +17,7 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import printable
+from photodup.photos.own.beneath import Place, open_file
 
 MARKER = "photodup-folder.txt"
 THUMBNAIL_SIZES = ("small", "screen", "large")
@@ -65,11 +66,6 @@ class OwnFolder:
     def evidence(self) -> Path:
         """`evidence.sqlite`: pairs that were compared on their pixels."""
         return self._file("evidence.sqlite")
-
-    @property
-    def thumbnails(self) -> Path:
-        """`thumbnails/`: pictures made for the page."""
-        return self._file("thumbnails")
 
     def pairs(self, name: str) -> Path:
         """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""
@@ -120,14 +116,20 @@ class OwnFolder:
         with self._opened(*parts[:-1]) as folder:
             return _read(folder, parts[-1])
 
-    def write(self, data: bytes, *parts: str) -> None:
+    def write(self, data: bytes, *parts: str, durable: bool = False) -> None:
         """Write a file whole or not at all, its folders made, no link followed.
 
+        Args:
+            data: its bytes.
+            *parts: its path below the folder.
+            durable: on the disk before it has its name, or a power cut may leave the name on nothing.
+
         Raises:
+            OwnFolderError: photodup did not make the folder.
             OSError: it cannot be written.
         """
         with self._opened():
-            self._write(data, *parts)
+            self._write(data, *parts, durable=durable)
 
     def delete(self, *names: str) -> None:
         """Delete files that can be made again; those that are not there are no error, links stay.
@@ -209,7 +211,7 @@ class OwnFolder:
         finally:
             os.close(descriptor)
 
-    def _write(self, data: bytes, *parts: str) -> None:
+    def _write(self, data: bytes, *parts: str, durable: bool = False) -> None:
         temporary = f".photodup-{uuid.uuid4().hex}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._opened(*parts[:-1], create=True, marked=False) as folder:
@@ -217,13 +219,16 @@ class OwnFolder:
             try:
                 with open(descriptor, "wb") as file:
                     file.write(data)
+                    if durable:
+                        file.flush()
+                        os.fsync(file.fileno())
                 os.replace(temporary, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 os.unlink(temporary, dir_fd=folder)
                 raise
 
 
-def place(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
+def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
     """Return the catalogue's file with links followed, the library's own folder, and whether that is the default.
 
     Args:
@@ -244,10 +249,7 @@ def is_own_folder(path: Path | str | bytes) -> bool:
 
 
 def _read(folder: int, name: str) -> bytes:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not make us wait
-    with open(os.open(name, flags, dir_fd=folder), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("not a regular file")
+    with open(open_file(Place(folder, name)), "rb") as file:
         return file.read()
 
 

@@ -1,0 +1,71 @@
+"""What a reviewer does on the page: decide about a group, undo, remove, restore. Nothing here decides itself."""
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from photodup.errors import PhotodupError
+from photodup.photos.review.removal import back_in_folders
+from photodup.photos.review.site import CurrentSite, form_of, number_of
+
+router = APIRouter()
+
+
+@router.post("/group/{key}")
+async def decide(site: CurrentSite, key: str, request: Request) -> Response:
+    """Accept a group, skip it, or tell one photo apart; then show the next undecided group."""
+    session = site.session
+    fields = await form_of(request)
+    action = fields.get("action", [""])[0]
+    chosen = number_of(fields.get("photo", ["0"])[0])
+    if action == "accept":
+        keep = [number_of(value) for value in fields.get("keep", [])]
+        await run_in_threadpool(session.accept, key, keep)
+    elif action == "skip":
+        await run_in_threadpool(session.skip, key)
+    elif action in ("not_duplicate", "keep_both"):
+        await run_in_threadpool(session.set_apart, key, chosen, action)
+        if session.item(key).members:
+            return site.go(f"/group/{key}")
+    else:
+        raise PhotodupError("There is no such action.")
+    following = session.next_todo(key)
+    return site.go(f"/group/{following}" if following else "/confirm")
+
+
+@router.post("/undo")
+async def undo(site: CurrentSite) -> Response:
+    """Take back the last decision or removal."""
+    message = await run_in_threadpool(site.session.undo)
+    if site.session.undone:
+        return site.go(f"/group/{site.session.undone}")
+    return site.message("Undone", message)
+
+
+@router.post("/accept-all")
+async def accept_all(site: CurrentSite) -> Response:
+    """Mark every suggested copy that is not decided yet."""
+    await run_in_threadpool(site.session.accept_all)
+    return site.go("/confirm")
+
+
+@router.post("/remove")
+async def remove(site: CurrentSite, request: Request) -> Response:
+    """Move what is marked into the trash, if it is still the list that was shown."""
+    plan = (await form_of(request)).get("plan", [""])[0]
+    await run_in_threadpool(site.session.apply, plan)
+    return site.go("/trash")
+
+
+@router.post("/restore")
+async def restore(site: CurrentSite, request: Request) -> Response:
+    """Bring removals back from the trash."""
+    fields = await form_of(request)
+    ids = fields.get("shown" if fields.get("which") == ["shown"] else "operation", [])
+    if not ids:
+        raise PhotodupError("Choose what to restore first.")
+    unsigned = fields.get("unsigned") == ["yes"]
+    restored = await run_in_threadpool(partial(site.session.restore, ids, unsigned=unsigned))
+    return site.message("Restored", back_in_folders(len(restored)))

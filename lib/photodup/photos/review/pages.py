@@ -1,0 +1,152 @@
+"""What the review page shows: the groups, one group, the list before a removal, the trash, and the pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from photodup.photos.review import facts, pictures
+from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
+from photodup.photos.review.site import CurrentSite
+
+router = APIRouter()
+
+PAGE_SIZE = 24
+TRASH_PAGE_SIZE = 200
+_STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, int, int]:
+    """Return what stands on a page (from 1; the nearest there is), its number, and how many pages there are."""
+    n_pages = max(1, -(-len(listed) // size))
+    number = min(max(number, 1), n_pages)
+    return listed[(number - 1) * size : number * size], number, n_pages
+
+
+@router.get("/")
+def overview(site: CurrentSite, tier: str = "copies", status: str = "", number: int = 1) -> Response:
+    """All groups of a tier, page by page."""
+    session = site.session
+    shown = session.select(tier if tier in ("copies", "similar") else None, status or None)
+    items, number, n_pages = _one_page(shown, number, PAGE_SIZE)
+    return site.page(
+        "overview.html",
+        items=items,
+        following=shown[number * PAGE_SIZE : (number + 1) * PAGE_SIZE],
+        n_shown=len(shown),
+        tier=tier,
+        status_filter=status,
+        statuses=[TODO, MARKED, SKIPPED, APART, DONE],
+        number=number,
+        n_pages=n_pages,
+        next_key=session.next_todo(),
+        bytes_left=session.bytes_left,
+        n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
+        outcome=session.last,
+        problems=session.problems,
+    )
+
+
+@router.get("/group/{key}")
+def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
+    """One group: its keeper beside one of the others."""
+    session = site.session
+    item = session.item(key)
+    members = item.members
+    if not members:
+        return site.go(f"/#{key}")
+    if item.status == DONE:
+        return site.message("This group is done", _what_was_removed(item, session.trash.moves_files))
+    chosen, why = next(((p, e) for p, e in members if p.id == photo), members[0])
+    before, after = session.neighbours(key)
+    others = [photo for photo, _ in members]
+    fetched_ahead = others[others.index(chosen) + 1 :][:1]
+    following = session.next_todo(key)
+    if following and following != key:
+        fetched_ahead += session.item(following).photos[:2]
+    return site.page(
+        "group.html",
+        item=item,
+        keeper=item.group.keeper,
+        chosen=chosen,
+        evidence=facts.evidence(why),
+        rows=facts.compare(session.root, item.group.keeper, chosen),
+        before=before,
+        after=after,
+        ahead=fetched_ahead,
+        problems={p.id: pictures.problem(session.root, p) for p in item.photos},
+        place=list(session.items).index(key) + 1,
+    )
+
+
+def _what_was_removed(item: Item, moves_files: bool) -> str:
+    n = len(item.remove)
+    were = "photo of this group was" if n == 1 else "photos of this group were"
+    where = "trash" if moves_files else "album"
+    return f"{n} {were} removed. Undo brings {'it' if n == 1 else 'them'} back, and so does the {where}."
+
+
+@router.get("/confirm")
+def confirm(site: CurrentSite, number: int = 1) -> Response:
+    """Everything that is marked, before any of it moves."""
+    session = site.session
+    marked = session.select(status=MARKED)
+    items, number, n_pages = _one_page(marked, number, PAGE_SIZE)
+    return site.page(
+        "confirm.html",
+        items=items,
+        plan=session.plan,
+        leaving={photo_id for item in marked for photo_id in item.remove},
+        n_sidecars=session.n_sidecars,
+        n_todo=len(session.select(status=TODO)),
+        number=number,
+        n_pages=n_pages,
+    )
+
+
+@router.get("/trash")
+def trash(site: CurrentSite, number: int = 1) -> Response:
+    """What lies in the trash, newest first."""
+    session = site.session
+    contents = session.trash.contents()
+    listing = contents.listing
+    operations, number, n_pages = _one_page(listing, number, TRASH_PAGE_SIZE)
+    return site.page(
+        "trash.html",
+        unsigned=contents.unsigned,
+        problems=session.problems,
+        operations=operations,
+        n=len(listing),
+        bytes=sum(operation.bytes for operation in listing),
+        number=number,
+        n_pages=n_pages,
+        outcome=session.last,
+    )
+
+
+@router.get("/photo/{photo_id}/{size}.jpg")
+def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Response:
+    """One photo as a JPEG of one of the sizes."""
+    session = site.session
+    if size not in pictures.SIZES:
+        raise pictures.Refused("There is no such size.")
+    if photo_id not in session.photos:
+        raise pictures.Refused("There is no such photo in these groups.")
+    photo = session.photos[photo_id]
+    # The browser asks each time, so it shows no picture whose file has changed or gone since.
+    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.md5}-{size}"'}
+    if request.headers.get("if-none-match") == kept["ETag"]:
+        pictures.open_photo(session.root, photo).close()
+        return Response(status_code=304, headers=kept)
+    data = pictures.picture(session.root, session.own, photo, size)
+    return Response(data, media_type="image/jpeg", headers=kept)
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """The page's own style, script and icon."""
+    if name not in _STATIC:
+        raise pictures.Refused("There is no such file.")
+    data = (Path(__file__).parent / "static" / name).read_bytes()
+    return Response(data, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=3600"})

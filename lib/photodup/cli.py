@@ -259,7 +259,7 @@ def embed(
     """
     from photodup.photos.commands.embed_command import embed_and_print
 
-    options = {"batch": batch, "load_generator": engine, "workers": workers, "endpoints": _servers(endpoints)}
+    options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
     embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
 
 

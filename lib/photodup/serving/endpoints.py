@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
@@ -110,12 +111,10 @@ def load_endpoints(path: Path | str) -> Endpoints:
 
 def save_endpoints(endpoints: Endpoints, path: Path) -> None:
     """Write an endpoints file that `load_endpoints` reads back; for this user only if it holds a key."""
-    data = endpoints.model_dump(exclude={"triton_control_key"})
-    if endpoints.triton_control_key is not None:
-        data["triton_control_key"] = endpoints.triton_control_key.get_secret_value()
-        path.unlink(missing_ok=True)  # its mode may be another
-        path.touch(0o600)
-    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    data, key = endpoints.model_dump(exclude={"triton_control_key"}), endpoints.triton_control_key
+    if key is not None:
+        data["triton_control_key"] = key.get_secret_value()
+    write_atomically(path, yaml.safe_dump(data, sort_keys=False), mode=None if key is None else 0o600)
 
 
 def from_ports(

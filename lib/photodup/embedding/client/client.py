@@ -32,6 +32,7 @@ from photodup.embedding.client.transport import (
 )
 from photodup.embedding.imaging import ImageError
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 
 DEFAULT_URL = "http://localhost:8002"
 JPEG_QUALITY = 90
@@ -137,7 +138,7 @@ class _Base:
     dim: int | None
 
     def __init__(self) -> None:
-        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decode")
+        self._decoders = ThreadPoolExecutor(min(4, available_cores()), thread_name_prefix="decode")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="prepare")
 
     def embed(self, images: Sequence[Source]) -> np.ndarray:

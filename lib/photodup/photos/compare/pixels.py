@@ -1,6 +1,5 @@
 """Many pairs compared on their pixels: in parallel, remembered as it goes, and only once."""
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from photodup.embedding import imaging
+from photodup.files import available_cores
 from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
 from photodup.photos.compare.verify import SIZE, Features, Verification, features, verify
 from photodup.photos.groups.keepers import sharpness
@@ -57,7 +57,7 @@ class _Work:
 
     def through(self, codes: np.ndarray) -> Iterator[int | None]:
         """Yield each pair once it is compared and remembered; None where a photo cannot be read."""
-        with _one_thread_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        with _one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = list(zip(*(rows.tolist() for rows in pair_rows(np.array(block))), strict=True))

@@ -15,10 +15,10 @@ import numpy as np
 from tqdm import tqdm
 
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 from photodup.photos.embed.choose import Choice
 from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_digest, store
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.scan import available_cores
 from photodup.photos.library.walking import Problem
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 from photodup.photos.embed.embed import EmbedReport, embed_library
 from photodup.photos.library.catalogue import (
     Catalogue,
@@ -39,7 +40,6 @@ __all__ = [
     "Photo",
     "Problem",
     "ScanReport",
-    "available_cores",
     "embed_library",
     "printable",
     "scan",
@@ -300,8 +300,3 @@ def _write(catalogue: Catalogue, batch: list[_Read], report: ScanReport) -> None
         report.n_read += read.facts is not None
         report.bytes_read += read.entry.size_bytes if read.facts else 0
         report.n_missing += read.status == "missing"
-
-
-def available_cores() -> int:
-    """Return the cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,8 +9,6 @@ machine too, since behind a loopback address there may be any service, or a tunn
 """
 
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
@@ -137,16 +136,10 @@ def save_settings(folder: Path, settings: Settings) -> None:
     elif settings.url:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
     path = OwnFolder(folder).settings
-    # A name that nobody can have put a link under.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(json.dumps(values, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut may leave the new name on nothing
-        os.replace(temporary, path)
+        with replacing(path, fsync=True) as new:
+            new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise PhotodupError(f"{printable(path)} cannot be written ({error.strerror}).") from None
 
 

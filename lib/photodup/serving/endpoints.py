@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
@@ -65,21 +65,9 @@ class Endpoints(BaseModel):
         for name, url in backends.items():
             try:
                 backend = parse_backend(name)
+                clean[name] = (grpc_address if backend.protocol == "grpc" else http_address)(url, name)
             except PhotodupError as error:
-                raise ValueError(str(error)) from None
-            parts = urlsplit(url if "://" in url else f"//{url}")
-            try:
-                port = parts.port
-            except ValueError:
-                port = None
-            if backend.protocol == "grpc":
-                if parts.scheme not in ("", "grpc") or not parts.hostname or not port:
-                    raise ValueError(f"{name}: {url!r} should be host:port (gRPC has no http://)")
-                clean[name] = f"{parts.hostname}:{port}"
-            else:
-                if parts.scheme not in ("http", "https") or not parts.hostname:
-                    raise ValueError(f"{name}: {url!r} should be http://host:port")
-                clean[name] = url.rstrip("/")
+                raise ValueError(str(error).removesuffix(".")) from None
         return clean
 
 

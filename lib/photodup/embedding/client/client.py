@@ -20,16 +20,12 @@ from urllib.parse import urlsplit
 import numpy as np
 from PIL import Image
 
+from photodup.addresses import grpc_address
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.embedding.client.transport import (
-    Patience,
-    PyTorchHttp,
-    Remote,
-    ServerError,
-    TritonGrpc,
-    TritonHttp,
-)
+from photodup.embedding.client.answers import Patience, Remote, ServerError
+from photodup.embedding.client.service import PyTorchHttp
+from photodup.embedding.client.triton import TritonGrpc, TritonHttp
 from photodup.embedding.imaging import ImageError
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
@@ -316,7 +312,7 @@ def _grpc_address(url: str | None) -> str:
         if not parts.hostname or not parts.port:
             raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
         return f"{parts.hostname}:{parts.port + 1}"
-    address = url.removeprefix("grpc://")
-    if not address.rpartition(":")[2].isdigit():
-        raise ServerError(f"{url!r} is no gRPC address: use host:port.")
-    return address
+    try:
+        return grpc_address(url)
+    except PhotodupError as error:
+        raise ServerError(str(error)) from None

@@ -82,8 +82,8 @@ def probe(wanted: Collection[tuple[str, str]], *, connect_s: float = 1.0) -> lis
 
 
 def _ask(name: str, url: str, connect_s: float) -> State:
+    from photodup.embedding.client.answers import Patience
     from photodup.embedding.client.client import connect
-    from photodup.embedding.client.transport import Patience
 
     patience = Patience(connect_s=connect_s, request_s=3.0, attempts=1)
     try:

@@ -6,7 +6,7 @@ from photodup.extras import missing_extra
 
 if __name__ == "__main__":
     try:
-        from photodup.serving.service.service import main
+        from photodup.serving.service.run import main
     except ImportError as error:
         if not (said := missing_extra(error)):
             raise

@@ -18,6 +18,7 @@ REASONS = {
     "lib/photodup/photos/library/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
     "lib/photodup/photos/library/own_folder.py:OwnFolder._write": f"own folder: {OWN_TEMPORARY}",
     "lib/photodup/photos/library/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
+    "lib/photodup/photos/library/settings.py:save_settings": f"settings.json in the own folder; {OWN_TEMPORARY}",
     "lib/photodup/photos/search/kept_pairs.py:_write": f"own folder: {OWN_TEMPORARY}",
     "lib/photodup/photos/library/journal.py:Journal.append": "a line of ours that could not be written whole",
     "lib/photodup/photos/library/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",

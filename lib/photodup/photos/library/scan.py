@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.errors import PhotodupError
@@ -31,6 +29,7 @@ from photodup.photos.library.catalogue import (
 )
 from photodup.photos.library.hashing import PhotoFacts, read_facts, unpack_facts
 from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
+from photodup.progress import bar
 
 __all__ = [
     "Catalogue",
@@ -183,7 +182,7 @@ def update(
     batch: list[_Read] = []
     written = time.perf_counter()
     try:
-        for read in tqdm(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
+        for read in bar(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
             batch.append(read)
             if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
                 _write(catalogue, batch, report)

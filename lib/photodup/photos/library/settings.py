@@ -9,6 +9,8 @@ machine too, since behind a loopback address there may be any service, or a tunn
 """
 
 import json
+import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -16,7 +18,6 @@ from pathlib import Path, PurePosixPath
 from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
-from photodup.files import replacing
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
@@ -130,10 +131,16 @@ def save_settings(folder: Path, settings: Settings) -> None:
     elif settings.url:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
     path = OwnFolder(folder).settings
+    # A name that nobody can have put a link under.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with replacing(path, fsync=True) as new:
-            new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(json.dumps(values, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave the new name on nothing
+        os.replace(temporary, path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise PhotodupError(f"{printable(path)} cannot be written ({error.strerror}).") from None
 
 

@@ -78,7 +78,12 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, Any]:
             raise PhotodupError(
                 f"{' '.join(rest[:3])!r} is not understood: parameters are given as -p KEY VALUE."
             )
-        given[pair[0]] = yaml.safe_load(pair[1])
+        try:
+            given[pair[0]] = yaml.safe_load(pair[1])
+        except yaml.YAMLError:
+            raise PhotodupError(
+                f"-p {pair[0]}: {pair[1]!r} is no value in YAML; write a text with such signs as '\"…\"'."
+            ) from None
         rest = rest[3:]
     return given
 
@@ -158,11 +163,9 @@ def run_study(
     Raises:
         PhotodupError: an unknown notebook or parameter, or servers that cannot be started.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from photodup.study.notebook.weights import prepare_model
     from photodup.study.report.page import write_report
+    from photodup.study.runner.progress import study_progress
 
     chosen = notebooks(only)
     for key in parameters or {}:
@@ -174,18 +177,16 @@ def run_study(
     done = {} if again else _read_outcomes(directory)
     due = [(p, q, b) for p, q, b in plan if not _is_current(done.get(p.stem), p, q, directory)]
     outcomes = {**_read_outcomes(directory)}
-    console = Console()
     with ExitStack() as stack:
         extra: dict[str, Any] = {}
         if due:
             weights = prepare_model(weights)
             extra["ENDPOINTS"] = str(endpoints or _start_embedded(stack, directory))
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
-        with Progress(*columns, console=console) as progress:
+        with study_progress() as progress:
             for path, params, budget_s in plan:
-                bar = progress.add_task(f"{path.stem}", total=None)
+                progress.start(path.stem)
                 if (path, params, budget_s) not in due:
-                    progress.update(bar, description=f"{path.stem} [dim]done before[/]", total=1, completed=1)
+                    progress.end("done before")
                     continue
                 declared = declared_parameters(path)
                 given = {**params, **{k: v for k, v in extra.items() if k in declared}}
@@ -194,17 +195,14 @@ def run_study(
                     directory / "notebooks" / path.name,
                     given,
                     budget_s=budget_s,
-                    on_cell=lambda n, total, bar=bar: progress.update(bar, completed=n, total=total or None),
+                    on_cell=progress.cells,
                 )
                 outcome.parameters = params
                 outcomes[path.stem] = outcome
                 _write_outcomes(directory, outcomes)
-                mark = "[green]passed[/]" if outcome.status == "passed" else f"[red]{outcome.status}[/]"
-                progress.update(bar, description=f"{path.stem} {mark}", total=1, completed=1)
-                if outcome.error:
-                    console.print(f"{path.name}\n{outcome.error}", style="red", highlight=False, markup=False)
+                progress.end(outcome.status, outcome.error)
     index = write_report(name)
-    console.print(f"\nReport: {index}", soft_wrap=True, highlight=False)
+    print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
 
 

@@ -18,6 +18,9 @@ KeepOrder = Annotated[
         help="rules, the first that differs decides: resolution,format,metadata,sharpness,size,folder,oldest"
     ),
 ]
+AllowRandom = Annotated[
+    bool, typer.Option("--allow-random", help="study only: similar photos by untrained weights")
+]
 PreferFolder = Annotated[list[str] | None, typer.Option(help="for the rule folder; repeat, best first")]
 
 
@@ -85,7 +88,7 @@ def group(
     model: ModelDigest = None,
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
-    allow_random: Annotated[bool, typer.Option(help="study only: group by untrained weights")] = False,
+    allow_random: AllowRandom = False,
 ) -> None:
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
     from photodup.photos.commands.group_command import print_groups
@@ -106,11 +109,13 @@ def review(
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
     endpoints: EndpointsFile = None,
+    allow_random: AllowRandom = False,
 ) -> None:
     """Review duplicates in the browser: compare, decide, move to the trash, undo. On 127.0.0.1 only."""
     from photodup.photos.review.serve import review
 
     options = {"keep": keep, "folders": prefer_folder, "digest": model, "endpoints": _servers(endpoints)}
+    options["allow_random"] = allow_random
     review(directory, port=port, demo=demo, catalogue=catalogue, browser=browser, **options)
 
 

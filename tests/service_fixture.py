@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 from triton_fixture import tiny_graph
 
+from photodup.serving.service.start import PROGRAM
+
 
 @dataclass
 class Running:
@@ -69,7 +71,7 @@ def tiny_onnx() -> str:
     return f"onnx:{tiny_graph(folder() / 'tiny.onnx', 'uint8')}"
 
 
-def launch(*, program: tuple[str, ...] = ("-m", "photodup.serving.service"), **settings: object) -> Running:
+def launch(*, program: tuple[str, ...] = PROGRAM, **settings: object) -> Running:
     """Start a service without waiting for it; the tiny encoder unless `MODEL_PRETRAINED` is given."""
     port = settings.setdefault("PORT", free_port())
     settings.setdefault("MODEL_PRETRAINED", tiny_onnx())

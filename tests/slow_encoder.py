@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from photodup.serving.service import service
+from photodup.serving.service import run, service
 
 
 class SlowModel:
@@ -24,4 +24,4 @@ class SlowModel:
 
 if __name__ == "__main__":
     service.load_model = lambda *arguments, **options: SlowModel()
-    sys.exit(service.main())
+    sys.exit(run.main())

@@ -14,8 +14,8 @@ from test_imaging import bomb, encoded, photo
 from triton_fixture import needs_triton, tiny_embedding, tiny_triton
 
 from photodup.embedding.client import client
+from photodup.embedding.client.answers import Patience, ServerError
 from photodup.embedding.client.client import connect
-from photodup.embedding.client.transport import Patience, ServerError
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, normalize, to_uint8
 from photodup.errors import PhotodupError
 
@@ -168,7 +168,7 @@ def test_triton_refuses_a_bad_image_too(protocol):
         ("ftp://host:1", "pytorch", "no HTTP address: use http://host:port"),
         ("localhost", "triton_grpc", "no gRPC address: use host:port"),
         ("{service}", "triton", "is the FastAPI service, not Triton's HTTP port.*INFERENCE_BACKEND"),
-        ("{service_address}", "triton_grpc", "is an HTTP server, not a gRPC port"),
+        ("{service_address}", "triton_grpc", "is the FastAPI service, not a gRPC port"),
     ],
 )
 def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend, words):

@@ -13,6 +13,7 @@ OWN_TEMPORARY = "the file that it wrote itself just before, under a name of its 
 BUILD = "in build/ or a folder given for what can be made again"
 
 REASONS = {
+    "lib/photodup/files.py:replacing": f"what all write with; {OWN_TEMPORARY}",
     # ---- the photo application
     "lib/photodup/photos/own/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
     "lib/photodup/photos/own/own_folder.py:OwnFolder._write": f"own folder: {OWN_TEMPORARY}",
@@ -25,8 +26,6 @@ REASONS = {
     "lib/photodup/photos/trash/moving.py:_rename": "the owner's removal or restore",
     "lib/photodup/photos/trash/trash_files.py:TrashFiles.clear": "empty folders in the trash",
     "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
-    "lib/photodup/demo/photographs.py:_write_whole": OWN_TEMPORARY,
-    "lib/photodup/demo/encoder.py:export_stand_in": f"{BUILD}; {OWN_TEMPORARY}",
     # ---- the laboratory
     "lib/photodup/bench/record/record.py:write_atomically": f"a record in results/; {OWN_TEMPORARY}",
     "lib/photodup/embedding/engines/export.py:_export_one": f"{BUILD}; {OWN_TEMPORARY}",
@@ -34,19 +33,13 @@ REASONS = {
     "lib/photodup/embedding/engines/precision.py:fp16_file": f"{BUILD}; {OWN_TEMPORARY}",
     "lib/photodup/embedding/engines/precision.py:int8_file": f"{BUILD}; {OWN_TEMPORARY}",
     "lib/photodup/serving/process/process.py:_prune": "the oldest logs of servers in build/",
-    "lib/photodup/serving/triton/config.py:write_config": f"a rendered repository; {OWN_TEMPORARY}",
-    "lib/photodup/serving/triton/repository.py:link_weights": f"a rendered repository; {OWN_TEMPORARY}",
     "lib/photodup/serving/triton/repository.py:render_repository": "a version that an interrupted run added",
-    "lib/photodup/serving/triton/server.py:_backends": f"{BUILD}; {OWN_TEMPORARY}",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
-    "lib/photodup/serving/endpoints.py:save_endpoints": f"the endpoints file it was told to write; {OWN_TEMPORARY}",
     "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
-    "lib/photodup/serving/vast.py:_write_record": f"the record of a machine to rent, in build/; {OWN_TEMPORARY}",
     "lib/photodup/serving/vast.py:up": "the record of an order that was refused, in build/",
     "lib/photodup/serving/vast.py:_undo_order": "the record of an order that was taken back, in build/",
     "lib/photodup/serving/vast.py:_destroy": "the record of a rented machine that was given back, in build/",
     "lib/photodup/serving/vast.py:down": "the record of an order that never became a machine, in build/",
-    "lib/photodup/study/runner/execute.py:_write_outcomes": f"{BUILD}; {OWN_TEMPORARY}",
     # ---- the kit for a machine without a network
     "tools/gpu_kit/pack.py:pack": "slices that an earlier pack left in the folder given, by their names",
     "tools/gpu_kit/slices.py:_unpack": "slices and the archive joined of them, in the kit's own work folder, once unpacked",

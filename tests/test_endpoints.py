@@ -76,10 +76,10 @@ def test_every_endpoints_file_loads(root: Path) -> None:
         ({"name": None}, "name"),
         ({"name": "a/b"}, "name"),
         ({"backends": {}}, "backends"),
-        ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "should be http://host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "should be host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "should be host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "should be host:port"),
+        ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "is no HTTP address.*use http://host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "is no gRPC address.*use host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "is no gRPC address.*use host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "is no gRPC address.*use host:port"),
         ({"backends": {"tritn-onnx-http-fp32": "http://h:1"}}, "names no backend"),
         ({"price_per_hour_usd": -1}, "price_per_hour_usd"),
         ({"backend": {}}, "backend"),
@@ -140,8 +140,8 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart() -> None:
     assert "nothing listens" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{dead}")
     assert "gRPC port, given as HTTP" in one("triton-onnx-fp32-http-fp32", f"{local}:{grpc}")
     assert "HTTP port, given as gRPC" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{http}")
-    assert "this is the Triton metrics port" in one("triton-onnx-fp32-http-fp32", f"{local}:{metrics}")
-    assert "this is the Triton HTTP port, not FastAPI" in one(
+    assert "this is Triton's metrics port" in one("triton-onnx-fp32-http-fp32", f"{local}:{metrics}")
+    assert "this is Triton's HTTP port, not the FastAPI service" in one(
         "fastapi-pytorch-fp32-http-jpeg", f"{local}:{http}"
     )
     assert "no model openclip_vit_b32_trt; ready are: openclip_vit_b32," in one(

@@ -29,7 +29,8 @@ from test_service import as_files, until
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.client.transport import Patience, PyTorchHttp
+from photodup.embedding.client.answers import Patience
+from photodup.embedding.client.service import PyTorchHttp
 from photodup.embedding.decode_pool import Cancellation, Cancelled, DecodePool, TooSlow
 from photodup.embedding.imaging import ImageError, decode, is_bounded
 from photodup.embedding.jpeg_scans import MAX_SCANS, MAX_SEGMENTS, read_layout

@@ -18,7 +18,6 @@ from PIL import Image
 from triton_fixture import executions, infer, needs_triton, tiny_embedding, tiny_triton
 
 from photodup.embedding.imaging import ImageError, decode, to_uint8
-from photodup.serving.decoder_study import compare_decoders
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo
 
@@ -275,16 +274,12 @@ def test_a_large_jpeg_is_refused_by_its_header() -> None:
         decode_turbo(_good()["large"], 1_000_000)
 
 
-def test_the_comparison_sees_that_scaled_decoding_moves_pixels() -> None:
-    rows = compare_decoders([_good()["large"], _good()["png"]], lambda x: tiny_embedding(x), repeats=2)
-    by_name = {row["decoder"]: row for row in rows}
-    assert set(by_name) == set(DECODERS)
-    assert by_name["pil"]["pixel_difference_max"] == 0
-    assert by_name["pil"]["cosine_min"] == pytest.approx(1, abs=1e-5)
-    for name in ("draft", "turbo"):
-        assert by_name[name]["pixel_difference_max"] > 0
-        assert 0.99 < by_name[name]["cosine_min"] <= 1.00001
-    assert all(row["preprocess_ms_p50"] > 0 and row["n_photos"] == 2 for row in rows)
+@pytest.mark.parametrize("name", ["draft", "turbo"])
+def test_scaled_decoding_moves_pixels_and_hardly_the_embedding(name: str) -> None:
+    data = _good()["large"]
+    exact, scaled = (to_uint8(DECODERS[decoder](data, LIMIT))[None] for decoder in ("pil", name))
+    assert np.abs(exact.astype(int) - scaled).max() > 0
+    assert 0.99 < (tiny_embedding(exact) * tiny_embedding(scaled)).sum() <= 1.00001
 
 
 @needs_triton()

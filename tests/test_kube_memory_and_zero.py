@@ -6,9 +6,9 @@ import pytest
 from test_kube_simulator import BURST, ONE, pods, scaler, workload
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.keda import Keda
+from photodup.study.kubernetes.autoscaler.keda import Keda
+from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.pods import Cohort, Kubelet
-from photodup.study.kubernetes.replicas import PodView
 from photodup.study.kubernetes.simulate import Cluster, Load, simulate
 
 
@@ -86,7 +86,7 @@ def test_a_pod_that_loads_its_model_has_no_server_metric():
 
 
 def simulate_scaler(w):
-    from photodup.study.kubernetes.hpa import Autoscaler
+    from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
 
     return Autoscaler(w.hpa, w.requests)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
+from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve, waiting_s
-from photodup.study.kubernetes.hpa import Autoscaler
 from photodup.study.kubernetes.manifests import Probe, Workload, read_workload
-from photodup.study.kubernetes.replicas import PodView
 from photodup.study.kubernetes.simulate import Cluster, Load, simulate
 
 ONE = ServiceCurve((1, 2, 4), (10.0, 15.0, 20.0), (1.0, 1.5, 2.0))

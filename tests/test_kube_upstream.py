@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from photodup.study.kubernetes import hpa
-from photodup.study.kubernetes.hpa import Autoscaler, ControllerFlags
-from photodup.study.kubernetes.manifests import scaling_requests
-from photodup.study.kubernetes.replicas import (
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, ControllerFlags
+from photodup.study.kubernetes.autoscaler.replicas import (
     PodView,
     Tolerances,
     Trust,
@@ -18,6 +17,7 @@ from photodup.study.kubernetes.replicas import (
     total,
     utilization,
 )
+from photodup.study.kubernetes.manifests import scaling_requests
 
 CASES = yaml.safe_load((Path(__file__).parent / "data" / "hpa_cases.yaml").read_text())
 NOW = 1e6

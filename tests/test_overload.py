@@ -14,7 +14,8 @@ from service_fixture import Running, launch, small_service
 from test_service import as_files, check_against_openapi, stuck_upload, until
 
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.client.transport import Patience, PyTorchHttp, ServerError
+from photodup.embedding.client.answers import Patience, ServerError
+from photodup.embedding.client.service import PyTorchHttp
 from photodup.serving.service.admission import Admission, Pace, Refused
 from photodup.serving.service.gate import is_loopback
 

@@ -5,9 +5,10 @@ import socket
 
 import pytest
 
+from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 from photodup.serving.embedded import embedded_servers
-from photodup.serving.process.ports import claim_ports, why_not
+from photodup.serving.process.ports import claim_ports
 
 
 def test_an_address_of_another_machine_is_not_called_a_port_in_use() -> None:
@@ -35,8 +36,8 @@ def test_a_port_in_use_says_so_without_the_systems_words() -> None:
 
 
 def test_other_reasons_are_told_apart() -> None:
-    assert why_not(PermissionError(13, "no"), "127.0.0.1", 80, "FastAPI").startswith(
+    assert cannot_listen(PermissionError(13, "no"), "127.0.0.1", 80, "FastAPI").startswith(
         "Port 80 for FastAPI needs rights that you do not have"
     )
-    said = why_not(OSError(105, os.strerror(105)), "127.0.0.1", 8002, "FastAPI")
+    said = cannot_listen(OSError(105, os.strerror(105)), "127.0.0.1", 8002, "FastAPI")
     assert said == "FastAPI cannot listen on 127.0.0.1, port 8002: No buffer space available."

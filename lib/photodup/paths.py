@@ -6,6 +6,10 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 
 
+class NoCheckoutError(PhotodupError):
+    """Something needs the notebooks, results or models of a checkout, and there is none."""
+
+
 def project_root() -> Path:
     """Return the folder that holds notebooks/, results/ and model_repository/.
 
@@ -21,11 +25,24 @@ def project_root() -> Path:
     for folder in (here, *here.parents):
         if (folder / "lib" / "photodup").is_dir() and (folder / "pyproject.toml").is_file():
             return folder
-    raise PhotodupError(
+    raise NoCheckoutError(
         f"No photodup checkout at or above {here}: change into your clone or set PHOTODUP_ROOT to it."
     )
 
 
 def build_dir() -> Path:
-    """Return the folder for what can be made again (exported models, logs, demo photos). Git ignores it."""
-    return project_root() / "build"
+    """Return the folder for what can be made again: exported models, logs, the demonstration of the review.
+
+    In a checkout that is `build/`, which git ignores; away from one, `photodup/` in this user's cache folder.
+
+    Raises:
+        PhotodupError: neither is there: no checkout, and no home folder.
+    """
+    try:
+        return project_root() / "build"
+    except NoCheckoutError as error:
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        try:
+            return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "photodup"
+        except RuntimeError:
+            raise error from None

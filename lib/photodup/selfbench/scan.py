@@ -27,7 +27,8 @@ def run(n: int = 12, repeats: int = 3) -> dict:
         repeats: how often each side is timed; the median counts.
     """
     from photodup.demo.photographs import make_12mp
-    from photodup.photos.library.scan import available_cores, scan
+    from photodup.files import available_cores
+    from photodup.photos.library.scan import scan
 
     cores = available_cores()
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:

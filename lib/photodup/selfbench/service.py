@@ -15,12 +15,8 @@ import contextlib
 import io
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -46,11 +42,13 @@ def run(*, rounds: int = 10, calls: int = 8, url: str | None = None) -> dict:
         whether each goal is met.
     """
     from photodup.embedding.engines.encoder import load_model
+    from photodup.serving.service.start import ServiceProcess
 
     model = load_model(pretrained=WEIGHTS)
     photos = _photos(IN_FLIGHT)
     with contextlib.ExitStack() as stack:
-        url = url or stack.enter_context(_service())
+        if url is None:
+            url = stack.enter_context(ServiceProcess(settings={"MODEL_PRETRAINED": WEIGHTS})).url
         connection = _connection(url)
         stack.callback(connection.close)
         requests = [_multipart(connection, photo) for photo in photos]
@@ -128,36 +126,6 @@ def _photos(n: int) -> list[bytes]:
         Image.fromarray(np.clip(grain, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
         photos.append(buffer.getvalue())
     return photos
-
-
-@contextlib.contextmanager
-def _service() -> Iterator[str]:
-    """Start the service as it is by default, with random weights, on a free port."""
-    import httpx
-
-    from photodup.serving.process.ports import claim_ports
-
-    port = claim_ports("127.0.0.1", {"the FastAPI service": 0})["the FastAPI service"]
-    url = f"http://127.0.0.1:{port}"
-    env = dict(os.environ) | {"HOST": "127.0.0.1", "PORT": str(port), "MODEL_PRETRAINED": WEIGHTS}
-    env.setdefault("MAX_WAIT_S", "60")  # queues are what is measured
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "photodup.serving.service"], env=env, stdout=log, stderr=log
-        )
-        try:
-            for _ in range(600):
-                with contextlib.suppress(httpx.HTTPError):
-                    if httpx.get(f"{url}/readyz").status_code == 200:
-                        break
-                if process.poll() is not None:
-                    log.seek(0)
-                    raise PhotodupError(f"The service did not start: {log.read()[-500:]}")
-                time.sleep(0.1)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(10)
 
 
 def _connection(url: str):

@@ -1,6 +1,5 @@
 """Ask every server of an endpoints file whether it is there, and say in words what is wrong."""
 
-import importlib.util
 import socket
 import statistics
 import time
@@ -9,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from photodup.embedding.backends import parse_backend
-from photodup.errors import PhotodupError
+from photodup.embedding.client.which_server import ANOTHER, FASTAPI, TRITON_HTTP, which_server
+from photodup.extras import need
 from photodup.serving.control_key import grpc_metadata, http_headers
 from photodup.serving.endpoints import Endpoints
 
@@ -26,8 +26,7 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     Raises:
         PhotodupError: Triton's client, which asks over gRPC, is not installed.
     """
-    if importlib.util.find_spec("tritonclient") is None:
-        raise PhotodupError("Checking endpoints needs Triton's client: pip install 'tritonclient[grpc]'.")
+    need("tritonclient.grpc")
     endpoints.use_control_key()
     probe = _Probe(timeout_s)
     rows = []
@@ -88,14 +87,14 @@ class _Probe:
         self._answers: dict[tuple[str, str], Any] = {}
 
     def pytorch(self, url: str) -> str:
-        if (problem := self._not(url, "FastAPI")) is not None:
+        if (problem := self._not(url, FASTAPI)) is not None:
             return problem
         if self._get(f"{url}/readyz")[0] == 200:
             return "ready"
         return "not ready: the model is still loading, or failed to; see /readyz and the service's log"
 
     def triton_http(self, url: str, model: str) -> str:
-        if (problem := self._not(url, "Triton HTTP")) is not None:
+        if (problem := self._not(url, TRITON_HTTP)) is not None:
             return problem
         if self._get(f"{url}/v2/models/{model}/ready")[0] == 200:
             return "ready"
@@ -122,19 +121,12 @@ class _Probe:
 
     def _not(self, url: str, expected: str) -> str | None:
         """Return what is wrong if `url` is not the server `expected`; None if it is."""
-        _, text, reason = self._get(f"{url}/v2")
-        if reason:
-            return reason
-        # The metrics port answers 200 with an empty body to every path, so a status says nothing.
-        if '"extensions"' in text and '"version"' in text:
-            found = "Triton HTTP"
-        elif "nv_inference" in self._get(f"{url}/metrics")[1]:
-            found = "Triton metrics"
-        elif self._get(f"{url}/healthz")[0] == 200:
-            found = "FastAPI"
-        else:
-            return f"something answers there, but it is not the {expected} port"
-        return None if found == expected else f"this is the {found} port, not {expected}: are two swapped?"
+        found = which_server(lambda path: self._get(url + path)[:2])
+        if found is None:
+            return self._get(f"{url}/v2")[2]
+        if found == ANOTHER:
+            return f"something answers there, but it is not {expected}"
+        return None if found == expected else f"this is {found}, not {expected}: are two swapped?"
 
     def _get(self, url: str) -> tuple[int, str, str]:
         """Return (HTTP status, body, "") or (0, "", why there was no answer)."""
@@ -182,8 +174,8 @@ class _Probe:
             except InferenceServerException as error:
                 if not explain:
                     return "dead"
-                problem = self._not(f"http://{address}", "Triton gRPC")
-                if problem and "Triton HTTP" in problem:
+                problem = self._not(f"http://{address}", "Triton's gRPC port")
+                if problem and TRITON_HTTP in problem:
                     return "this is Triton's HTTP port, given as gRPC: gRPC is usually one higher"
                 return problem or f"no gRPC server there: {error.message()}"
         return "Triton answers, but is not live"

@@ -26,9 +26,11 @@ def serve(
     import sys
 
     if not embedded:
+        from photodup.serving.service.start import command
+
         os.environ.update(HOST=host, PORT=str(port))
         sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "photodup.serving.service"])
+        os.execv(sys.executable, command())
     from photodup.serving.embedded import MODELS, embedded_servers
 
     with (

@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.endpoints import Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.process import ServerProcess
+from photodup.serving.service.start import ServiceProcess, reachable
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 
@@ -32,14 +30,19 @@ MODELS = (
 _EXPORT = """
 import json, sys
 from pathlib import Path
-from photodup.embedding.engines.export import export
-from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
+from photodup.extras import missing_extra
 try:
+    from photodup.embedding.engines.export import export
+    from photodup.embedding.engines.encoder import load_model
     model = load_model()
     files = export(model, Path(sys.argv[1]), sys.argv[2:])
 except PhotodupError as error:
     sys.exit(f"photodup: {error}")
+except ImportError as error:
+    if not (said := missing_extra(error)):
+        raise
+    sys.exit(f"photodup: {said}")
 print(json.dumps({"files": {k: str(v) for k, v in files.items()},
                   "model_digest": model.digest, "pretrained": model.pretrained}))
 """
@@ -132,7 +135,7 @@ def embedded_servers(
     with contextlib.ExitStack() as stack:
         fastapi = None
         if service:
-            fastapi = _start_service(host, ports["FastAPI"], env)
+            fastapi = ServiceProcess(host=host, port=ports["FastAPI"], settings=env)
             stack.callback(fastapi.stop)
         if models:
             triton = EmbeddedTriton(
@@ -146,34 +149,13 @@ def embedded_servers(
                 progress=progress,
             )
             stack.enter_context(triton)
-        client_host = "127.0.0.1" if host in ("", "0.0.0.0") else host
         if fastapi:
-            url = f"http://{client_host}:{ports['FastAPI']}/readyz"
-            fastapi.wait_ready(lambda: _answers(url), timeout_s, progress)
+            fastapi.wait_ready(timeout_s, progress)
         yield from_ports(
-            client_host,
+            reachable(host),
             *(ports.get(name, 0) for name in ("FastAPI", "Triton HTTP", "Triton gRPC", "Triton metrics")),
             name="embedded",
             gpu="none",
             models=models,
             location="this machine",
         )
-
-
-def _start_service(host: str, port: int, env: Mapping[str, str] | None) -> ServerProcess:
-    # The laboratory measures queues, so they may grow; `photodup serve` without --embedded refuses what waits long.
-    defaults = {"PYTHONUNBUFFERED": "1", "MAX_WAIT_S": "60"}
-    return ServerProcess(
-        "FastAPI",
-        [sys.executable, "-m", "photodup.serving.service"],
-        build_dir() / "logs" / f"fastapi-{port}.log",
-        defaults | dict(os.environ) | {"HOST": host, "PORT": str(port)} | dict(env or {}),
-    )
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return answer.status == 200
-    except urllib.error.HTTPError:
-        return False  # 503 while the model loads

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import backend_of, emulated_engine, parse_backend
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
@@ -64,21 +65,9 @@ class Endpoints(BaseModel):
         for name, url in backends.items():
             try:
                 backend = parse_backend(name)
+                address = (grpc_address if backend.protocol == "grpc" else http_address)(url, name)
             except PhotodupError as error:
-                raise ValueError(str(error)) from None
-            parts = urlsplit(url if "://" in url else f"//{url}")
-            try:
-                port = parts.port
-            except ValueError:
-                port = None
-            if backend.protocol == "grpc":
-                if parts.scheme not in ("", "grpc") or not parts.hostname or not port:
-                    raise ValueError(f"{name}: {url!r} should be host:port (gRPC has no http://)")
-                address = f"{parts.hostname}:{port}"
-            else:
-                if parts.scheme not in ("http", "https") or not parts.hostname:
-                    raise ValueError(f"{name}: {url!r} should be http://host:port")
-                address = url.rstrip("/")
+                raise ValueError(str(error).removesuffix(".")) from None
             if clean.setdefault(backend.name, address) != address:
                 raise ValueError(f"{name}: {backend.name} is listed twice, with two addresses")
         return clean
@@ -117,12 +106,10 @@ def load_endpoints(path: Path | str) -> Endpoints:
 
 def save_endpoints(endpoints: Endpoints, path: Path) -> None:
     """Write an endpoints file that `load_endpoints` reads back; for this user only if it holds a key."""
-    data = endpoints.model_dump(exclude={"triton_control_key"})
-    if endpoints.triton_control_key is not None:
-        data["triton_control_key"] = endpoints.triton_control_key.get_secret_value()
-        path.unlink(missing_ok=True)  # its mode may be another
-        path.touch(0o600)
-    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    data, key = endpoints.model_dump(exclude={"triton_control_key"}), endpoints.triton_control_key
+    if key is not None:
+        data["triton_control_key"] = key.get_secret_value()
+    write_atomically(path, yaml.safe_dump(data, sort_keys=False), mode=None if key is None else 0o600)
 
 
 def from_ports(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import build_dir, project_root
 from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
 from photodup.serving.gpu_image import DISK_GB, DOWN_MBIT_PER_S, IMAGE_GB, cuda_needed
@@ -336,9 +337,7 @@ def _record_path(name: str) -> Path:
 def _write_record(name: str, instance: int | None, until: float) -> None:
     when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
     row = {"label": _LABEL + name, "instance": instance, "until": until, "destroyed_after": when}
-    scratch = _record_path(name).with_suffix(".new")
-    scratch.write_text(json.dumps(row))
-    os.replace(scratch, _record_path(name))  # the watchdog reads it at any moment
+    write_atomically(_record_path(name), json.dumps(row))  # the watchdog reads it at any moment
 
 
 def _read_record(name: str) -> dict[str, Any]:

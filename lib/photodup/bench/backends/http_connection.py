@@ -54,7 +54,11 @@ class HttpConnection:
         """Open the connection now; nothing when it is open already."""
         if self.socket is not None:
             return
-        family = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
+        where = "{}:{}".format(*self._address)
+        try:
+            family = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
+        except socket.gaierror as error:
+            raise socket.gaierror(error.errno, f"{error.strerror}, looking for {where}") from None
         connection = socket.socket(family[0], socket.SOCK_STREAM)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,10 +69,14 @@ class HttpConnection:
             connection.connect(family[4])
         except BlockingIOError:
             connection.close()
-            raise TimeoutError("the server did not accept the connection in time") from None
-        except OSError:
+            raise TimeoutError(f"{where} did not accept the connection in time") from None
+        except OSError as error:
             connection.close()
-            raise
+            if error.errno is None:
+                raise
+            raise OSError(
+                error.errno, f"{error.strerror}, connecting to {where}"
+            ) from None  # of the same kind
         self.socket = connection
 
     def close(self) -> None:

@@ -101,15 +101,15 @@ class Link:
 
     Args:
         spec: a `LinkSpec` or the name of one of `PRESETS`; keywords replace single fields of it.
-        engine: `auto` uses the kernel's netem where it exists and passes the self-test, else the delay line;
-            or `relay`, `netem`. The netem branch was written without a kernel that has it: not run here.
 
     Raises:
         LinkError: unknown preset, a rate that cannot be held, no right to make network devices, or a
             self-test whose round trip is off by more than 1 ms.
     """
 
-    def __init__(self, spec: LinkSpec | str | None = None, *, engine: str = "auto", **fields: Any):
+    engine = "relay"  # what delays the packets, as records name it
+
+    def __init__(self, spec: LinkSpec | str | None = None, **fields: Any):
         if isinstance(spec, str):
             if spec not in PRESETS:
                 raise LinkError(f"No link preset {spec!r}: choose from {', '.join(PRESETS)}.")
@@ -118,7 +118,6 @@ class Link:
             self.spec = replace(spec or LinkSpec(), **fields)
         except TypeError as error:
             raise LinkError(f"No such link parameter ({error}); see LinkSpec.") from None
-        self._wanted_engine, self.engine = engine, ""
 
     def __enter__(self) -> Self:
         if sys.platform != "linux":
@@ -131,21 +130,15 @@ class Link:
                 "ask for less, or measure without a link."
             )
         remove_leftovers()
-        try:
-            self._start(self._wanted_engine)
-        except LinkError:
-            if self._wanted_engine != "auto" or self.engine != "netem":
-                raise
-            self._start("relay")  # a netem that does not keep the promise
+        self._start()
         return self
 
-    def _start(self, engine: str) -> None:
+    def _start(self) -> None:
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(30)
         config = asdict(self.spec) | {
             "queue_bytes": self.spec.queue_bytes,
-            "engine": engine,
             "parent": os.getpid(),
         }
         self._relay = subprocess.Popen(
@@ -164,7 +157,6 @@ class Link:
                 raise LinkError(_explain(reply))
             self.address: str = reply["address"]
             self.client_address: str = reply["client_address"]
-            self.engine = reply["engine"]
             self._self_test()
         except BaseException:
             self.__exit__(None, None, None)
@@ -292,7 +284,7 @@ class Link:
                 return
         raise LinkError(
             f"The emulated link's round trip is {measured:.1f} ms, not {self.spec.rtt_ms:g}: "
-            "use a quieter machine, or engine='relay' if this is netem."
+            "use a quieter machine."
         )
 
 

@@ -130,14 +130,12 @@ def sysctl(name: str, value: str) -> None:
         file.write(value)
 
 
-def set_up(name: str, address: str, peer: str, config: dict, segments: int) -> str:
-    """Give the device of this thread's namespace its address, route and, where asked for, netem qdisc."""
+def set_up(name: str, address: str, peer: str, config: dict, segments: int) -> None:
+    """Give the device of this thread's namespace its address and route."""
     from pyroute2 import IPRoute
-    from pyroute2.netlink.exceptions import NetlinkError
 
     if os.path.exists("/proc/sys/net/ipv6"):
         sysctl(f"ipv6/conf/{name}/disable_ipv6", "1")
-    engine = "relay"
     with IPRoute() as ip:
         index = ip.link_lookup(ifname=name)[0]
         # A long device queue: packets may be dropped by the modelled queue alone.
@@ -145,37 +143,13 @@ def set_up(name: str, address: str, peer: str, config: dict, segments: int) -> s
         ip.addr("add", index=index, address=address, prefixlen=32)
         metrics = {"initcwnd": config["initcwnd"], "cc_algo": config["congestion"]}
         ip.route("add", dst=f"{peer}/32", oif=index, prefsrc=address, metrics=metrics)
-        if config["engine"] != "relay":
-            try:
-                flying = int(config["rtt_ms"] * config["rate_mbit_s"] * 125 / MTU) + 1000
-                ip.tc(
-                    "add",
-                    "netem",
-                    index,
-                    "1:",
-                    delay=int(config["rtt_ms"] * 500),
-                    loss=config["loss"] * 100,
-                    limit=flying,
-                )
-                # The rate as a child: pyroute2 0.9.7 sends netem's own `rate` in a form that is refused.
-                rate = {
-                    "rate": int(config["rate_mbit_s"] * 125_000),
-                    "burst": max(2, segments) * MTU,
-                    "limit": config["queue_bytes"],
-                }
-                ip.tc("add", "tbf", index, "10:", parent="1:1", **rate)
-                engine = "netem"
-            except NetlinkError as error:
-                if error.code != errno.ENOENT or config["engine"] == "netem":
-                    raise
         if name != DEVICE:
-            return engine
+            return
         ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
-    return engine
 
 
-def build(config: dict) -> tuple[int, int, str, str, str]:
-    """Make both ends. Returns (host TUN, client TUN, host address, client address, engine)."""
+def build(config: dict) -> tuple[int, int, str, str]:
+    """Make both ends. Returns (host TUN, client TUN, host address, client address)."""
     segments = max(1, int(config["rate_mbit_s"] * 1e3 * SUPERPACKET_MS / 8 / MTU))
     for number in range(64):  # the first free name, which also reserves its four addresses
         try:
@@ -189,14 +163,14 @@ def build(config: dict) -> tuple[int, int, str, str, str]:
     here, there = f"198.18.{number}.1", f"198.18.{number}.2"  # RFC 2544: reserved for benchmarks
     device = f"{DEVICE}{number}"
     sysctl(f"ipv4/conf/{device}/route_localnet", "1")
-    engine = set_up(device, here, there, config, segments)
+    set_up(device, here, there, config, segments)
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "unshare")
     client = open_tun(DEVICE, segments > 1)
     set_up(DEVICE, there, here, config, segments)
     sysctl("ipv4/tcp_slow_start_after_idle", str(int(config["slow_start_after_idle"])))
     sysctl("ipv4/tcp_no_metrics_save", "1")  # else a connection inherits what an earlier one learned
-    return host, client, here, there, engine
+    return host, client, here, there
 
 
 def run(control: socket.socket, lines: tuple[Line, Line], parent: int) -> None:
@@ -239,20 +213,18 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = json.loads(sys.argv[2])
     try:
-        host, client, here, there, engine = build(config)
+        host, client, here, there = build(config)
     except Exception as error:  # told to the parent, which words it
         reply = {"error": f"{type(error).__name__}: {error}", "errno": getattr(error, "errno", None)}
         control.sendall(json.dumps(reply).encode() + b"\n")
         return
     with contextlib.suppress(OSError):  # better timing on a busy machine, not a condition
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    if engine == "netem":  # the kernel delays; this process only carries and translates
-        config |= {"rtt_ms": 0, "rate_mbit_s": 0, "loss": 0}
     lines = (
         Line(client, host, config, 16, LOOPBACK, config["seed"]),
         Line(host, client, config, 12, socket.inet_aton(here), config["seed"] + 1),
     )
-    reply = {"address": here, "client_address": there, "engine": engine}
+    reply = {"address": here, "client_address": there}
     namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
     socket.send_fds(control, [json.dumps(reply).encode() + b"\n"], [namespace])
     os.close(namespace)

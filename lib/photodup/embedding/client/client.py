@@ -20,18 +20,15 @@ from urllib.parse import urlsplit
 import numpy as np
 from PIL import Image
 
+from photodup.addresses import grpc_address
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.embedding.client.transport import (
-    Patience,
-    PyTorchHttp,
-    Remote,
-    ServerError,
-    TritonGrpc,
-    TritonHttp,
-)
+from photodup.embedding.client.answers import Patience, Remote, ServerError
+from photodup.embedding.client.service import PyTorchHttp
+from photodup.embedding.client.triton import TritonGrpc, TritonHttp
 from photodup.embedding.imaging import ImageError
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 
 LOCAL, SERVICE = Backend("local", "pytorch"), Backend("fastapi", "pytorch", "fp32", "http", "jpeg")
 DEFAULT_URL = "http://localhost:8002"
@@ -138,7 +135,7 @@ class _Base:
     dim: int | None
 
     def __init__(self) -> None:
-        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decode")
+        self._decoders = ThreadPoolExecutor(min(4, available_cores()), thread_name_prefix="decode")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="prepare")
 
     def embed(self, images: Sequence[Source]) -> np.ndarray:
@@ -317,7 +314,7 @@ def _grpc_address(url: str | None) -> str:
         if not parts.hostname or not parts.port:
             raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
         return f"{parts.hostname}:{parts.port + 1}"
-    address = url.removeprefix("grpc://")
-    if not address.rpartition(":")[2].isdigit():
-        raise ServerError(f"{url!r} is no gRPC address: use host:port.")
-    return address
+    try:
+        return grpc_address(url)
+    except PhotodupError as error:
+        raise ServerError(str(error)) from None

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tqdm import tqdm
-
 from photodup.names import escaped, printable
 from photodup.photos.groups.tiers import OTHER_MODEL, ModelThresholds, TierGroup, Tiers, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import inside, load_settings
 from photodup.photos.review.told_apart import without_copies_apart
+from photodup.progress import bar
 
 
 def tiers_by_settings(
@@ -35,8 +34,8 @@ def tiers_by_settings(
 
 
 def with_bar(pairs: Any, total: int) -> Any:
-    """Show the comparison of pairs on a terminal."""
-    return tqdm(pairs, total=total, desc="compare", unit="pair")
+    """Show how far the comparison of pairs is."""
+    return bar(pairs, total=total, desc="compare", unit="pair")
 
 
 def print_groups(catalogue: Catalogue, *, threshold: float | None = None, **options: Any) -> None:

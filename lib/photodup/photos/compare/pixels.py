@@ -1,6 +1,5 @@
 """Many pairs compared on their pixels: in parallel, remembered as it goes, and only once."""
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +9,14 @@ import numpy as np
 from PIL import Image
 
 from photodup.embedding import imaging
+from photodup.files import available_cores
 from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
 from photodup.photos.compare.verify import SIZE, Features, Verification, features, verify
 from photodup.photos.groups.keepers import sharpness
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Pairs compared, and remembered, at a time.
-_BLOCK = 256
+_BLOCK = 32
 # Pictures whose features are held: 0.6 GB.
 _MAX_HELD = 2000
 
@@ -56,18 +56,21 @@ class _Work:
         self.problems: dict[int, str] = {}
 
     def through(self, codes: np.ndarray) -> Iterator[int | None]:
-        """Yield each pair once it is compared and remembered; None where a photo cannot be read."""
-        with _one_thread_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        """Yield each pair once it is compared; None where a photo cannot be read. A block is remembered together."""
+        with _one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = list(zip(*(rows.tolist() for rows in pair_rows(np.array(block))), strict=True))
                 self._hold({i for pair in pairs for i in pair}, pool)
-                found = list(pool.map(self._compared, pairs))
-                md5s = [[self._photos[i].md5 for i in pair] for pair in pairs]
-                self.records.append(
-                    self._store.add([(*a_b, one) for a_b, one in zip(md5s, found, strict=True) if one])
-                )
-                yield from (code if one else None for code, one in zip(block, found, strict=True))
+                found: list[Verification | None] = []
+                try:
+                    for code, one in zip(block, pool.map(self._compared, pairs), strict=True):
+                        found.append(one)
+                        yield code if one else None
+                finally:  # also when nobody asks for the rest: what was compared need not be again
+                    md5s = [[self._photos[i].md5 for i in pair] for pair in pairs]
+                    known = zip(md5s, found, strict=False)
+                    self.records.append(self._store.add([(*a_b, one) for a_b, one in known if one]))
 
     def _hold(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
         for i in rows & self._held.keys():

@@ -84,8 +84,8 @@ def probe(wanted: Collection[tuple[str, str]]) -> list[State]:
 
 
 def _ask(name: str, url: str) -> State:
+    from photodup.embedding.client.answers import Patience
     from photodup.embedding.client.client import connect
-    from photodup.embedding.client.transport import Patience
 
     patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)
     try:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.walking import Entry, Problem, read_bytes
+from photodup.progress import bar
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
@@ -56,7 +56,7 @@ def embed_library(
     report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
     todo = catalogue.missing_embeddings(embedder.model_digest)
     report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
-    with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
+    with bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown:
         for start in range(0, len(todo), batch):
             try:
                 found = embed_files(embedder, catalogue.root, todo[start : start + batch])
@@ -66,7 +66,7 @@ def embed_library(
                     error.args = (f"{error} {kept}: the same command goes on from there.",)
                 raise
             store(catalogue, embedder.model_digest, embedder.model_name or embedder.backend, found, report)
-            bar.update(len(todo[start : start + batch]))
+            shown.update(len(todo[start : start + batch]))
     report.seconds = time.perf_counter() - started
     return report
 

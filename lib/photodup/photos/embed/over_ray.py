@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 from photodup.photos.embed.choose import Choice
 from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_digest, store
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.scan import available_cores
 from photodup.photos.library.walking import Problem
+from photodup.progress import bar
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
@@ -111,10 +111,10 @@ def embed_with_ray(
             num_cpus=max(1, available_cores() // workers) if is_local else 0.5,
         )
         try:
-            with tqdm(total=len(todo), desc="embed", unit="photo", disable=not progress) as bar:
+            with bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown:
                 for answer in vectors.iter_batches(batch_size=None):
                     store(catalogue, digest, name, _embedded(answer, path_of), report)
-                    bar.update(len(answer["md5"]))
+                    shown.update(len(answer["md5"]))
         except ray.exceptions.RayError as error:
             raise PhotodupError(f"Embedding with Ray stopped: {_reason(error)}") from error
     report.seconds = time.perf_counter() - started

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.errors import PhotodupError
-from photodup.files import real_path
+from photodup.files import available_cores, real_path
 from photodup.names import printable
 from photodup.photos.library.catalogue import Catalogue, open_sound
 from photodup.photos.library.hashing import PhotoFacts, read_facts, unpack_facts
 from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
+from photodup.progress import bar
 
 # For one photograph. Those of 250 megapixels take some five seconds; a machine that does other work needs more.
 DECODE_SECONDS = 30.0
@@ -133,7 +132,7 @@ def update(
     batch: list[_FileRead] = []
     written = time.perf_counter()
     try:
-        for read in tqdm(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
+        for read in bar(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
             batch.append(read)
             if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
                 _write(catalogue, batch, report)
@@ -283,8 +282,3 @@ def _write(catalogue: Catalogue, batch: list[_FileRead], report: ScanReport) -> 
         report.n_read += read.facts is not None
         report.bytes_read += read.entry.size_bytes if read.facts else 0
         report.n_missing += read.status == "missing"
-
-
-def available_cores() -> int:
-    """Return the cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

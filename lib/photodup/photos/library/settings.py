@@ -12,8 +12,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
 
+from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
@@ -87,15 +87,9 @@ def check_address(backend: str, url: str | None) -> None:
         return
     if not url:
         raise PhotodupError(f"{backend} needs the address of its server, such as http://127.0.0.1:8002.")
-    try:
-        parts = urlsplit(url if "://" in url else f"//{url}")
-        has_port = bool(parts.hostname) and parts.port is not None
-    except ValueError:
-        parts, has_port = urlsplit(""), False
-    schemes = ("", "grpc", "http", "https") if parsed.protocol == "grpc" else ("http", "https")
-    wanted = "host:port" if parsed.protocol == "grpc" else "http://host:port"
-    if parts.scheme not in schemes or not (has_port or parts.scheme == "https"):
-        raise PhotodupError(f"{url!r} is no address for {backend}: write {wanted}.")
+    # From an http:// address the port of gRPC is derived (`photodup.embedding.client.client.connect`).
+    is_grpc = parsed.protocol == "grpc" and not url.startswith(("http://", "https://"))
+    (grpc_address if is_grpc else http_address)(url, backend)
 
 
 def load_settings(folder: Path) -> Settings:

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from photodup.photos.quality.curves import Quality, demo_originals, evaluate, folder_originals, report
 from photodup.photos.quality.edits import REFERENCE, named
+from photodup.progress import bar
 
 # Photos in a library: for what finding copies in it would be like.
 LIBRARY_SIZES = tuple(round(10 ** (step / 4)) for step in range(8, 29))
@@ -49,7 +49,7 @@ def measure(
             embed=embedder.embed,
             model=model,
             labelled=labelled_cosines(library, embedder.model_digest) if library else (),
-            progress=lambda queries, n: tqdm(queries, total=n, desc="compare", unit="edit", disable=None),
+            progress=lambda queries, n: bar(queries, total=n, desc="compare", unit="edit"),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 
+from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 from photodup.photos.commands.group_command import tiers_by_settings, with_bar
 from photodup.photos.groups.tiers import Tiers
@@ -51,9 +52,7 @@ class ReviewServer:
             self._socket.listen(128)
         except OSError as error:
             self._socket.close()
-            raise PhotodupError(
-                f"Port {port} for the review page is in use ({error.strerror}): choose another with --port."
-            ) from None
+            raise PhotodupError(cannot_listen(error, HOST, port, "the review page")) from None
         self.port = self._socket.getsockname()[1]
         try:
             self.session = ReviewSession(root, catalogue, find)

@@ -1,8 +1,8 @@
 """TCP ports for the servers that are started here."""
 
-import errno
 import socket
 
+from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 
 
@@ -32,28 +32,9 @@ def claim_ports(host: str, wanted: dict[str, int]) -> dict[str, int]:
                 probe.bind((host, port))
                 probe.listen(1)  # with SO_REUSEADDR, bind alone succeeds beside some listeners
             except OSError as error:
-                raise PhotodupError(why_not(error, host, port, what)) from None
+                raise PhotodupError(cannot_listen(error, host, port, what)) from None
             ports[what] = probe.getsockname()[1]
         return ports
     finally:
         for probe in sockets:
             probe.close()
-
-
-def why_not(error: OSError, host: str, port: int, what: str) -> str:
-    """Say in one sentence why `what` cannot listen on `host` and `port`, and what to do."""
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"Port {port} for {what} is in use: stop what listens there "
-            f"(`ss -ltnp 'sport = :{port}'` names it) or choose another port, 0 for any free one."
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return (
-            f"{host} is no address of this machine, so {what} cannot listen there: use 127.0.0.1, 0.0.0.0 for all "
-            "addresses, or one that `ip addr` shows."
-        )
-    if isinstance(error, socket.gaierror):
-        return f"{host!r} is no address and no known host name, so {what} cannot listen there: use 127.0.0.1."
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Port {port} for {what} needs rights that you do not have: choose one from 1024 to 65535."
-    return f"{what} cannot listen on {host}, port {port}: {error.strerror or error}."

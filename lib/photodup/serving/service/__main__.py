@@ -2,7 +2,13 @@
 
 import sys
 
-from photodup.serving.service.service import main
+from photodup.extras import missing_extra
 
 if __name__ == "__main__":
+    try:
+        from photodup.serving.service.run import main
+    except ImportError as error:
+        if not (said := missing_extra(error)):
+            raise
+        sys.exit(f"photodup: {said}")
     sys.exit(main())

@@ -1,12 +1,11 @@
 """Settings of the FastAPI service, read from the environment."""
 
-import os
-
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 
 
 class Settings(BaseSettings):
@@ -42,7 +41,7 @@ class Settings(BaseSettings):
     min_body_rate: float = Field(2000.0, ge=0, description="bytes a second at which a body must arrive")
     drain_seconds: int = Field(20, ge=1, description="when stopped: for the requests in flight")
     api_key: SecretStr | None = Field(None, description="asked of every request but the health checks")
-    decode_threads: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=1)
+    decode_threads: int = Field(default_factory=lambda: min(8, available_cores()), ge=1)
 
 
 def read_settings() -> Settings:

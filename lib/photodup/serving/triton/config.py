@@ -1,10 +1,10 @@
 """Triton model configurations (`config.pbtxt`), read and written with Triton's own protobuf schema."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -58,9 +58,7 @@ def write_config(config: "ModelConfig", path: Path, note: str = "") -> None:
     text = (f"# {note}\n" if note else "") + text_format.MessageToString(config)
     if path.exists() and path.read_text() == text:
         return
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text)
-    os.replace(scratch, path)
+    write_atomically(path, text)
 
 
 def check_config(config: "ModelConfig", folder: Path) -> None:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from photodup.errors import PhotodupError
+from photodup.errors import PhotodupError, is_expected
 from photodup.serving.control_key import VARIABLE, grpc_metadata
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def answers_during(
     value.set_data_from_numpy(request)
     answers: list[str] = []
     failures: list[str] = []
+    mistakes: list[Exception] = []
     over = threading.Event()
 
     def ask() -> None:
@@ -130,8 +131,11 @@ def answers_during(
             while not over.is_set():
                 try:
                     answers.append(client.infer(model, [value]).get_response().model_version)
-                except Exception as error:  # any failure is the finding
-                    failures.append(str(error))
+                except Exception as error:
+                    if not is_expected(error):
+                        mistakes.append(error)
+                        return
+                    failures.append(str(error))  # this is what was asked for
 
     threads = [threading.Thread(target=ask) for _ in range(workers)]
     for thread in threads:
@@ -144,6 +148,8 @@ def answers_during(
         over.set()
         for thread in threads:
             thread.join()
+    if mistakes:
+        raise mistakes[0]
     return {
         "answers_by_version": dict(Counter(answers)),
         "failures": sorted(set(failures)),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from photodup.errors import PhotodupError
+from photodup.files import available_cores, replacing, write_atomically
 from photodup.paths import project_root
 from photodup.serving.triton.config import (
     check_config,
@@ -139,7 +140,7 @@ def render_repository(
             if encoder or name == "openclip_vit_b32_openvino":
                 describe(config, encoder or parse_encoder(name), exported[weights], model_digest)
             if target == "cpu-embedded":
-                _run_on_cpu(config, threads or max(1, _cores() // instances), pin, folder / "1")
+                _run_on_cpu(config, threads or max(1, available_cores() // instances), pin, folder / "1")
             link_weights(exported[weights], folder / "1")
             _check_format(folder / "1" / "model.onnx")
         elif encoder:
@@ -182,13 +183,11 @@ def link_weights(onnx: Path, version_dir: Path) -> None:
 def _link(onnx: Path, link: Path) -> None:
     if link.exists() and os.path.samefile(onnx, link):
         return
-    scratch = link.with_name(f".{link.name}.{os.getpid()}")
-    scratch.unlink(missing_ok=True)
-    try:
-        os.link(onnx.resolve(), scratch)
-    except OSError:  # another file system
-        shutil.copyfile(onnx, scratch)
-    os.replace(scratch, link)
+    with replacing(link) as scratch:
+        try:
+            os.link(onnx.resolve(), scratch)
+        except OSError:  # another file system
+            shutil.copyfile(onnx, scratch)
 
 
 def _check_format(onnx: Path) -> None:
@@ -355,10 +354,6 @@ def _copy_preprocessing(version_dir: Path) -> None:
         _write_if_changed(version_dir / source.name, text)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _code(name: str) -> Path:
     return Path(__file__).parent / "models" / name
 
@@ -370,4 +365,4 @@ def _copy(source: Path, destination: Path) -> None:
 def _write_if_changed(path: Path, text: str) -> None:
     """Leave an equal file alone: Triton takes a newer file for a new model."""
     if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+        write_atomically(path, text)

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 from photodup.paths import build_dir, project_root
 from photodup.serving import control_key
 from photodup.serving.process.hidden_arguments import PREFIX, WARNING
@@ -78,9 +79,8 @@ def _backends(venv: Path) -> Path:
     for source in [*(server / "backends" / "python").glob("*.*"), stub]:
         copy = folder / source.name
         if source.is_file() and (not copy.exists() or copy.stat().st_size != source.stat().st_size):
-            scratch = copy.with_name(f".{copy.name}.{os.getpid()}")
-            shutil.copy2(source, scratch)
-            os.replace(scratch, copy)
+            with replacing(copy) as scratch:
+                shutil.copy2(source, scratch)
     return folder.parent
 
 

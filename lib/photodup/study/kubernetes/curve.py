@@ -160,30 +160,13 @@ def measure_start(weights: str, *, repeats: int = 3, limit_s: float = 180.0) -> 
     What a pod does after its container runs: import, weights, first batch. The page cache is warm, as on a node
     that already runs a pod of this image.
     """
-    import os
-    import sys
-    import time
-    import urllib.request
-
-    from photodup.paths import build_dir
-    from photodup.serving.process.ports import claim_ports
-    from photodup.serving.process.process import ServerProcess
+    from photodup.serving.service.start import ServiceProcess
 
     taken = []
     for _ in range(repeats):
-        port = claim_ports("127.0.0.1", {"the service": 0})["the service"]
-        env = {**os.environ, "MODEL_PRETRAINED": weights, "HOST": "127.0.0.1", "PORT": str(port)}
-
-        def is_ready(port: int = port) -> bool:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
-                return answer.status == 200
-
-        began = time.perf_counter()
-        log = build_dir() / "logs" / "kube-start.log"
-        server = ServerProcess("service", [sys.executable, "-m", "photodup.serving.service"], log, env)
+        service = ServiceProcess(settings={"MODEL_PRETRAINED": weights})
         try:
-            server.wait_ready(is_ready, limit_s)
-            taken.append(round(time.perf_counter() - began, 2))
+            taken.append(round(service.wait_ready(limit_s), 2))
         finally:
-            server.stop()
+            service.stop()
     return {"start_s": taken}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from photodup.errors import PhotodupError
+from photodup.study.kubernetes.autoscaler.hpa import metric_target
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.hpa import metric_target
 from photodup.study.kubernetes.pods import Cohort
 
 # Per-pod metrics an autoscaler may name (type Pods), and metrics of the whole (types Object and External).

@@ -1,6 +1,6 @@
 """Simulate one autoscaled Deployment: load, pods, quota, probes, metrics and the autoscaler, second by second.
 
-Everything that a manifest says is read from the manifest (`kube_manifests`); the autoscaler is `kube_hpa`; what a
+Everything that a manifest says is read from the manifest (`manifests`); the autoscaler is `autoscaler.hpa`; what a
 pod can do is a measured curve (`kube_curve`). Deterministic: no chance anywhere, so equal inputs give equal
 results. Requests are a fluid: queueing by chance inside a second is not in here (see `kube_curve.waiting_s`).
 Scaling is by the HorizontalPodAutoscaler or, with a ScaledObject's spec, by KEDA (`kube_keda`), to zero if its
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, Decision
+from photodup.study.kubernetes.autoscaler.keda import Keda
+from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.hpa import Autoscaler, Decision
-from photodup.study.kubernetes.keda import Keda
 from photodup.study.kubernetes.manifests import Workload, fits
 from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet
-from photodup.study.kubernetes.replicas import PodView
 from photodup.study.kubernetes.signals import Buffer, check, outside_values, pod_values
 
 if TYPE_CHECKING:

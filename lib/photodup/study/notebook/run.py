@@ -114,10 +114,12 @@ class Run:
 
     def _repr_markdown_(self) -> str:
         packages = self.environment.get("packages", {})
+        # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.
+        weights_known = self.is_here or self.environment.get("model", {}).get("digest")
         rows = [
             ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
-            ("measured on", self.machine),
-            ("weights", self.weights),
+            ("measured on" if self.is_here else "measured from", self.machine),
+            ("weights", self.weights if weights_known else "not known: no server has said"),
             ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends)"),
             ("versions", ", ".join(f"{name} {version}" for name, version in packages.items())),
         ]

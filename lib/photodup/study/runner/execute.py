@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.study.notebook.files import notebooks, source_sha256
 
@@ -77,7 +78,12 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, Any]:
             raise PhotodupError(
                 f"{' '.join(rest[:3])!r} is not understood: parameters are given as -p KEY VALUE."
             )
-        given[pair[0]] = yaml.safe_load(pair[1])
+        try:
+            given[pair[0]] = yaml.safe_load(pair[1])
+        except yaml.YAMLError:
+            raise PhotodupError(
+                f"-p {pair[0]}: {pair[1]!r} is no value in YAML; write a text with such signs as '\"…\"'."
+            ) from None
         rest = rest[3:]
     return given
 
@@ -157,12 +163,10 @@ def run_study(
     Raises:
         PhotodupError: an unknown notebook or parameter, or servers that cannot be started.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from photodup.bench.record import latencies
     from photodup.study.notebook.weights import prepare_model
     from photodup.study.report.page import write_report
+    from photodup.study.runner.progress import study_progress
 
     chosen = notebooks(only)
     for key in parameters or {}:
@@ -174,18 +178,16 @@ def run_study(
     done = {} if again else _read_outcomes(directory)
     due = [(p, q, b) for p, q, b in plan if not _is_current(done.get(p.stem), p, q, directory)]
     outcomes = {**_read_outcomes(directory)}
-    console = Console()
     with ExitStack() as stack:
         extra: dict[str, Any] = {}
         if due:
             weights = prepare_model(weights)
             extra["ENDPOINTS"] = str(endpoints or _start_embedded(stack, directory))
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
-        with Progress(*columns, console=console) as progress:
+        with study_progress() as progress:
             for path, params, budget_s in plan:
-                bar = progress.add_task(f"{path.stem}", total=None)
+                progress.start(path.stem)
                 if (path, params, budget_s) not in due:
-                    progress.update(bar, description=f"{path.stem} [dim]done before[/]", total=1, completed=1)
+                    progress.end("done before")
                     continue
                 declared = declared_parameters(path)
                 given = {**params, **{k: v for k, v in extra.items() if k in declared}}
@@ -194,18 +196,15 @@ def run_study(
                     directory / "notebooks" / path.name,
                     given,
                     budget_s=budget_s,
-                    on_cell=lambda n, total, bar=bar: progress.update(bar, completed=n, total=total or None),
+                    on_cell=progress.cells,
                 )
                 outcome.parameters = params
                 outcomes[path.stem] = outcome
                 _write_outcomes(directory, outcomes)
-                mark = "[green]passed[/]" if outcome.status == "passed" else f"[red]{outcome.status}[/]"
-                progress.update(bar, description=f"{path.stem} {mark}", total=1, completed=1)
-                if outcome.error:
-                    console.print(f"{path.name}\n{outcome.error}", style="red", highlight=False, markup=False)
+                progress.end(outcome.status, outcome.error)
     latencies.compact(directory)  # of a notebook that was ended in its midst
     index = write_report(name)
-    console.print(f"\nReport: {index}", soft_wrap=True, highlight=False)
+    print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
 
 
@@ -283,8 +282,5 @@ def _read_outcomes(directory: Path) -> dict[str, Outcome]:
 
 
 def _write_outcomes(directory: Path, outcomes: dict[str, Outcome]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "study.json"
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps([asdict(outcomes[k]) for k in sorted(outcomes)], indent=1) + "\n")
-    scratch.replace(path)
+    rows = [asdict(outcomes[name]) for name in sorted(outcomes)]
+    write_atomically(directory / "study.json", json.dumps(rows, indent=1) + "\n")

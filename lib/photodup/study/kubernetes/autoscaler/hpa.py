@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.manifests import quantity
-from photodup.study.kubernetes.replicas import (
+from photodup.study.kubernetes.autoscaler.replicas import (
     Answer,
     PodView,
     Tolerances,
@@ -36,6 +35,7 @@ from photodup.study.kubernetes.replicas import (
     total,
     utilization,
 )
+from photodup.study.kubernetes.manifests import quantity
 
 MODELLED_VERSION = "1.37"
 # Without `behavior`: at most so many times the present count, and never less than so many.

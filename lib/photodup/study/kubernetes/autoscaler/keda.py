@@ -2,11 +2,11 @@
 
 Modelled version: KEDA 2.19. Two hands move the count. The operator asks every trigger each `pollingInterval` and only
 switches between zero and one: on as soon as a value is above its `activationThreshold`, off when none has been for
-`cooldownPeriod`. From one pod on a HorizontalPodAutoscaler with External metrics decides (`kube_hpa`), which asks
+`cooldownPeriod`. From one pod on a HorizontalPodAutoscaler with External metrics decides (`hpa`), which asks
 KEDA's metrics server for the value of the moment at every sync. So cooldown delays the last pod only, and the
 autoscaler's own stabilisation the others.
 
-A query is not evaluated here: `name` of the trigger says which simulated signal it reads (`kube_signals`).
+A query is not evaluated here: `name` of the trigger says which simulated signal it reads (`study.kubernetes.signals`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.hpa import Autoscaler, ControllerFlags, Decision
-from photodup.study.kubernetes.replicas import PodView
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, ControllerFlags, Decision
+from photodup.study.kubernetes.autoscaler.replicas import PodView
 
 MODELLED_VERSION = "2.19"
 

@@ -1,0 +1,151 @@
+"""The commands of the photo application. Photographs are only read, but by `review` and `trash`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from photodup.errors import PhotodupError
+
+CatalogueFile = Annotated[Path | None, typer.Option(help="file; default DIR/.photodup/catalogue.sqlite")]
+EndpointsFile = Annotated[
+    Path | None, typer.Option(help="YAML of servers to look for, beside this machine's")
+]
+ModelDigest = Annotated[str | None, typer.Option(help="digest of the model, or its beginning")]
+KeepOrder = Annotated[
+    str | None,
+    typer.Option(
+        help="rules, the first that differs decides: resolution,format,metadata,sharpness,size,folder,oldest"
+    ),
+]
+AllowRandom = Annotated[
+    bool, typer.Option("--allow-random", help="study only: similar photos by untrained weights")
+]
+PreferFolder = Annotated[list[str] | None, typer.Option(help="for the rule folder; repeat, best first")]
+
+
+def _servers(endpoints: Path | None) -> dict[str, str]:
+    from photodup.serving.endpoints import load_endpoints
+
+    return load_endpoints(endpoints).backends if endpoints else {}
+
+
+def scan(
+    directory: Annotated[Path | None, typer.Argument(help="the folder that holds your photographs")] = None,
+    catalogue: CatalogueFile = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="threads; default one per core")] = None,
+    apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
+    decode_seconds: Annotated[float, typer.Option(min=0.1, help="longest time for one photograph")] = 30.0,
+) -> None:
+    """Bring the catalogue of a photo library up to date. Photographs are only read."""
+    from photodup.names import printable
+    from photodup.photos.commands.interrupt import saying_what_is_kept
+    from photodup.photos.library.apple import scan_apple_photos
+    from photodup.photos.library.scan import scan
+
+    if directory is None and not apple_photos:
+        raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
+    options = {"workers": workers, "decode_seconds": decode_seconds} | (
+        {"catalogue": catalogue} if catalogue else {}
+    )
+    with saying_what_is_kept():
+        report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
+    for problem in report.problems:
+        print(f"not read: {problem}")
+    print(f"{report}\nCatalogue: {printable(report.catalogue)}")
+
+
+def embed(
+    directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
+    catalogue: CatalogueFile = None,
+    url: Annotated[str | None, typer.Option(help="server; default from the environment or settings")] = None,
+    backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-fp32-grpc-fp32")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="in this process: a checkpoint, onnx:PATH, sscd:PATH, as MODEL_PRETRAINED"),
+    ] = None,
+    endpoints: EndpointsFile = None,
+    batch: Annotated[int, typer.Option(min=1, help="photographs per request")] = 32,
+    engine: Annotated[str, typer.Option(help="ray: over Ray Data, for very large libraries")] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="with ray: how many embedders")] = None,
+) -> None:
+    """Embed every photograph that has no embedding of this model yet; continues where it stopped.
+
+    Who embeds: these flags, else INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else the review page's
+    settings, else auto: a server that answers with trained weights, or this machine.
+    """
+    from photodup.photos.commands.embed_command import embed_and_print
+
+    options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
+    embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
+
+
+def group(
+    directory: Annotated[Path, typer.Argument(help="a folder that was scanned and embedded")],
+    catalogue: CatalogueFile = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.01, max=1, help="smallest cosine of similar ones; the model's own")
+    ] = None,
+    model: ModelDigest = None,
+    keep: KeepOrder = None,
+    prefer_folder: PreferFolder = None,
+    allow_random: AllowRandom = False,
+) -> None:
+    """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
+    from photodup.photos.commands.group_command import print_groups
+    from photodup.photos.library.catalogue import Catalogue
+
+    options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
+    with Catalogue(directory, catalogue) as opened:
+        print_groups(opened, threshold=threshold, **options)
+
+
+def review(
+    directory: Annotated[Path | None, typer.Argument(help="a folder that was scanned")] = None,
+    catalogue: CatalogueFile = None,
+    demo: Annotated[bool, typer.Option("--demo", help="on the demonstration library, port 8001")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
+    browser: Annotated[bool, typer.Option(help="open it in the browser")] = False,
+    model: ModelDigest = None,
+    keep: KeepOrder = None,
+    prefer_folder: PreferFolder = None,
+    endpoints: EndpointsFile = None,
+    allow_random: AllowRandom = False,
+) -> None:
+    """Review duplicates in the browser: compare, decide, move to the trash, undo. On 127.0.0.1 only."""
+    from photodup.photos.review.serve import review
+
+    if demo:
+        from photodup.study.parts.review_demo import review_library
+
+        directory, catalogue = review_library(), None
+    if directory is None:
+        raise PhotodupError("Name the folder that was scanned: photodup review DIR (or --demo).")
+    options = {"keep": keep, "folders": prefer_folder, "digest": model, "endpoints": _servers(endpoints)}
+    options["allow_random"] = allow_random
+    review(directory, port=port, catalogue=catalogue, browser=browser, is_demo=demo, **options)
+
+
+def evaluate(
+    directory: Annotated[
+        Path | None, typer.Argument(help="different photographs; default the demo's")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="MODEL_PRETRAINED; default the stand-in encoder")
+    ] = None,
+    all_edits: Annotated[bool, typer.Option("--all", help="every graded edit, not only the ten")] = False,
+    library: Annotated[
+        Path | None, typer.Option(help="a reviewed library: its decisions join the curve")
+    ] = None,
+) -> None:
+    """Measure how well copies are found: edits of known photographs, and their curves."""
+    from photodup.photos.quality.evaluate import evaluate_and_print
+
+    evaluate_and_print(directory, weights=weights, all_edits=all_edits, library=library)
+
+
+def demo(directory: Annotated[Path, typer.Argument(help="folder to build it in")]) -> None:
+    """Build a demonstration library with known near-duplicates; nothing is downloaded."""
+    from photodup.demo.photographs import build_demo
+
+    print(f"Ground truth: {build_demo(directory)}")

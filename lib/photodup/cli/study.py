@@ -1,0 +1,98 @@
+"""The `study` commands, and what reads what a study found: `report` and `audit`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+study = typer.Typer(no_args_is_help=True, help="Run the notebooks against servers, and read what they found.")
+
+Only = Annotated[list[str] | None, typer.Option(help="notebook prefix such as 03; repeat for more")]
+
+
+# Typer has no repeated option of two words, and papermill's users have -p KEY VALUE in their fingers.
+@study.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def study_run(
+    context: typer.Context,
+    run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
+    endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
+    sizes: Annotated[str, typer.Option(help="quick (tests/overrides.yaml) or full")] = "quick",
+    only: Only = None,
+    weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
+    again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
+) -> None:
+    """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
+
+    Give notebook parameters as papermill does: -p KEY VALUE, as often as you like.
+    """
+    from photodup.study.runner.execute import parse_parameters, run_study
+
+    outcomes = run_study(
+        run,
+        endpoints=endpoints,
+        sizes=sizes,
+        only=only or (),
+        parameters=parse_parameters(context.args),
+        weights=weights,
+        again=again,
+    )
+    if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+@study.command("parameters")
+def study_parameters() -> None:
+    """List every notebook's parameters with their help."""
+    from photodup.study.notebook.files import notebooks
+    from photodup.study.runner.execute import declared_parameters
+
+    for path in notebooks():
+        print(path.stem)
+        for name, text in declared_parameters(path).items():
+            print(f"  {name:24} {text}")
+
+
+@study.command("render")
+def study_render(
+    only: Only = None,
+) -> None:
+    """Execute the committed notebooks in place from the records of the reference run; nothing is measured."""
+    from photodup.study.runner.render import render_notebooks
+
+    for path in render_notebooks(only or ()):
+        print(path.name)
+
+
+@study.command("readme")
+def study_readme() -> None:
+    """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
+    from photodup.study.report.readme import write_blocks
+
+    print(write_blocks())
+
+
+def report(
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="directories under results/; default quick")
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="two runs or more, side by side")] = False,
+    slides: Annotated[bool, typer.Option("--slides", help="a deck to show, instead of the page")] = False,
+    output: Annotated[Path | None, typer.Option(help="file for --compare or --slides")] = None,
+) -> None:
+    """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison, or a deck."""
+    from photodup.study.report.write import write_reports
+
+    print(write_reports(runs or ["quick"], compare=compare, slides=slides, output=output))
+
+
+def audit(
+    run: Annotated[str | None, typer.Argument(help="directory under results/ to judge as well")] = None,
+    documents: Annotated[
+        Path | None, typer.Option(help="folder with the source documents, to compare")
+    ] = None,
+) -> None:
+    """Audit the published claims: against their own numbers, and against a run's records."""
+    from photodup.study.published.audit import report_lines
+
+    for line in report_lines(run, documents):
+        print(line)

@@ -1,0 +1,106 @@
+"""One kept-alive HTTP connection pool to a server, with retries, and its faults in words."""
+
+from typing import Any
+
+import httpx
+
+from photodup.addresses import http_address
+from photodup.embedding.client.answers import Patience, ServerError, Transient
+from photodup.embedding.client.which_server import ANOTHER, which_server
+from photodup.embedding.imaging import ImageError
+from photodup.errors import PhotodupError
+
+# Environment variable with the key that a FastAPI service asks for. It is sent to no other kind of server.
+API_KEY_VARIABLE = "PHOTODUP_API_KEY"
+
+
+class Http:
+    """One kept-alive connection pool; thread-safe."""
+
+    def __init__(self, url: str, patience: Patience, headers: dict[str, str] | None = None) -> None:
+        try:
+            self.url, self._patience = http_address(url), patience
+        except PhotodupError as error:
+            raise ServerError(str(error)) from None
+        timeout = httpx.Timeout(patience.request_s, connect=patience.connect_s)
+        self._client = httpx.Client(base_url=self.url, timeout=timeout)
+        self._client.headers.update(headers or {})
+
+    def call(self, method: str, path: str, **request: Any) -> httpx.Response:
+        return self._patience.retry(lambda: self._once(method, path, request))
+
+    def _once(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
+        try:
+            response = self._client.request(method, path, **request)
+        except httpx.ConnectError as error:
+            raise Transient(
+                f"No server answers at {self.url} ({error}): start it (`photodup serve`), or correct the address."
+            ) from error
+        except httpx.TimeoutException as error:
+            raise Transient(
+                f"{self.url} did not answer in time ({type(error).__name__}): is it overloaded or behind a firewall?"
+            ) from error
+        except httpx.RemoteProtocolError as error:
+            if "disconnected" in str(error).lower():
+                raise Transient(
+                    f"{self.url} closed the connection: is this a gRPC port (HTTP is usually one lower)?"
+                ) from error
+            raise ServerError(
+                f"What listens at {self.url} does not speak HTTP: is this the gRPC port? HTTP is usually one lower."
+            ) from error
+        except (httpx.NetworkError, httpx.ProxyError) as error:
+            raise Transient(f"The connection to {self.url} broke ({type(error).__name__}).") from error
+        except httpx.InvalidURL as error:
+            raise ServerError(f"{self.url!r} is no HTTP address ({error}): use http://host:port.") from error
+        if response.status_code == 401:
+            raise ServerError(f"{self.url} asks for an API key, and this is not it: set {API_KEY_VARIABLE}.")
+        if response.status_code in (429, 502, 503, 504):
+            wait = response.headers.get("retry-after", "0")
+            raise Transient(
+                f"{self.url} answers {response.status_code}: {sentence(response)}",
+                float(wait) if wait.isdigit() else 0.0,
+            )
+        return response
+
+    def explain(self, response: httpx.Response, expected: str) -> ServerError:
+        """Say which of the known servers gave an unexpected answer."""
+        found = which_server(self._ask)
+        if found and found not in (expected, ANOTHER):
+            return ServerError(
+                f"{self.url} is {found}, not {expected}: correct the port or the backend (INFERENCE_BACKEND)."
+            )
+        return ServerError(
+            f"{self.url} answers {response.status_code} and is not {expected} as it should be: "
+            f"{sentence(response)}"
+        )
+
+    def _ask(self, path: str) -> tuple[int, str]:
+        try:
+            answer = self._client.get(path)
+        except httpx.HTTPError:
+            return 0, ""
+        return answer.status_code, answer.text
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def sentence(response: httpx.Response) -> str:
+    """Return what the server says is wrong, shortened."""
+    try:
+        body = response.json()
+        text = body.get("detail") or body.get("error") or body.get("status") or response.text
+    except (ValueError, AttributeError):
+        text = response.text
+    return " ".join(str(text).split())[:300]
+
+
+def bad_image(response: httpx.Response) -> ImageError:
+    error = ImageError(sentence(response))
+    try:
+        problem = response.json()["errors"][0]
+        error = ImageError(problem["reason"])
+        error.index = problem["index"]
+    except (ValueError, KeyError, IndexError, TypeError):
+        pass
+    return error

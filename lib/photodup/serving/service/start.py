@@ -1,0 +1,89 @@
+"""Starting the FastAPI service in a process of its own, once for all who need one."""
+
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+
+from photodup.paths import build_dir
+from photodup.serving.process.ports import claim_ports
+from photodup.serving.process.process import ServerProcess
+
+PROGRAM = ("-m", "photodup.serving.service")
+# Whoever starts one from here measures queues, so they may grow; `photodup serve` alone refuses what waits long.
+_DEFAULTS = {"PYTHONUNBUFFERED": "1", "MAX_WAIT_S": "60"}
+
+
+def command() -> list[str]:
+    """Return the command that runs the service with this Python; its settings are environment variables."""
+    return [sys.executable, *PROGRAM]
+
+
+def is_ready(url: str) -> bool:
+    """Say whether the service at `url` embeds by now.
+
+    Raises:
+        OSError: nothing answers there yet.
+    """
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=2) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        return False  # 503 while the model loads
+
+
+class ServiceProcess:
+    """The service under the watchman of `photodup.serving.process`: it ends with `stop`, or with this process.
+
+        with ServiceProcess(settings={"MODEL_PRETRAINED": "random:0"}) as service:
+            connect(service.url)
+
+    Args:
+        host: address to listen on.
+        port: 0 takes a free one.
+        settings: environment variables of the service, before those of this process. Where neither names
+            MAX_WAIT_S, requests wait for up to 60 s instead of being refused.
+
+    Raises:
+        PhotodupError: the port is in use, or the address is not this machine's.
+    """
+
+    def __init__(
+        self, *, host: str = "127.0.0.1", port: int = 0, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.port = claim_ports(host, {"FastAPI": port})["FastAPI"]
+        self.url = f"http://{reachable(host)}:{self.port}"
+        environment = (
+            _DEFAULTS | dict(os.environ) | {"HOST": host, "PORT": str(self.port)} | dict(settings or {})
+        )
+        log = build_dir() / "logs" / f"fastapi-{self.port}.log"
+        self._process = ServerProcess("FastAPI", command(), log, environment)
+
+    def wait_ready(self, timeout_s: float = 180.0, progress: Callable[[str], None] | None = None) -> float:
+        """Wait until it embeds; return the seconds since the call.
+
+        Raises:
+            PhotodupError: it ended, or was not ready in time; quotes its log.
+        """
+        return self._process.wait_ready(lambda: is_ready(self.url), timeout_s, progress)
+
+    def stop(self) -> None:
+        """Stop it; calling it again does nothing."""
+        self._process.stop()
+
+    def __enter__(self) -> "ServiceProcess":
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+
+def reachable(host: str) -> str:
+    """Return the address under which a client on this machine reaches a server that listens on `host`."""
+    return "127.0.0.1" if host in ("", "0.0.0.0") else host

@@ -1,0 +1,133 @@
+"""The command line itself: versions, lines of progress in a log, sentences about parameters and addresses."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from photodup.addresses import grpc_address, http_address
+from photodup.errors import PhotodupError
+from photodup.progress import Lines, bar
+
+
+def photodup(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "photodup", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_version_and_the_package_as_a_program():
+    done = photodup("--version")
+    assert done.returncode == 0 and done.stdout.startswith("photodup") and not done.stderr
+
+
+def test_help_imports_nothing_heavy():
+    program = (
+        "import sys; import photodup.cli\n"
+        "print({'numpy', 'torch', 'pandas', 'PIL', 'httpx', 'fastapi', 'tqdm'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_parameter_that_is_no_yaml_is_one_sentence():
+    done = photodup("study", "run", "-p", "RUN", "[unclosed")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "-p RUN: '[unclosed' is no value in YAML" in done.stderr
+
+
+def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
+    assert isinstance(bar([1], total=1, desc="scan", unit="photo"), Lines)
+    capsys.readouterr()
+    clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr("photodup.progress.time.monotonic", lambda: float(next(clock)))
+    assert list(bar(range(10), total=10, desc="scan", unit="photo")) == list(range(10))
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "scan: 0 of 10 photos" and said[-1].startswith("scan: 10 of 10 photos, ")
+    assert 3 <= len(said) <= 6, said  # every 15 s, not at each photo
+    with bar(total=4, desc="embed", unit="photo") as shown:
+        shown.update(4)
+    assert capsys.readouterr().err.count("\n") == 2
+    list(bar(range(3), total=3, desc="scan", unit="photo", disable=True))
+    list(bar([], total=0, desc="scan", unit="photo"))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_study_says_in_a_log_what_it_does(capsys, monkeypatch):
+    from photodup.study.runner import progress
+
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    with progress.study_progress() as shown:
+        shown.start("03_set_up_triton")
+        shown.cells(4, 20)
+        shown.end("failed", "why")
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "03_set_up_triton …",
+        "03_set_up_triton … 4 of 20 cells, 0 s",
+        "03_set_up_triton failed after 0 s",
+        "why",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "url", "clean"),
+    [
+        (http_address, "http://gpu:8002/", "http://gpu:8002"),
+        (http_address, "https://gpu.example.com", "https://gpu.example.com"),
+        (http_address, "http://[::1]:8002", "http://[::1]:8002"),
+        (grpc_address, "grpc://gpu:8004", "gpu:8004"),
+        (grpc_address, "[::1]:8004", "[::1]:8004"),
+    ],
+)
+def test_addresses_that_can_work(rule, url, clean):
+    assert rule(url) == clean
+
+
+@pytest.mark.parametrize(
+    "url", ["", "gpu:8002", "ftp://gpu:1", "http://", "http://gpu:port", "http://gpu:0", "http://[::1"]
+)
+def test_http_addresses_that_cannot(url):
+    with pytest.raises(PhotodupError, match=r"is no HTTP address for x: use http://host:port\.$"):
+        http_address(url, "x")
+
+
+@pytest.mark.parametrize("url", ["", "gpu", "http://gpu:8004", "gpu:99999", "gpu:0", "[::1"])
+def test_grpc_addresses_that_cannot(url):
+    with pytest.raises(PhotodupError, match="is no gRPC address: use host:port"):
+        grpc_address(url)
+
+
+def test_a_refused_connection_names_the_address():
+    from photodup.bench.backends.http_connection import HttpConnection
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError, match=f"connecting to 127.0.0.1:{port}"):
+        HttpConnection(f"http://127.0.0.1:{port}").connect()
+    with pytest.raises(OSError, match=r"looking for nonesuch\.invalid:80"):
+        HttpConnection("http://nonesuch.invalid:80").connect()
+
+
+def test_the_header_of_a_run_against_servers_elsewhere_claims_neither_processor_nor_weights(
+    tmp_path, monkeypatch
+):
+    from photodup.serving.endpoints import from_ports
+    from photodup.study.notebook import run
+
+    monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
+    found = {}
+    for host in ("203.0.113.7", "127.0.0.1"):
+        folder = tmp_path / host.replace(".", "-")
+        servers, store = from_ports(host), run.RunStore(folder)
+        found[host] = run.Run(folder.name, folder, servers, store)._repr_markdown_()
+    assert "measured from" in found["203.0.113.7"] and "random" not in found["203.0.113.7"]
+    assert "no server has said" in found["203.0.113.7"]
+    assert "measured on" in found["127.0.0.1"] and "random:0" in found["127.0.0.1"]

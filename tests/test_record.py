@@ -16,6 +16,7 @@ from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, plain
 from photodup.bench.record.record import RunStore, load_points, load_records
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 
 CONFIG = {"scenario": "single_stream", "backend": "dummy", "batch": 1}
 
@@ -242,7 +243,7 @@ def test_a_second_run_is_refused_and_a_killed_one_is_not_in_the_way(tmp_path):
 
 def _keep_writing(path):
     while True:
-        json_files.write_atomically(path, b"x" * 200_000)
+        write_atomically(path, b"x" * 200_000, fsync=True)
 
 
 def test_a_killed_writer_leaves_whole_files(tmp_path):

@@ -15,10 +15,11 @@ EXTRAS = {
     "triton": ("google", "grpc", "tritonclient"),
     "ray": ("ray",),
     "apple": ("osxphotos", "photoscript"),
+    "openvino": ("nncf", "openvino"),
     "gpu": ("pynvml",),
     "study": (
         "httptools", "kubernetes_validate", "matplotlib", "nbclient", "nbconvert", "nbformat", "pandas",
-        "papermill", "psutil", "pygments", "pyroute2", "seaborn", "simplejpeg", "uvloop",
+        "papermill", "psutil", "pyarrow", "pygments", "pyroute2", "seaborn", "simplejpeg", "uvloop",
     ),
 }  # fmt: skip
 

@@ -6,7 +6,6 @@ CLIP: wherever it is used the model is named `vit-s-14-stand-in`.
 """
 
 import hashlib
-import os
 from importlib import util
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from photodup.embedding.imaging import MEAN, STD
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 from photodup.paths import build_dir
 
 NAME = "vit-s-14-stand-in"
@@ -34,12 +34,8 @@ def export_transformer(directory: Path | None = None) -> str:
     path = (directory or build_dir() / "models") / f"{NAME}.onnx"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
+        with replacing(path) as temporary:
             _cut(_weights_file(), temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
     return f"onnx:{path}"
 
 

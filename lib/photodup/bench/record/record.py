@@ -26,9 +26,9 @@ from photodup.bench.record.json_files import (
     read_json,
     read_record,
     slug,
-    write_atomically,
 )
 from photodup.errors import PhotodupError, is_expected
+from photodup.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -216,7 +216,7 @@ class RunStore:
         self.records_dir.mkdir(parents=True, exist_ok=True)
         if raw:
             latencies.write_part(path, raw)
-        write_atomically(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomically(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(), fsync=True)
         if before != path:  # a failed one of the first edition
             before.unlink(missing_ok=True)
         return record
@@ -232,7 +232,7 @@ class RunStore:
             known = read_json(first)["digest"] if first.is_file() else None
             if known != self._environment_digest and not other.is_file():
                 data = (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
-                write_atomically(first if known is None else other, data)
+                write_atomically(first if known is None else other, data, fsync=True)
         return self._environment_digest
 
 

@@ -31,6 +31,7 @@ from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.weights import DEFAULT_NAME
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import build_dir
 
 VARIANTS = ("fp32", "uint8", "fp16")
@@ -92,6 +93,7 @@ from pathlib import Path
 from photodup.embedding.engines.export import export
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 name, weights, directory, *variants = sys.argv[1:]
 try:
     model = TorchModel(name, weights, device="cpu")
@@ -216,7 +218,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
             **checked,
         }
         # The sidecar first: a file without one is exported again, a sidecar without its file too.
-        _write_atomically(path.with_suffix(".json"), json.dumps(sidecar, indent=1) + "\n")
+        write_atomically(path.with_suffix(".json"), json.dumps(sidecar, indent=1) + "\n")
         os.replace(temporary, path)
     except OSError as error:
         raise PhotodupError(
@@ -286,9 +288,3 @@ def _wire(pixels: np.ndarray, variant: str) -> tuple[np.ndarray, np.ndarray]:
         return pixels, normalize(pixels)
     sent = normalize(pixels).astype(np.float16 if variant == "fp16" else np.float32)
     return sent, sent.astype(np.float32)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)

@@ -6,7 +6,6 @@ its `.json` holds the gate's result alone. A result counts for the very file who
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from photodup.embedding.engines.openvino import model_sha256
 from photodup.embedding.engines.processor import can_compute
 from photodup.embedding.engines.weights import DEFAULT_NAME
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import build_dir
 
 # Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
@@ -148,10 +148,7 @@ def read_notes(path: Path) -> Notes | None:
 def write_notes(path: Path, notes: Notes) -> Path:
     """Write them beside the file, atomically."""
     place = path.with_suffix(".json")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(vars(notes), indent=1) + "\n")
-    os.replace(temporary, place)
+    write_atomically(place, json.dumps(vars(notes), indent=1) + "\n")
     return place
 
 

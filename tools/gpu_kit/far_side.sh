@@ -67,6 +67,7 @@ run_step() {
   if [ $code = 0 ]; then touch "$KIT_WORK/done/$1"; fi
   case $code in
     0) echo "$1: done in $((SECONDS - began)) s" ;;
+    3) echo "$1: part of it, its budget is spent; call it again to go on" ;;
     124 | 137) echo "$1: stopped at its limit of ${KIT_LIMIT_S:-${limit_s[$1]}} s; call it again to go on" ;;
     *) echo "$1: failed (exit $code), see logs/$1.log in the bundle" ;;
   esac

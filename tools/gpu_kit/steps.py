@@ -19,6 +19,7 @@ from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
+from photodup.selfbench.device_plan import Budget
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.endpoints import Endpoints
 from photodup.study.notebook.points import measure_point
@@ -26,6 +27,7 @@ from photodup.study.notebook.run import Run
 from photodup.study.parts.device_table import print_bench
 
 DEVICE = os.environ.get("KIT_DEVICE", "cuda")
+UNFINISHED = 3  # exit status of a step that the next call goes on with
 TRITON_MODELS = ("openclip_vit_b32_pytorch_uint8", "openclip_vit_b32_pytorch_jpeg")
 
 
@@ -88,7 +90,8 @@ def triton() -> None:
 
 
 def bench(*engines: str, minutes: float) -> None:
-    """Time engines with no server between; see `photodup bench device`."""
+    """Time engines with no server between; see `photodup bench device`. Exits with `UNFINISHED` if time ran out."""
+    budget = Budget(float(os.environ.get("KIT_MINUTES", minutes)))
     print_bench(
         DEVICE,
         [int(word) for word in words("KIT_BATCHES", "1 8 32 128 512")],
@@ -96,9 +99,11 @@ def bench(*engines: str, minutes: float) -> None:
         True,
         engines=engines,
         precisions=words("KIT_BENCH_PRECISIONS", ""),
-        budget_minutes=float(os.environ.get("KIT_MINUTES", minutes)),
+        budget=budget,
         run=run_name(),
     )
+    if budget.left_out:
+        sys.exit(UNFINISHED)
 
 
 def loads(
@@ -157,6 +162,7 @@ def triton_serving(precision: str, kind: str):
         {},
         models=TRITON_MODELS,
         precision=precision,
+        preprocess_instances=max(2, (os.cpu_count() or 2) // 2),
         pretrained=model.pretrained,
         model_digest=model.digest,
     )
@@ -171,12 +177,12 @@ def triton_serving(precision: str, kind: str):
 
 
 def service_settings() -> dict[str, str]:
-    """Return the service's settings: on the device, batches as large as the load, no refusal of what waits.
+    """Return the service's settings: on the device, batches as large as Triton's, no refusal of what waits.
 
     The first one switches TF32 off in NVIDIA's libraries: the label says fp32.
     """
     no_tf32 = {"NVIDIA_TF32_OVERRIDE": "0"}
-    return no_tf32 | {"DEVICE": DEVICE, "BATCH_MAX": "128", "MAX_WAIT_S": "120", "MAX_IN_FLIGHT": "512"}
+    return no_tf32 | {"DEVICE": DEVICE, "BATCH_MAX": "32", "MAX_WAIT_S": "120", "MAX_IN_FLIGHT": "512"}
 
 
 def open_kit_run() -> Run:

@@ -33,6 +33,7 @@ def bench_device(
     FP32 means FP32: TF32 is a precision of its own. Shares are of what the device itself reaches on matrix products of
     the same precision, measured beforehand.
     """
+    from photodup.selfbench.device_plan import Budget
     from photodup.study.parts.device_table import print_bench
 
     print_bench(
@@ -42,7 +43,7 @@ def bench_device(
         compile_on_cpu,
         engines=engine or (),
         precisions=precision or (),
-        budget_minutes=budget_minutes,
+        budget=Budget(budget_minutes),
         n_photos=photos,
         json_file=json_file,
         run=run,

@@ -37,7 +37,7 @@ def print_bench(
     *,
     engines: Collection[str] = (),
     precisions: Collection[str] = (),
-    budget_minutes: float | None = None,
+    budget: Budget | None = None,
     n_photos: int = 32,
     json_file: Path | None = None,
     run: str | None = None,
@@ -47,6 +47,7 @@ def print_bench(
     A GPU that devices.csv does not know is measured like any other; only the maker's figures are missing then.
 
     Args:
+        budget: leaves out what does not fit; afterwards it knows what that was.
         json_file, run: where lines are kept and found again: a file of JSON lines or the run's records; neither
             keeps them for this call only.
 
@@ -58,7 +59,7 @@ def print_bench(
     from photodup.embedding.engines.precision import fp16_file
 
     plan(device or "cpu", engines, precisions)  # a mistyped name is said before the model is loaded
-    budget = Budget(budget_minutes)
+    budget = budget or Budget()
     model = load_model(device=device)
     facts = environment.describe({"digest": model.digest, "pretrained": model.pretrained})
     journal = _journal(json_file, run, facts)

@@ -132,6 +132,7 @@ def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
     from photodup.bench.link.link import LinkSpec
     from photodup.bench.link.way import emulated
     from photodup.bench.record.record import RunStore
+    from photodup.embedding.backends import parse_backend
 
     root = tmp_path / "checkout"
     shutil.copytree(audit.project_root() / "results" / "published", root / "results" / "published")
@@ -146,7 +147,7 @@ def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
         ):
             point = {
                 **base,
-                "backend": backend,
+                **parse_backend(backend).columns(),
                 "latency_ms_p50": latency_ms,
                 "connection": "new",
                 "valid": True,

@@ -6,58 +6,24 @@ A claim carries a predicate over points (`photodup.study.claims.predicates`). Th
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.study.claims.claims_notes import NONE_WRITTEN
+from photodup.study.claims.claim import NONE_WRITTEN, Claim
 from photodup.study.claims.evidence import load_evidence as load_evidence
 from photodup.study.claims.predicates import (
     CONTRADICTED,
     INCONCLUSIVE,
     NOT_MEASURED,
-    PAIR_KEYS,
     REPRODUCED,
     VERDICTS,
     Outcome,
-    Predicate,
-    matching_pairs,
-    once_as_deployed,
 )
+from photodup.study.claims.selection import PAIR_KEYS, matching_pairs, once_as_deployed
 from photodup.study.published.published import evaluate, load_measurements
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One published claim.
-
-    Attributes:
-        statement: one sentence, in our words.
-        source: document and section that makes it.
-        rows: published rows it rests on.
-        published: arithmetic over row ids that gives the published effect; empty when none is printed.
-        predicate: (points, noise floor as |ln ratio|) -> Outcome.
-        rival: what else could explain the published observation.
-        but: verdict -> what else could explain what is seen here: that verdict argued against, once.
-        needs: what a run must have for a verdict: a notebook, or hardware.
-        unit: of the effect: "×", "ms", "%" or a word.
-        by: columns whose values are judged one by one (links, engines) before they become one verdict.
-    """
-
-    id: str
-    statement: str
-    source: str
-    rows: tuple[str, ...]
-    predicate: Predicate
-    published: str = ""
-    rival: str = ""
-    unit: str = "×"
-    by: tuple[str, ...] = ("link",)
-    but: Mapping[str, str] = field(default_factory=dict)
-    needs: str = ""
 
 
 def judge(
@@ -94,7 +60,7 @@ def _judge_one(
 ) -> dict[str, Any]:
     published = evaluate(claim.published, rows)[0] if claim.published else None
     places = _judge_places(claim, points, noise_floor)
-    whole = combine(places) if places else claim.predicate(points, noise_floor)
+    whole = combine(places) if places else claim.predicate.judge(points, noise_floor)
     return {
         "claim": claim.id,
         "statement": claim.statement,
@@ -109,7 +75,7 @@ def _judge_one(
         "unit": claim.unit,
         "because": whole.because,
         "rival": claim.rival,
-        "but": "" if whole.verdict == NOT_MEASURED else claim.but.get(whole.verdict, NONE_WRITTEN),
+        "but": "" if whole.verdict == NOT_MEASURED else claim.objections.get(whole.verdict, NONE_WRITTEN),
         "needs": claim.needs,
         "run": run,
         "link": next(iter(places)) if len(places) == 1 else f"{len(places)} places" if places else "",
@@ -133,7 +99,7 @@ def _judge_places(claim: Claim, points: "pd.DataFrame", noise_floor: float) -> d
         return {}
     found = {}
     for values, group in points.groupby([points[c].map(_word) for c in columns], sort=True):
-        outcome = claim.predicate(group, noise_floor)
+        outcome = claim.predicate.judge(group, noise_floor)
         if outcome.verdict != NOT_MEASURED:
             found[", ".join(v for v in values if v)] = outcome
     return found

@@ -39,6 +39,7 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
             "valid": True,
         }
         | {"key": record["key"]}
+        | _backend_columns(row["backend"])
         | row
         for record in load_records(directory)
         if record["status"] == "ok" and record["kind"] in READERS
@@ -46,6 +47,17 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
     ]
     tables = [table for table in (load_points(directory), pd.DataFrame(rows)) if len(table)]
     return pd.concat(tables, ignore_index=True) if tables else load_points(directory)
+
+
+def _backend_columns(name: str) -> Row:
+    """Return what a backend's name says as columns; a plain name (`network-only`) stays what it is."""
+    from photodup.embedding.backends import parse_backend
+    from photodup.errors import PhotodupError
+
+    try:
+        return parse_backend(name).columns()
+    except PhotodupError:
+        return {"backend": name}
 
 
 def model_environment(directory: Path) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def report_lines(run: str | None = None, documents: Path | None = None) -> Itera
 
 def _run_lines(run: str) -> Iterator[str]:
     from photodup.study.claims import claims
-    from photodup.study.claims.claims_list import CLAIMS
+    from photodup.study.claims.claim import load_claims
     from photodup.study.claims.predicates import NOT_MEASURED
 
     directory = project_root() / "results" / run
@@ -96,7 +96,7 @@ def _run_lines(run: str) -> Iterator[str]:
         raise PhotodupError(f"There are no records in results/{run}: make the run first, or check its name.")
     points = claims.load_evidence(directory)
     floor, source = claims.noise_floor_of(points)
-    judged = claims.judge(CLAIMS, points, floor, run=run)
+    judged = claims.judge(load_claims(), points, floor, run=run)
     for _, row in judged[judged["verdict"] != NOT_MEASURED].iterrows():
         where = f" [{row['link']}]" if row["link"] else ""
         yield f"{row['verdict']:13} {row['claim']}{where}: published {row['published']}, here {row['here']}"

@@ -133,16 +133,17 @@ def verdict_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
         Per claim that at least one run could judge: `statement`, `published`, `changed` (two runs judged it, and
         not alike) and `runs`: per run the list of its judgements {`verdict`, `here`, `link`}, empty when not measured.
     """
+    from photodup.study.claims.claim import load_claims
     from photodup.study.claims.claims import judge
-    from photodup.study.claims.claims_list import CLAIMS
     from photodup.study.claims.predicates import NOT_MEASURED
 
+    claims = load_claims()
     rows = {
         claim.id: {"statement": claim.statement, "published": "–", "runs": [[] for _ in sides]}
-        for claim in CLAIMS
+        for claim in claims
     }
     for index, side in enumerate(sides):
-        for found in judge(CLAIMS, side.evidence, side.noise_floor[0], run=side.name).to_dict("records"):
+        for found in judge(claims, side.evidence, side.noise_floor[0], run=side.name).to_dict("records"):
             row = rows[found["claim"]]
             row["published"] = found["published"]
             if found["verdict"] != NOT_MEASURED:

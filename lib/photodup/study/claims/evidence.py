@@ -28,7 +28,10 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
 
     from photodup.bench.link.way import LOOPBACK
     from photodup.bench.record.record import PLAIN_POINT, load_points, load_records
+    from photodup.study.notebook.run import read_environment
 
+    machine = read_environment(directory)
+    computed_on = {"device": "cpu"} if machine and not machine.get("gpus") else {}
     rows = [
         {
             "run": directory.name,
@@ -40,6 +43,7 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
         }
         | {"key": record["key"]}
         | _backend_columns(row["backend"])
+        | computed_on
         | row
         for record in load_records(directory)
         if record["status"] == "ok" and record["kind"] in READERS

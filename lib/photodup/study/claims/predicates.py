@@ -1,57 +1,80 @@
 """What a claim may ask of points: five kinds of predicate, read from the claims' file.
 
-A predicate is asked for its outcome on some points. It compares only valid points that agree in everything but what
-the claim is about, calls nothing a difference within the noise floor, and returns "not measured" when points are
-missing: never a guess.
+A predicate is asked for its outcome on the points of one place. It compares only valid points that agree in
+everything but what the claim is about, calls nothing a difference within the noise floor, and says "not testable
+here" when points are missing: never a guess.
 """
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from photodup.bench.link import latency_model
+from photodup.study.claims.outcome import (
+    CONTRADICTED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    UNDECIDED,
+    NoiseFloors,
+    Outcome,
+    Seen,
+    outcome_of,
+)
 from photodup.study.claims.selection import Strict, Where, matching_pairs, pairing_keys, select
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
-INCONCLUSIVE, NOT_MEASURED = "inconclusive", "not measured"
-VERDICTS = (REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_MEASURED)
 MEAN, RATE = "latency_ms_mean", "throughput_images_per_s"
 SERVER_MS = "server_request_ms_mean"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a predicate saw: the effect in the claim's unit with its interval, and why the verdict.
-
-    `split`: some comparisons reproduce the claim and others contradict it, so that it depends on something else.
-    """
-
-    verdict: str
-    effect: float | None = None
-    low: float | None = None
-    high: float | None = None
-    because: str = ""
-    split: bool = False
+WIDEST = 1e300  # a bound that no effect reaches, where a claim has none on that side
 
 
 class Predicate(Strict):
     """A question that points answer; `judge` returns the outcome."""
 
     @abstractmethod
-    def judge(self, points: "pd.DataFrame", noise_floor: float) -> Outcome: ...
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        """Return the outcome on these points."""
 
 
-class Ratio(Predicate):
-    """`metric` of one side is between `at_least` and `at_most` times that of the other.
+class Bounded(Predicate):
+    """A predicate about a quantity between two bounds.
 
-    Points are paired where they agree in every column that neither side is chosen by. All pairs must agree;
-    otherwise the verdict is inconclusive and says so.
+    `about` stands for a printed magnitude. The study gives none an allowance, so the claim's record does:
+    `allowance` either way, as a factor.
+    """
+
+    at_least: float = -WIDEST
+    at_most: float = WIDEST
+    about: float | None = None
+    allowance: float = 1.25
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> "Bounded":
+        if self.about is None and self.at_least == -WIDEST and self.at_most == WIDEST:
+            raise ValueError("a claim needs at_least, at_most or about")
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        if self.about is not None:
+            return self.about / self.allowance, self.about * self.allowance
+        return self.at_least, self.at_most
+
+    def place(self, low: float, high: float, floor: float = 0.0) -> str:
+        """Place an interval against the bounds; a bound of 1 is widened by the noise floor."""
+        at_least, at_most = self.bounds
+        return verdict_of(low, high, at_least=at_least, at_most=at_most, noise_floor=floor)
+
+
+class Ratio(Bounded):
+    """`metric` of one side is so many times that of the other.
+
+    Points are paired where they agree in every column that neither side is chosen by. With `compared_with` the
+    effect is that ratio divided by the same ratio under those other conditions: how much it grows.
     """
 
     kind: Literal["ratio"]
@@ -59,49 +82,53 @@ class Ratio(Predicate):
     numerator: Where
     denominator: Where
     where: Where = Field(default_factory=dict)
-    at_least: float = 0.0
-    at_most: float = math.inf
+    compared_with: Where = Field(default_factory=dict)
 
-    def judge(self, points: "pd.DataFrame", noise_floor: float) -> Outcome:
-        if not _carries(points, self.metric):
-            return Outcome(NOT_MEASURED, because=f"no point carries {self.metric}")
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        if not carries(points, self.metric):
+            return Outcome(NOT_TESTABLE, because=f"no point carries {self.metric}")
+        floor = floors.of(self.metric)
+        pairs = self._pairs(points, {})
+        found = [(*quotient(a, b, self.metric, floor), records_of(a, b)) for a, b in pairs]
+        if self.compared_with:
+            other = [
+                (*quotient(a, b, self.metric, floor), records_of(a, b))
+                for a, b in self._pairs(points, self.compared_with)
+            ]
+            found = [grown(one, before) for one in found for before in other]
+        if not found:
+            return Outcome(NOT_TESTABLE, because=f"no pair of valid points carries {self.metric}")
+        seen = [
+            Seen(self.place(low, high, floor), effect, low, high, records)
+            for effect, low, high, _, records in found
+        ]
+        return outcome_of(seen, self.metric, floor_used=not all(one[3] for one in found))
+
+    def _pairs(self, points: "pd.DataFrame", other: Where) -> list[tuple[Any, Any]]:
         keys = pairing_keys(points, self.numerator, self.denominator)
-        top, bottom = (select(points, self.where | side) for side in (self.numerator, self.denominator))
-        pairs = matching_pairs(top, bottom, keys, self.metric)
-        if not pairs:
-            return Outcome(NOT_MEASURED, because=f"no pair of valid points carries {self.metric}")
-        seen = []
-        for a, b in pairs:
-            effect, low, high, exact = quotient(a, b, self.metric, noise_floor)
-            judged = verdict_of(
-                low, high, at_least=self.at_least, at_most=self.at_most, noise_floor=noise_floor
-            )
-            seen.append((judged, effect, low, high, exact))
-        return _combine(seen, self.metric)
+        top, bottom = (
+            select(points, self.where | side | other) for side in (self.numerator, self.denominator)
+        )
+        return matching_pairs(top, bottom, keys, self.metric)
 
 
-class Bound(Predicate):
-    """`metric` of every matching point lies between two bounds (with its interval where there is one)."""
+class Bound(Bounded):
+    """`metric` of every matching point lies between the bounds, with its interval where there is one."""
 
     kind: Literal["bound"]
     metric: str
     where: Where
-    at_least: float = -math.inf
-    at_most: float = math.inf
 
-    def judge(self, points: "pd.DataFrame", noise_floor: float) -> Outcome:
-        found = select(points, self.where) if _carries(points, self.metric) else points.iloc[0:0]
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        found = select(points, self.where) if carries(points, self.metric) else points.iloc[0:0]
         found = found[found[self.metric].notna()] if len(found) else found
         if not len(found):
-            return Outcome(NOT_MEASURED, because=f"no valid point carries {self.metric}")
+            return Outcome(NOT_TESTABLE, because=f"no valid point carries {self.metric}")
         seen = []
         for _, point in found.iterrows():
             value, low, high = interval_of(point, self.metric)
-            inside = self.at_least <= low and high <= self.at_most
-            outside = high < self.at_least or low > self.at_most
-            judged = REPRODUCED if inside else CONTRADICTED if outside else INCONCLUSIVE
-            seen.append((judged, value, low, high, low != high))
-        return _combine(seen, self.metric, geometric=False)
+            seen.append(Seen(self.place(low, high), value, low, high, records_of(point)))
+        return outcome_of(seen, self.metric)
 
 
 class OutsideServer(Predicate):
@@ -111,18 +138,18 @@ class OutsideServer(Predicate):
     where: Where
     at_least: float
 
-    def judge(self, points: "pd.DataFrame", noise_floor: float) -> Outcome:
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
         found = select(points, self.where)
         counted = {MEAN, SERVER_MS} <= set(found.columns)
         found = found.dropna(subset=[MEAN, SERVER_MS]) if counted else found.iloc[0:0]
         if not len(found):
-            return Outcome(NOT_MEASURED, because="no remote point carries the server's counters")
-        shares = (1 - found[SERVER_MS] / found[MEAN]) * 100
-        low, high = shares.min(), shares.max()
-        verdict = (
-            REPRODUCED if low >= self.at_least else CONTRADICTED if high < self.at_least else INCONCLUSIVE
-        )
-        return Outcome(verdict, shares.mean(), low, high, f"{len(found)} remote points with server counters")
+            return Outcome(NOT_TESTABLE, because="no point carries the server's counters")
+        seen = []
+        for _, point in found.iterrows():
+            share = float(1 - point[SERVER_MS] / point[MEAN]) * 100
+            verdict = REPRODUCED if share >= self.at_least else CONTRADICTED
+            seen.append(Seen(verdict, share, share, share, records_of(point)))
+        return outcome_of(seen, "the share outside the server")
 
 
 class PeakAt(Predicate):
@@ -132,72 +159,65 @@ class PeakAt(Predicate):
     where: Where
     concurrency: int
 
-    def judge(self, points: "pd.DataFrame", noise_floor: float) -> Outcome:
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
         found = select(points, self.where)
         found = found.dropna(subset=[RATE]) if RATE in found else found.iloc[0:0]
         curve = found.groupby("concurrency")[RATE].mean() if len(found) else None
         at = self.concurrency
         if curve is None or at not in curve.index or not (curve.index > at).any():
-            return Outcome(NOT_MEASURED, because=f"needs closed loops at {at} in flight and above")
+            return Outcome(NOT_TESTABLE, because=f"needs closed loops at {at} in flight and above")
         best = float(curve.idxmax())
         others = curve.drop(index=at).max() / curve[at]
-        clear = abs(math.log(others)) > noise_floor
-        verdict = INCONCLUSIVE if not clear else REPRODUCED if others < 1 else CONTRADICTED
+        clear = abs(math.log(others)) > floors.of(RATE)
+        verdict = UNDECIDED if not clear else REPRODUCED if others < 1 else CONTRADICTED
         because = f"best level elsewhere ÷ level {at}: {others:.2f}, over {len(curve)} levels"
-        return Outcome(verdict, best, best, best, because)
+        return Outcome(verdict, (Seen(verdict, best, best, best, records_of(found)),), because)
 
 
 class BytesExplain(Predicate):
     """Which law fits single requests over a link: bytes at its rate, or round trips of a growing window.
 
     The effect is the misfit of the bytes divided by that of the round trips: below 1/`better_by` the bytes explain
-    the latencies, above `better_by` the round trips do. `network` chooses latencies without a server; `where`
-    is used when there are none, and the server's own time is then taken from its counters. To be fair to the bytes,
-    they may have a round trip and a rate of their own for new and for warm connections, where the round trips share
-    one of each. Payloads above `up_to_bytes` are left out: any link becomes a question of bandwidth in the end.
+    the latencies, above `better_by` the round trips do. `where` chooses latencies with no server behind them, or
+    with one whose counters say its own time. To be fair to the bytes, they may have a round trip and a rate of
+    their own for new and for warm connections, where the round trips share one of each. Payloads above
+    `up_to_bytes` are left out: any link becomes a question of bandwidth in the end.
     """
 
     kind: Literal["bytes_explain"]
     metric: str = "latency_ms_p50"
-    network: Where
     where: Where
     better_by: float = 2.0
     up_to_bytes: int = 1_000_000
 
-    def judge(self, points: "pd.DataFrame", noise_floor: float) -> Outcome:
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
         needed = ["payload_bytes", self.metric, "connection"]
-        found = select(points, self.network)
-        found = found if len(found) else select(points, self.where)
+        found = select(points, self.where)
         if not set(needed) <= set(found.columns):
-            return Outcome(NOT_MEASURED, because="no remote point carries payload, latency and connection")
+            return Outcome(NOT_TESTABLE, because="no remote point carries payload, latency and connection")
         found = found.dropna(subset=needed)
         found = found[
             found["connection"].isin(("new", "warm")) & (found["payload_bytes"] <= self.up_to_bytes)
         ]
         if len(found) < 4 or found["payload_bytes"].nunique() < 3:
-            return Outcome(NOT_MEASURED, because="needs four remote points with three payload sizes")
+            return Outcome(NOT_TESTABLE, because="needs four remote points with three payload sizes")
         rows = [_latency_row(point, self.metric) for _, point in found.iterrows()]
         kinds = [[row for row in rows if row["connection"] == kind] for kind in ("new", "warm")]
         bytes_alone = [latency_model.fit(kind, "bandwidth-only") for kind in kinds if len(kind) > 1]
         squares = [residual**2 for fit in bytes_alone for residual in fit.residuals_ms]
         misfits = math.sqrt(sum(squares) / len(squares)), latency_model.fit(rows, "rounds").rmse_ms
         effect = misfits[0] / misfits[1] if misfits[1] > 0 else math.inf
-        verdict = (
-            REPRODUCED
-            if effect < 1 / self.better_by
-            else CONTRADICTED
-            if effect > self.better_by
-            else INCONCLUSIVE
-        )
+        clear = max(effect, 1 / effect if effect else math.inf) > self.better_by
+        verdict = UNDECIDED if not clear else REPRODUCED if effect < 1 else CONTRADICTED
         because = f"misfit {misfits[0]:.1f} ms with bytes alone, {misfits[1]:.1f} ms with round trips"
-        return Outcome(verdict, effect, effect, effect, because)
+        return Outcome(verdict, (Seen(verdict, effect, effect, effect, records_of(found)),), because)
 
 
 AnyPredicate = Annotated[Ratio | Bound | OutsideServer | PeakAt | BytesExplain, Field(discriminator="kind")]
 
 
 def verdict_of(low: float, high: float, *, at_least: float, at_most: float, noise_floor: float) -> str:
-    """Place an interval against a claimed range of a ratio; bounds of 1 are widened by the noise floor."""
+    """Place an interval against a claimed range; bounds of 1 are widened by the noise floor."""
     margin = math.exp(noise_floor)
     floor_in = at_least * margin if at_least == 1 else at_least
     floor_out = at_least / margin if at_least == 1 else at_least
@@ -205,9 +225,9 @@ def verdict_of(low: float, high: float, *, at_least: float, at_most: float, nois
     ceiling_out = at_most * margin if at_most == 1 else at_most
     if low >= floor_in and high <= ceiling_in:
         return REPRODUCED
-    if high <= floor_out or low >= ceiling_out:
+    if high < floor_out or low > ceiling_out:
         return CONTRADICTED
-    return INCONCLUSIVE
+    return UNDECIDED
 
 
 def interval_of(point: "pd.Series", column: str) -> tuple[float, float, float]:
@@ -234,27 +254,28 @@ def quotient(a: "pd.Series", b: "pd.Series", column: str, floor: float) -> tuple
     return math.exp(effect), math.exp(effect - down), math.exp(effect + up), True
 
 
-def _combine(
-    seen: list[tuple[str, float, float, float, bool]], column: str, geometric: bool = True
-) -> Outcome:
-    verdicts = {s[0] for s in seen}
-    effects = [s[1] for s in seen]
-    positive = geometric and min(effects) > 0
-    mean = math.exp(sum(map(math.log, effects)) / len(effects)) if positive else sum(effects) / len(effects)
-    number = f"{len(seen)} comparison{'s' if len(seen) > 1 else ''} of {column}"
-    if not all(s[4] for s in seen) and geometric:
-        number += ", interval from the noise floor"
-    if len(verdicts) == 1:
-        verdict = verdicts.pop()
-        because = number + (", interval or noise floor reaches the bound" if verdict == INCONCLUSIVE else "")
-    else:
-        verdict = INCONCLUSIVE
-        because = f"{number} disagree: {min(effects):.3g} to {max(effects):.3g}"
-    split = {REPRODUCED, CONTRADICTED} <= {s[0] for s in seen}
-    return Outcome(verdict, mean, min(s[2] for s in seen), max(s[3] for s in seen), because, split)
+def grown(one: tuple, before: tuple) -> tuple[float, float, float, bool, tuple[str, ...]]:
+    """Return how much a quotient grew over another one, its interval, and all records behind both."""
+    (x, x_low, x_high, exact, records), (y, y_low, y_high, was_exact, others) = one, before
+    if min(x, y, x_low, y_low) <= 0:
+        return 0.0, 0.0, math.inf, False, (*records, *others)
+    down = math.hypot(math.log(x / x_low), math.log(y_high / y))
+    up = math.hypot(math.log(x_high / x), math.log(y / y_low))
+    ratio = x / y
+    return ratio, ratio * math.exp(-down), ratio * math.exp(up), exact and was_exact, (*records, *others)
 
 
-def _carries(points: "pd.DataFrame", metric: str) -> bool:
+def records_of(*points: Any) -> tuple[str, ...]:
+    """Return the keys of the records that points (rows or whole tables) come from, where they say."""
+    keys: list[str] = []
+    for point in points:
+        if "key" in point:
+            keys += list(point["key"]) if hasattr(point["key"], "tolist") else [point["key"]]
+    return tuple(dict.fromkeys(key for key in keys if isinstance(key, str)))
+
+
+def carries(points: "pd.DataFrame", metric: str) -> bool:
+    """Say whether any point has a value in a column."""
     return metric in points and bool(points[metric].notna().any())
 
 

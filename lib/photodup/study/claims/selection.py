@@ -1,7 +1,7 @@
 """Which points a claim is about, by their columns, and which two of them may be compared.
 
-A condition on a column is a value, a list of allowed values, or a range (`{at_least: 20, at_most: 30}`). A value
-that is missing satisfies none of them.
+A condition on a column is a value, a list of allowed values, a range (`{at_least: 20, at_most: 30}`) or words that
+a name holds (`{contains: [A100]}`). A value that is missing satisfies none of them unless a range says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,11 @@ class Strict(BaseModel):
 
 
 class Range(Strict):
-    """Allowed numbers, both ends included; at least one end is given."""
+    """Allowed numbers, both ends included; at least one end is given. `or_unknown` lets a missing value pass."""
 
     at_least: float | None = None
     at_most: float | None = None
+    or_unknown: bool = False
 
     @model_validator(mode="after")
     def _has_an_end(self) -> "Range":
@@ -39,20 +40,31 @@ class Range(Strict):
         return self
 
     def holds(self, value: object) -> bool:
-        if not isinstance(value, (int, float)) or value != value:
+        if value is None or value != value:
+            return self.or_unknown
+        if not isinstance(value, (int, float)):
             return False
         return (self.at_least is None or value >= self.at_least) and (
             self.at_most is None or value <= self.at_most
         )
 
 
+class Naming(Strict):
+    """A text that holds one of these words, whatever its case: a GPU's name as a driver or a renter writes it."""
+
+    contains: list[str]
+
+    def holds(self, value: object) -> bool:
+        return isinstance(value, str) and any(word.lower() in value.lower() for word in self.contains)
+
+
 Scalar = bool | int | float | str
-Where = dict[str, Scalar | list[Scalar] | Range]  # column -> condition
+Where = dict[str, Scalar | list[Scalar] | Range | Naming]  # column -> condition
 
 
-def satisfies(column: "pd.Series", condition: Scalar | list[Scalar] | Range) -> "pd.Series":
+def satisfies(column: "pd.Series", condition: Scalar | list[Scalar] | Range | Naming) -> "pd.Series":
     """Say of each value of a column whether it meets a condition."""
-    if isinstance(condition, Range):
+    if isinstance(condition, (Range, Naming)):
         return column.map(condition.holds).astype(bool)
     return column.isin(condition if isinstance(condition, list) else [condition])
 
@@ -89,6 +101,30 @@ def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False)
         points["as_deployed"].isna() | points["as_deployed"].eq(True) if "as_deployed" in points else every
     )
     return once & (deployed | any_configuration)
+
+
+def device_class(points: "pd.DataFrame") -> "pd.Series":
+    """Return what computed each point: `gpu`, `cpu`, `sleeping`, `simulated`, `none` (no device) or `unknown`.
+
+    An emulated GPU sleeps as long as a GPU would compute; an autoscaler's replay and answers rounded to another
+    precision are simulations; a message's body and a bare link need no device.
+    """
+
+    def one(point: "pd.Series") -> str:
+        engine, device, backend = (_text(point.get(c)) for c in ("engine", "device", "backend"))
+        if engine.startswith("emulated"):
+            return "sleeping"
+        if backend.startswith(("simulated-", "rounded-")):
+            return "simulated"
+        if backend.startswith(("body-", "network-")):
+            return "none"
+        return device if device == "cpu" else "gpu" if device else "unknown"
+
+    return points.apply(one, axis=1)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def pairing_keys(points: "pd.DataFrame", *sides: Mapping[str, Any]) -> list[str]:

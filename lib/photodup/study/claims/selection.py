@@ -70,13 +70,13 @@ def satisfies(column: "pd.Series", condition: Scalar | list[Scalar] | Range | Na
 
 
 def meeting(points: "pd.DataFrame", where: Mapping[str, Any]) -> "pd.Series":
-    """Say of each point whether it meets every condition; none does when a column is absent."""
+    """Say of each point whether it meets every condition; a column that is absent is unknown of all points."""
     import pandas as pd
 
-    keep = pd.Series(True, index=points.index)
+    keep, unknown = (pd.Series(value, index=points.index, dtype=object) for value in (True, None))
     for column, condition in where.items():
-        keep &= satisfies(points[column], condition) if column in points else False
-    return keep
+        keep &= satisfies(points.get(column, unknown), condition)
+    return keep.astype(bool)
 
 
 def select(points: "pd.DataFrame", where: Mapping[str, Any]) -> "pd.DataFrame":

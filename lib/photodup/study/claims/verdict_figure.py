@@ -27,6 +27,7 @@ LOOK = {  # verdict -> its sign and colour, in the order of the figure
     NOT_TESTABLE: ("–", MUTED),
 }
 WIDTH, LINE, HEAD = 8.6, 0.64, 0.42  # inches: the figure, a claim, a verdict's heading
+TITLE, FOOT = 0.45, 1.1  # inches: above all, and below for the axis and a caption
 SPAN = 32.0  # the axis shows effects from 1/SPAN to SPAN times the published one
 CHARACTERS = 62  # of a statement, in a line
 
@@ -35,15 +36,16 @@ def draw(verdicts: "pd.DataFrame", title: str = "") -> "Figure":
     """Return the figure for one run's verdicts, under a heading each; claims not testable here are left out.
 
     A dot is one comparison's effect here divided by the published one, its line the interval. Beyond the axis a dot
-    becomes an arrow. Claims that print no number have no dots.
+    becomes an arrow. Claims that print no number have no dots, and neither have goals, which no run decides.
     """
     import matplotlib.pyplot as plt
 
     groups = [(v, verdicts[verdicts["verdict"] == v].to_dict("records")) for v in LOOK if v != NOT_TESTABLE]
     groups = [(verdict, rows) for verdict, rows in groups if rows]
-    height = sum(HEAD + LINE * len(rows) for _, rows in groups)
-    figure = plt.figure(figsize=(WIDTH, height + 1.3))
-    bottom, tall = 0.75 / (height + 1.3), height / (height + 1.3)
+    height = sum(HEAD + LINE * len(rows) for _, rows in groups) or LINE
+    whole = TITLE + height + FOOT
+    figure = plt.figure(figsize=(WIDTH, whole), layout="none")
+    bottom, tall = FOOT / whole, height / whole
     words = figure.add_axes((0.01, bottom, 0.655, tall))
     chart = figure.add_axes((0.675, bottom, 0.31, tall))
     top = 0.0
@@ -66,7 +68,7 @@ def draw(verdicts: "pd.DataFrame", title: str = "") -> "Figure":
             _dots(chart, top + LINE / 2, row, color)
             top += LINE
     for ax in (words, chart):
-        ax.set_ylim(max(height, LINE), 0)
+        ax.set_ylim(height, 0)
     words.set_xlim(0, 1)
     words.axis("off")
     chart.axvline(1, color=GREY, lw=1)
@@ -75,9 +77,7 @@ def draw(verdicts: "pd.DataFrame", title: str = "") -> "Figure":
     chart.tick_params(axis="y", left=False, labelleft=False)
     chart.minorticks_off()
     chart.grid(visible=False, axis="y")
-    figure.text(
-        0.012, 1 - 0.2 / (height + 1.3), title, fontsize=13, fontweight="bold", va="center", color=INK
-    )
+    figure.text(0.012, 1 - TITLE / 2 / whole, title, fontsize=13, fontweight="bold", va="center", color=INK)
     return figure
 
 
@@ -85,7 +85,7 @@ def _words(ax: Any, top: float, row: dict[str, Any]) -> None:
     statement = textwrap.shorten(row["statement"], 2 * CHARACTERS - 8, placeholder=" …")
     ax.text(
         0.012,
-        top + 0.24,
+        top + (0.24 if len(statement) > CHARACTERS else 0.29),
         textwrap.fill(statement, CHARACTERS),
         fontsize=9.2,
         va="center",
@@ -98,7 +98,7 @@ def _words(ax: Any, top: float, row: dict[str, Any]) -> None:
 
 def _dots(ax: Any, y: float, row: dict[str, Any], color: str) -> None:
     published = row["effect_published"]
-    if published is None or not published > 0:
+    if published is None or not published > 0 or row["verdict"] in (GOAL_MET, GOAL_MISSED):
         return
     many = len(row["effects"])
     for index, (effect, low, high) in enumerate(row["effects"]):

@@ -202,6 +202,27 @@ def test_the_data_can_be_held_against_the_documents(tmp_path):
     assert [d for d in published.compare_with_documents(tmp_path) if "step6a_a100_onnx_b1" in d]
 
 
+def test_a_misquote_is_found_in_the_documents(tmp_path):
+    """The documents are not in the repository: here each is made of the quotes that name it."""
+    from photodup.study.published.quotes import all_quotes, misquotes, plain
+
+    said = {name: [f"# {start}"] for name, start in published.DOCUMENTS.items()}
+    for _, quote in all_quotes():
+        said[quote["document"]].append(quote["text"])
+    for name, lines in said.items():
+        (tmp_path / f"{name}.md").write_text("\n\n".join(lines), encoding="utf-8")
+    assert len(list(all_quotes())) >= 50 and misquotes(tmp_path) == []
+
+    plan = tmp_path / "plan.md"
+    plan.write_text(plan.read_text().replace("scales well", "scales **fairly**\nwell"), encoding="utf-8")
+    found = misquotes(tmp_path)
+    assert [line.partition(":")[0] for line in found] == ["fastapi-scales", "E10"]
+    assert "plan does not say 'FastAPI async + JPEG scales well'" in found[0]
+    plan.unlink()
+    assert len(misquotes(tmp_path)) == sum(quote["document"] == "plan" for _, quote in all_quotes())
+    assert plain("a **b**\n `c`") == "a b c"
+
+
 def test_the_documents_contact_details_were_not_copied():
     text = "".join(path.read_text() for path in published.published_dir().iterdir())
     assert not pd.Series([text]).str.contains(r"\d+\.\d+\.\d+\.\d+|@[a-z]+\.").any()

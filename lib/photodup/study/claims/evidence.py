@@ -28,7 +28,10 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
 
     from photodup.bench.link.way import LOOPBACK
     from photodup.bench.record.record import PLAIN_POINT, load_points, load_records
+    from photodup.study.notebook.run import read_environment
 
+    machine = read_environment(directory)
+    computed_on = {"device": "cpu"} if machine and not machine.get("gpus") else {}
     rows = [
         {
             "run": directory.name,
@@ -39,6 +42,8 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
             "valid": True,
         }
         | {"key": record["key"]}
+        | _backend_columns(row["backend"])
+        | computed_on
         | row
         for record in load_records(directory)
         if record["status"] == "ok" and record["kind"] in READERS
@@ -46,6 +51,17 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
     ]
     tables = [table for table in (load_points(directory), pd.DataFrame(rows)) if len(table)]
     return pd.concat(tables, ignore_index=True) if tables else load_points(directory)
+
+
+def _backend_columns(name: str) -> Row:
+    """Return what a backend's name says as columns; a plain name (`network-only`) stays what it is."""
+    from photodup.embedding.backends import parse_backend
+    from photodup.errors import PhotodupError
+
+    try:
+        return parse_backend(name).columns()
+    except PhotodupError:
+        return {"backend": name}
 
 
 def model_environment(directory: Path) -> dict[str, Any]:

@@ -1,86 +1,223 @@
-"""What a claim may ask of points: quotients between backends, bounds on a column; and how a verdict is reached.
+"""What a claim may ask of points: five kinds of predicate, read from the claims' file.
 
-A predicate is a function of (points, noise floor as |ln ratio|) that returns an `Outcome`. It compares only valid
-points that agree in everything but what the claim is about, calls nothing a difference within the noise floor, and
-returns "not measured" when points are missing: never a guess.
+A predicate is asked for its outcome on the points of one place. It compares only valid points that agree in
+everything but what the claim is about, calls nothing a difference within the noise floor, and says "not testable
+here" when points are missing: never a guess.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from photodup.bench.link import latency_model
+from photodup.study.claims.outcome import (
+    CONTRADICTED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    UNDECIDED,
+    NoiseFloors,
+    Outcome,
+    Seen,
+    outcome_of,
+)
+from photodup.study.claims.selection import Strict, Where, matching_pairs, pairing_keys, select
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
-INCONCLUSIVE, NOT_MEASURED = "inconclusive", "not measured"
-VERDICTS = (REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_MEASURED)
-TOPOLOGY = ("arrangement", "devices", "batching", "compute_ms")  # of emulated devices
-PAIR_KEYS = (
-    *("run", "link", "scenario", "batch", "concurrency", "connection", "span", "offered_per_s"),
-    *TOPOLOGY,
-)
-REMOTE_RTT_MS = 5.0  # a shorter link is a data centre's
+MEAN, RATE = "latency_ms_mean", "throughput_images_per_s"
+SERVER_MS = "server_request_ms_mean"
+WIDEST = 1e300  # a bound that no effect reaches, where a claim has none on that side
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a predicate saw: the effect in the claim's unit with its interval, and why the verdict.
+class Predicate(Strict):
+    """A question that points answer; `judge` returns the outcome."""
 
-    `split`: some comparisons reproduce the claim and others contradict it, so that it depends on something else.
+    @abstractmethod
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        """Return the outcome on these points."""
+
+
+class Bounded(Predicate):
+    """A predicate about a quantity between two bounds.
+
+    `about` stands for a printed magnitude. The study gives none an allowance, so the claim's record does:
+    `allowance` either way, as a factor.
     """
 
-    verdict: str
-    effect: float | None = None
-    low: float | None = None
-    high: float | None = None
-    because: str = ""
-    split: bool = False
+    at_least: float = -WIDEST
+    at_most: float = WIDEST
+    about: float | None = None
+    allowance: float = 1.25
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> "Bounded":
+        if self.about is None and self.at_least == -WIDEST and self.at_most == WIDEST:
+            raise ValueError("a claim needs at_least, at_most or about")
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        if self.about is not None:
+            return self.about / self.allowance, self.about * self.allowance
+        return self.at_least, self.at_most
+
+    def place(self, low: float, high: float, floor: float = 0.0) -> str:
+        """Place an interval against the bounds; a bound of 1 is widened by the noise floor."""
+        at_least, at_most = self.bounds
+        return verdict_of(low, high, at_least=at_least, at_most=at_most, noise_floor=floor)
 
 
-Predicate = Callable[["pd.DataFrame", float], Outcome]
+class Ratio(Bounded):
+    """`metric` of one side is so many times that of the other.
 
-
-def select(points: "pd.DataFrame", backend: str, **where: Any) -> "pd.DataFrame":
-    """Return the valid points whose backend matches the whole pattern and whose columns match `where`.
-
-    A tuple in `where` lists allowed values; a callable is asked for each value. Repeats are left out, and so are
-    points of a server configured otherwise than it is deployed unless `where` names their `label`.
+    Points are paired where they agree in every column that neither side is chosen by. With `compared_with` the
+    effect is that ratio divided by the same ratio under those other conditions: how much it grows.
     """
-    if not {"backend", "valid"} <= set(points.columns) or not len(points):
-        return points.iloc[0:0]
-    keep = points["backend"].astype(str).str.fullmatch(backend) & points["valid"].eq(True)
-    keep &= once_as_deployed(points, any_configuration="label" in where)
-    for column, wanted in where.items():
-        if column not in points:
-            return points.iloc[0:0]
-        if callable(wanted):
-            keep &= points[column].map(wanted).astype(bool)
-        else:
-            keep &= points[column].isin(wanted if isinstance(wanted, tuple) else (wanted,))
-    return points[keep]
+
+    kind: Literal["ratio"]
+    metric: str
+    numerator: Where
+    denominator: Where
+    where: Where = Field(default_factory=dict)
+    compared_with: Where = Field(default_factory=dict)
+
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        if not carries(points, self.metric):
+            return Outcome(NOT_TESTABLE, because=f"no point carries {self.metric}")
+        floor = floors.of(self.metric)
+        pairs = self._pairs(points, {})
+        found = [(*quotient(a, b, self.metric, floor), records_of(a, b)) for a, b in pairs]
+        if self.compared_with:
+            other = [
+                (*quotient(a, b, self.metric, floor), records_of(a, b))
+                for a, b in self._pairs(points, self.compared_with)
+            ]
+            found = [grown(one, before) for one in found for before in other]
+        if not found:
+            return Outcome(NOT_TESTABLE, because=f"no pair of valid points carries {self.metric}")
+        seen = [
+            Seen(self.place(low, high, floor), effect, low, high, records)
+            for effect, low, high, _, records in found
+        ]
+        return outcome_of(seen, self.metric, floor_used=not all(one[3] for one in found))
+
+    def _pairs(self, points: "pd.DataFrame", other: Where) -> list[tuple[Any, Any]]:
+        keys = pairing_keys(points, self.numerator, self.denominator)
+        top, bottom = (
+            select(points, self.where | side | other) for side in (self.numerator, self.denominator)
+        )
+        return matching_pairs(top, bottom, keys, self.metric)
 
 
-def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False) -> "pd.Series":
-    """Say of each point whether it is a first measurement of a server as it is deployed (or in any configuration)."""
-    import pandas as pd
+class Bound(Bounded):
+    """`metric` of every matching point lies between the bounds, with its interval where there is one."""
 
-    every = pd.Series(True, index=points.index)
-    once = points["repeat"].fillna(0).eq(0) if "repeat" in points else every
-    deployed = (
-        points["as_deployed"].isna() | points["as_deployed"].eq(True) if "as_deployed" in points else every
-    )
-    return once & (deployed | any_configuration)
+    kind: Literal["bound"]
+    metric: str
+    where: Where
+
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        found = select(points, self.where) if carries(points, self.metric) else points.iloc[0:0]
+        found = found[found[self.metric].notna()] if len(found) else found
+        if not len(found):
+            return Outcome(NOT_TESTABLE, because=f"no valid point carries {self.metric}")
+        seen = []
+        for _, point in found.iterrows():
+            value, low, high = interval_of(point, self.metric)
+            seen.append(Seen(self.place(low, high), value, low, high, records_of(point)))
+        return outcome_of(seen, self.metric)
 
 
-def remote(rtt_ms: object) -> bool:
-    """Say whether a round trip is a wide-area one: at least `REMOTE_RTT_MS`; False where it is not known."""
-    return isinstance(rtt_ms, (int, float)) and rtt_ms >= REMOTE_RTT_MS
+class OutsideServer(Predicate):
+    """Share in per cent of a remote client's latency that the server's own counters do not account for."""
+
+    kind: Literal["outside_server"]
+    where: Where
+    at_least: float
+
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        found = select(points, self.where)
+        counted = {MEAN, SERVER_MS} <= set(found.columns)
+        found = found.dropna(subset=[MEAN, SERVER_MS]) if counted else found.iloc[0:0]
+        if not len(found):
+            return Outcome(NOT_TESTABLE, because="no point carries the server's counters")
+        seen = []
+        for _, point in found.iterrows():
+            share = float(1 - point[SERVER_MS] / point[MEAN]) * 100
+            verdict = REPRODUCED if share >= self.at_least else CONTRADICTED
+            seen.append(Seen(verdict, share, share, share, records_of(point)))
+        return outcome_of(seen, "the share outside the server")
+
+
+class PeakAt(Predicate):
+    """Throughput peaks at this many requests in flight, and falls beyond it by more than the noise floor."""
+
+    kind: Literal["peak_at"]
+    where: Where
+    concurrency: int
+
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        found = select(points, self.where)
+        found = found.dropna(subset=[RATE]) if RATE in found else found.iloc[0:0]
+        curve = found.groupby("concurrency")[RATE].mean() if len(found) else None
+        at = self.concurrency
+        if curve is None or at not in curve.index or not (curve.index > at).any():
+            return Outcome(NOT_TESTABLE, because=f"needs closed loops at {at} in flight and above")
+        best = float(curve.idxmax())
+        others = curve.drop(index=at).max() / curve[at]
+        clear = abs(math.log(others)) > floors.of(RATE)
+        verdict = UNDECIDED if not clear else REPRODUCED if others < 1 else CONTRADICTED
+        because = f"best level elsewhere ÷ level {at}: {others:.2f}, over {len(curve)} levels"
+        return Outcome(verdict, (Seen(verdict, best, best, best, records_of(found)),), because)
+
+
+class BytesExplain(Predicate):
+    """Which law fits single requests over a link: bytes at its rate, or round trips of a growing window.
+
+    The effect is the misfit of the bytes divided by that of the round trips: below 1/`better_by` the bytes explain
+    the latencies, above `better_by` the round trips do. `where` chooses latencies with no server behind them, or
+    with one whose counters say its own time. To be fair to the bytes, they may have a round trip and a rate of
+    their own for new and for warm connections, where the round trips share one of each. Payloads above
+    `up_to_bytes` are left out: any link becomes a question of bandwidth in the end.
+    """
+
+    kind: Literal["bytes_explain"]
+    metric: str = "latency_ms_p50"
+    where: Where
+    better_by: float = 2.0
+    up_to_bytes: int = 1_000_000
+
+    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+        needed = ["payload_bytes", self.metric, "connection"]
+        found = select(points, self.where)
+        if not set(needed) <= set(found.columns):
+            return Outcome(NOT_TESTABLE, because="no remote point carries payload, latency and connection")
+        found = found.dropna(subset=needed)
+        found = found[
+            found["connection"].isin(("new", "warm")) & (found["payload_bytes"] <= self.up_to_bytes)
+        ]
+        if len(found) < 4 or found["payload_bytes"].nunique() < 3:
+            return Outcome(NOT_TESTABLE, because="needs four remote points with three payload sizes")
+        rows = [_latency_row(point, self.metric) for _, point in found.iterrows()]
+        kinds = [[row for row in rows if row["connection"] == kind] for kind in ("new", "warm")]
+        bytes_alone = [latency_model.fit(kind, "bandwidth-only") for kind in kinds if len(kind) > 1]
+        squares = [residual**2 for fit in bytes_alone for residual in fit.residuals_ms]
+        misfits = math.sqrt(sum(squares) / len(squares)), latency_model.fit(rows, "rounds").rmse_ms
+        effect = misfits[0] / misfits[1] if misfits[1] > 0 else math.inf
+        clear = max(effect, 1 / effect if effect else math.inf) > self.better_by
+        verdict = UNDECIDED if not clear else REPRODUCED if effect < 1 else CONTRADICTED
+        because = f"misfit {misfits[0]:.1f} ms with bytes alone, {misfits[1]:.1f} ms with round trips"
+        return Outcome(verdict, (Seen(verdict, effect, effect, effect, records_of(found)),), because)
+
+
+AnyPredicate = Annotated[Ratio | Bound | OutsideServer | PeakAt | BytesExplain, Field(discriminator="kind")]
 
 
 def verdict_of(low: float, high: float, *, at_least: float, at_most: float, noise_floor: float) -> str:
-    """Place an interval against a claimed range of a ratio; bounds of 1 are widened by the noise floor."""
+    """Place an interval against a claimed range; bounds of 1 are widened by the noise floor."""
     margin = math.exp(noise_floor)
     floor_in = at_least * margin if at_least == 1 else at_least
     floor_out = at_least / margin if at_least == 1 else at_least
@@ -88,108 +225,25 @@ def verdict_of(low: float, high: float, *, at_least: float, at_most: float, nois
     ceiling_out = at_most * margin if at_most == 1 else at_most
     if low >= floor_in and high <= ceiling_in:
         return REPRODUCED
-    if high <= floor_out or low >= ceiling_out:
+    if high < floor_out or low > ceiling_out:
         return CONTRADICTED
-    return INCONCLUSIVE
+    return UNDECIDED
 
 
-def ratio(
-    numerator: str,
-    denominator: str,
-    metric: str | Sequence[str],
-    *,
-    at_least: float = 0.0,
-    at_most: float = math.inf,
-    numerator_where: dict[str, Any] | None = None,
-    denominator_where: dict[str, Any] | None = None,
-    same_engine: bool = False,
-    **where: Any,
-) -> Predicate:
-    """Claim that `metric` of one backend is between `at_least` and `at_most` times that of another.
-
-    Points are paired where they agree in `PAIR_KEYS`, except in columns that `numerator_where` and
-    `denominator_where` set apart; a backend compared with itself is also the same backend and channel, and
-    `same_engine` pairs like with like where the patterns match several engines. All pairs must agree; otherwise
-    the verdict is inconclusive and says so.
-    """
-
-    def predicate(points: "pd.DataFrame", noise_floor: float) -> Outcome:
-        column = _column(points, metric)
-        if column is None:
-            return Outcome(NOT_MEASURED, because=f"no point carries {_names(metric)}")
-        apart = set(numerator_where or {}) | set(denominator_where or {})
-        itself = ("backend", "channel") if numerator == denominator else ("engine",) if same_engine else ()
-        keys = [k for k in (*PAIR_KEYS, *itself) if k in points and k not in apart]
-        top = select(points, numerator, **where, **(numerator_where or {}))
-        bottom = select(points, denominator, **where, **(denominator_where or {}))
-        pairs = matching_pairs(top, bottom, keys, column)
-        if not pairs:
-            return Outcome(NOT_MEASURED, because=f"no pair of valid points carries {column}")
-        seen = []
-        for a, b in pairs:
-            effect, low, high, exact = _quotient(a, b, column, noise_floor)
-            judged = verdict_of(low, high, at_least=at_least, at_most=at_most, noise_floor=noise_floor)
-            seen.append((judged, effect, low, high, exact))
-        return _combine(seen, column)
-
-    return predicate
-
-
-def bound(
-    backend: str,
-    metric: str | Sequence[str],
-    *,
-    at_least: float = -math.inf,
-    at_most: float = math.inf,
-    **where: Any,
-) -> Predicate:
-    """Claim that `metric` of every matching point lies between two bounds (interval included where there "
-    "is one)."""
-
-    def predicate(points: "pd.DataFrame", noise_floor: float) -> Outcome:
-        column = _column(points, metric)
-        found = select(points, backend, **where) if column else points.iloc[0:0]
-        found = found[found[column].notna()] if column else found
-        if not len(found):
-            return Outcome(NOT_MEASURED, because=f"no valid point carries {_names(metric)}")
-        seen = []
-        for _, point in found.iterrows():
-            value, low, high = _interval(point, column)
-            inside, outside = at_least <= low and high <= at_most, high < at_least or low > at_most
-            judged = REPRODUCED if inside else CONTRADICTED if outside else INCONCLUSIVE
-            seen.append((judged, value, low, high, low != high))
-        return _combine(seen, column, geometric=False)
-
-    return predicate
-
-
-def matching_pairs(
-    top: "pd.DataFrame", bottom: "pd.DataFrame", keys: list[str], column: str
-) -> list[tuple[Any, Any]]:
-    if not len(top) or not len(bottom):
-        return []
-    # An absent condition (no offered rate, no span) equals another absent one, and nothing else.
-    index: dict[tuple, list] = {}
-    for _, point in bottom[bottom[column].notna()].iterrows():
-        index.setdefault(_key(point, keys), []).append(point)
-    return [(a, b) for _, a in top[top[column].notna()].iterrows() for b in index.get(_key(a, keys), [])]
-
-
-def _key(point: "pd.Series", keys: list[str]) -> tuple:
-    return tuple(None if point[k] is None or point[k] != point[k] else point[k] for k in keys)
-
-
-def _interval(point: "pd.Series", column: str) -> tuple[float, float, float]:
+def interval_of(point: "pd.Series", column: str) -> tuple[float, float, float]:
+    """Return (value, low, high) of a column; both ends are the value where a point carries no interval."""
     value = float(point[column])
     low, high = point.get(f"{column}_ci_low"), point.get(f"{column}_ci_high")
     known = low is not None and high is not None and low == low and high == high
     return (value, float(low), float(high)) if known else (value, value, value)
 
 
-def _quotient(a: "pd.Series", b: "pd.Series", column: str, floor: float) -> tuple[float, float, float, bool]:
-    """Effect a ÷ b and its interval: intervals combined as logarithms, or the noise floor where there is "
-    "none."""
-    (x, x_low, x_high), (y, y_low, y_high) = _interval(a, column), _interval(b, column)
+def quotient(a: "pd.Series", b: "pd.Series", column: str, floor: float) -> tuple[float, float, float, bool]:
+    """Return a ÷ b, its interval, and whether that comes from the points' own intervals.
+
+    Intervals are combined as logarithms; where a point has none, the noise floor takes its place.
+    """
+    (x, x_low, x_high), (y, y_low, y_high) = interval_of(a, column), interval_of(b, column)
     if min(x, y, x_low, y_low) <= 0:
         return 0.0, 0.0, math.inf, False
     effect = math.log(x / y)
@@ -200,30 +254,38 @@ def _quotient(a: "pd.Series", b: "pd.Series", column: str, floor: float) -> tupl
     return math.exp(effect), math.exp(effect - down), math.exp(effect + up), True
 
 
-def _combine(
-    seen: list[tuple[str, float, float, float, bool]], column: str, geometric: bool = True
-) -> Outcome:
-    verdicts = {s[0] for s in seen}
-    effects = [s[1] for s in seen]
-    positive = geometric and min(effects) > 0
-    mean = math.exp(sum(map(math.log, effects)) / len(effects)) if positive else sum(effects) / len(effects)
-    number = f"{len(seen)} comparison{'s' if len(seen) > 1 else ''} of {column}"
-    if not all(s[4] for s in seen) and geometric:
-        number += ", interval from the noise floor"
-    if len(verdicts) == 1:
-        verdict = verdicts.pop()
-        because = number + (", interval or noise floor reaches the bound" if verdict == INCONCLUSIVE else "")
-    else:
-        verdict = INCONCLUSIVE
-        because = f"{number} disagree: {min(effects):.3g} to {max(effects):.3g}"
-    split = {REPRODUCED, CONTRADICTED} <= {s[0] for s in seen}
-    return Outcome(verdict, mean, min(s[2] for s in seen), max(s[3] for s in seen), because, split)
+def grown(one: tuple, before: tuple) -> tuple[float, float, float, bool, tuple[str, ...]]:
+    """Return how much a quotient grew over another one, its interval, and all records behind both."""
+    (x, x_low, x_high, exact, records), (y, y_low, y_high, was_exact, others) = one, before
+    if min(x, y, x_low, y_low) <= 0:
+        return 0.0, 0.0, math.inf, False, (*records, *others)
+    down = math.hypot(math.log(x / x_low), math.log(y_high / y))
+    up = math.hypot(math.log(x_high / x), math.log(y / y_low))
+    ratio = x / y
+    return ratio, ratio * math.exp(-down), ratio * math.exp(up), exact and was_exact, (*records, *others)
 
 
-def _column(points: "pd.DataFrame", metric: str | Sequence[str]) -> str | None:
-    names = (metric,) if isinstance(metric, str) else metric
-    return next((n for n in names if n in points and points[n].notna().any()), None)
+def records_of(*points: Any) -> tuple[str, ...]:
+    """Return the keys of the records that points (rows or whole tables) come from, where they say."""
+    keys: list[str] = []
+    for point in points:
+        if "key" in point:
+            keys += list(point["key"]) if hasattr(point["key"], "tolist") else [point["key"]]
+    return tuple(dict.fromkeys(key for key in keys if isinstance(key, str)))
 
 
-def _names(metric: str | Sequence[str]) -> str:
-    return metric if isinstance(metric, str) else metric[0]
+def carries(points: "pd.DataFrame", metric: str) -> bool:
+    """Say whether any point has a value in a column."""
+    return metric in points and bool(points[metric].notna().any())
+
+
+def _latency_row(point: "pd.Series", metric: str) -> dict[str, Any]:
+    server_ms = point.get(SERVER_MS)
+    initcwnd = point.get("initcwnd")
+    return {
+        "payload_bytes": point["payload_bytes"],
+        "latency_ms": point[metric],
+        "connection": point["connection"],
+        "server_ms": 0.0 if server_ms is None or server_ms != server_ms else server_ms,
+        "initcwnd": latency_model.INITCWND if initcwnd is None or initcwnd != initcwnd else int(initcwnd),
+    }

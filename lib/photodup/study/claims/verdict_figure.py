@@ -1,89 +1,131 @@
-"""Draw verdicts as a table that can be read: the claim, what was published, what is seen here, and how sure that is."""
+"""Draw verdicts so that they can be read: the claim, what was published, what is seen here, and how sure that is."""
 
-import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from photodup.study.claims.predicates import CONTRADICTED, INCONCLUSIVE, NOT_MEASURED, REPRODUCED
+from photodup.study.claims.outcome import (
+    CONTRADICTED,
+    GOAL_MET,
+    GOAL_MISSED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    UNDECIDED,
+)
 from photodup.study.notebook.charts import BAD, GOOD, MUTED
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-LOOK = {REPRODUCED: ("✓", GOOD), CONTRADICTED: ("✗", BAD), INCONCLUSIVE: ("≈", "#a67c00")}
-LINE = 0.36  # height of a row, inches
+AMBER, INK, GREY = "#a67c00", "#1f2937", "#4b5563"
+LOOK = {  # verdict -> its sign and colour, in the order of the figure
+    REPRODUCED: ("✓", GOOD),
+    CONTRADICTED: ("✗", BAD),
+    UNDECIDED: ("≈", AMBER),
+    GOAL_MET: ("◆", GOOD),
+    GOAL_MISSED: ("◇", BAD),
+    NOT_TESTABLE: ("–", MUTED),
+}
+WIDTH, LINE, HEAD = 8.6, 0.64, 0.42  # inches: the figure, a claim, a verdict's heading
+TITLE, FOOT = 0.45, 1.1  # inches: above all, and below for the axis and a caption
 SPAN = 32.0  # the axis shows effects from 1/SPAN to SPAN times the published one
+CHARACTERS = 62  # of a statement, in a line
 
 
 def draw(verdicts: "pd.DataFrame", title: str = "") -> "Figure":
-    """Return the figure for one run's verdicts, decided ones first; claims that were not measured are left out.
+    """Return the figure for one run's verdicts, under a heading each; claims not testable here are left out.
 
-    The dot is the effect here divided by the published one, its line the interval; grey is the noise floor. Beyond
-    the axis a dot becomes an arrow. Claims that print no number have none.
+    A dot is one comparison's effect here divided by the published one, its line the interval. Beyond the axis a dot
+    becomes an arrow. Claims that print no number have no dots, and neither have goals, which no run decides.
     """
     import matplotlib.pyplot as plt
 
-    order = {word: i for i, word in enumerate(LOOK)}
-    rows = verdicts[verdicts["verdict"] != NOT_MEASURED]
-    rows = rows.sort_values("verdict", key=lambda c: c.map(order), kind="stable").to_dict("records")
-    height = LINE * (len(rows) + 2.4) + 0.5
-    figure, axes = plt.subplots(
-        1, 2, figsize=(13, height), width_ratios=(3.4, 1), sharey=True, layout="constrained"
-    )
-    words, chart = axes
-    for y, row in enumerate(rows):
-        _words(words, y, row)
-        _dot(chart, y, row)
-        for ax in axes:
-            ax.axhspan(y - 0.5, y + 0.5, color=LOOK[row["verdict"]][1], alpha=0.09 if y % 2 else 0.05, lw=0)
-    for x, text, side in ((0.035, "claim", "left"), (0.73, "published", "right"), (0.99, "here", "right")):
-        words.text(x, -0.85, text, ha=side, va="center", fontsize=9, fontweight="bold", color="#4b5563")
-    words.set(xlim=(0, 1), ylim=(len(rows) - 0.4, -1.3))
+    groups = [(v, verdicts[verdicts["verdict"] == v].to_dict("records")) for v in LOOK if v != NOT_TESTABLE]
+    groups = [(verdict, rows) for verdict, rows in groups if rows]
+    height = sum(HEAD + LINE * len(rows) for _, rows in groups) or LINE
+    whole = TITLE + height + FOOT
+    figure = plt.figure(figsize=(WIDTH, whole), layout="none")
+    bottom, tall = FOOT / whole, height / whole
+    words = figure.add_axes((0.01, bottom, 0.655, tall))
+    chart = figure.add_axes((0.675, bottom, 0.31, tall))
+    top = 0.0
+    for verdict, rows in groups:
+        sign, color = LOOK[verdict]
+        words.text(
+            0.0,
+            top + HEAD * 0.62,
+            f"{sign} {verdict}",
+            color=color,
+            fontsize=11.5,
+            fontweight="bold",
+            va="center",
+        )
+        top += HEAD
+        for index, row in enumerate(rows):
+            for ax in (words, chart):
+                ax.axhspan(top, top + LINE, color=color, alpha=0.11 if index % 2 else 0.06, lw=0)
+            _words(words, top, row)
+            _dots(chart, top + LINE / 2, row, color)
+            top += LINE
+    for ax in (words, chart):
+        ax.set_ylim(height, 0)
+    words.set_xlim(0, 1)
     words.axis("off")
-    floor = math.exp(rows[0]["noise_floor"]) if rows else 1.05
-    chart.axvspan(1 / floor, floor, color=MUTED, alpha=0.4, lw=0)
-    chart.axvline(1, color="#4b5563", lw=1)
-    chart.set(xscale="log", xlim=(1 / SPAN, SPAN), xlabel="here ÷ published (grey: noise floor)")
-    chart.set_xticks([1 / 16, 1 / 4, 1, 4, 16], ["1/16", "1/4", "as published", "4", "16"])
+    chart.axvline(1, color=GREY, lw=1)
+    chart.set(xscale="log", xlim=(1 / SPAN, SPAN), xlabel="effect here ÷ published effect")
+    chart.set_xticks([1 / 16, 1 / 4, 1, 4, 16], ["1/16", "1/4", "1", "4", "16"])
     chart.tick_params(axis="y", left=False, labelleft=False)
     chart.minorticks_off()
     chart.grid(visible=False, axis="y")
-    figure.suptitle(title, x=0.02, ha="left")
+    figure.text(0.012, 1 - TITLE / 2 / whole, title, fontsize=13, fontweight="bold", va="center", color=INK)
     return figure
 
 
-def _words(ax: Any, y: int, row: dict[str, Any]) -> None:
-    symbol, color = LOOK[row["verdict"]]
-    ax.text(0.005, y, symbol, color=color, fontsize=15, fontweight="bold", va="center", family="DejaVu Sans")
-    ax.text(0.035, y, textwrap.fill(row["statement"], 78), fontsize=8.6, va="center", linespacing=0.95)
-    ax.text(0.73, y, row["published"], fontsize=8.6, va="center", ha="right", color="#4b5563")
-    ax.text(0.99, y, row["here"], fontsize=8.6, va="center", ha="right", color=color, fontweight="bold")
+def _words(ax: Any, top: float, row: dict[str, Any]) -> None:
+    statement = textwrap.shorten(row["statement"], 2 * CHARACTERS - 8, placeholder=" …")
+    ax.text(
+        0.012,
+        top + (0.24 if len(statement) > CHARACTERS else 0.29),
+        textwrap.fill(statement, CHARACTERS),
+        fontsize=9.2,
+        va="center",
+        linespacing=1.05,
+        color=INK,
+    )
+    published = "" if row["published"] == "–" else f"published {row['published']}, "
+    ax.text(0.012, top + 0.53, f"{published}here {row['here']}", fontsize=8.6, va="center", color=GREY)
 
 
-def _dot(ax: Any, y: int, row: dict[str, Any]) -> None:
-    published, here = row["effect_published"], row["effect"]
-    if published is None or here is None or not (published > 0 and here > 0):
+def _dots(ax: Any, y: float, row: dict[str, Any], color: str) -> None:
+    published = row["effect_published"]
+    if published is None or not published > 0 or row["verdict"] in (GOAL_MET, GOAL_MISSED):
         return
-    color, ratio = LOOK[row["verdict"]][1], here / published
-    low, high = (max((row[f"effect_{end}"] or here) / published, 1e-9) for end in ("low", "high"))
-    shown = min(max(ratio, 1 / SPAN * 1.15), SPAN / 1.15)
-    marker = "o" if shown == ratio else "<" if ratio < 1 else ">"
-    ax.plot([min(max(low, 1 / SPAN), SPAN), max(min(high, SPAN), 1 / SPAN)], [y, y], color=color, lw=2)
-    ax.plot([shown], [y], marker, color=color, ms=7)
+    many = len(row["effects"])
+    for index, (effect, low, high) in enumerate(row["effects"]):
+        if not effect > 0:
+            continue
+        ratio = effect / published
+        low, high = (max(end / published, 1e-9) for end in (low, high))
+        at = y + (index - (many - 1) / 2) * min(0.09, 0.42 / many)
+        shown = min(max(ratio, 1 / SPAN * 1.15), SPAN / 1.15)
+        marker = "o" if shown == ratio else "<" if ratio < 1 else ">"
+        ax.plot(
+            [min(max(low, 1 / SPAN), SPAN), max(min(high, SPAN), 1 / SPAN)], [at, at], color=color, lw=1.6
+        )
+        ax.plot([shown], [at], marker, color=color, ms=6 if many < 3 else 4)
 
 
 def changes(verdicts: "pd.DataFrame") -> "pd.DataFrame":
-    """Return one row per claim that some run could judge and one column per run: its symbol, verdict and effect."""
+    """Return one row per claim that some run could judge and one column per run: its sign, verdict and effect."""
 
     def cell(row: "pd.Series") -> str:
-        if row["verdict"] == NOT_MEASURED:
-            return "not measured"
-        return f"{LOOK[row['verdict']][0]} {row['verdict']}, {row['here']}"
+        sign = LOOK[row["verdict"]][0]
+        seen = "" if row["here"] == "–" else f", {row['here']}"
+        return f"{sign} {row['verdict']}{seen}"
 
     table = verdicts.assign(cell=verdicts.apply(cell, axis=1)).pivot(
         index="statement", columns="run", values="cell"
     )
-    judged = verdicts[verdicts["verdict"] != NOT_MEASURED]["statement"]
+    judged = verdicts[verdicts["verdict"] != NOT_TESTABLE]["statement"]
     order = [s for s in dict.fromkeys(verdicts["statement"]) if s in set(judged)]
     return table.loc[order, list(dict.fromkeys(verdicts["run"]))]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import engine_family
 from photodup.errors import PhotodupError
-from photodup.study.claims.predicates import once_as_deployed
+from photodup.study.claims.selection import once_as_deployed
 
 if TYPE_CHECKING:
     import pandas as pd

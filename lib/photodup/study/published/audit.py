@@ -1,10 +1,12 @@
 """What the published numbers say about the published claims: no run needed, only results/published/.
 
 E1 to E21 name the checks; each is a function of the rows with its assumptions as keyword arguments
-(`speed`, `method`) and returns a `Finding`.
+(`speed`, `method`) and returns a `Finding`. What the study says where a check applies is `checks.yaml`; a check
+that is not in it examines the method.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from photodup.paths import project_root
 from photodup.study.published import method, speed
 from photodup.study.published.finding import Finding
 from photodup.study.published.published import check_ratios, compare_with_documents, load_measurements
+from photodup.study.published.quotes import check_quotes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,17 +48,22 @@ CHECKS: dict[str, Callable[..., Finding]] = {
 def run_all(rows: "pd.DataFrame | None" = None) -> dict[str, Finding]:
     """Return every finding, with the default assumptions."""
     rows = load_measurements() if rows is None else rows
-    return {name: check(rows) for name, check in CHECKS.items()}
+    said = check_quotes()
+    return {
+        name: replace(check(rows), quote=said.get(name, {}).get("text", "")) for name, check in CHECKS.items()
+    }
 
 
 def summary(findings: "dict[str, Finding] | None" = None) -> "pd.DataFrame":
-    """Return one row per check: `claim`, `verdict` (stands, does not stand, not arithmetic), `because`."""
+    """Return one row per check: `claim`, `verdict`, `because`, and `quote`, empty for a check of the method.
+
+    A claim stands, does not stand or is not arithmetic; a method holds or is in doubt, and counts as no claim.
+    """
     import pandas as pd
 
-    words = {True: "stands", False: "does not stand", None: "not arithmetic"}
     found = run_all() if findings is None else findings
-    rows = [(f.check, f.claim, words[f.stands], f.sentence) for f in found.values()]
-    return pd.DataFrame(rows, columns=["check", "claim", "verdict", "because"]).set_index("check")
+    rows = [(f.check, f.claim, f.verdict, f.sentence, f.quote) for f in found.values()]
+    return pd.DataFrame(rows, columns=["check", "claim", "verdict", "because", "quote"]).set_index("check")
 
 
 def report_lines(run: str | None = None, documents: Path | None = None) -> Iterator[str]:
@@ -69,7 +77,7 @@ def report_lines(run: str | None = None, documents: Path | None = None) -> Itera
         PhotodupError: no such run, or the data differs from the documents.
     """
     for check, row in summary().iterrows():
-        yield f"{check:>4} {row['verdict']:16} {row['claim']}"
+        yield f"{check:>4} {row['verdict']:18} {row['claim']}"
         yield f"     {row['because']}"
     ratios = check_ratios()
     for name, ratio in ratios[~ratios["follows"]].iterrows():
@@ -81,29 +89,29 @@ def report_lines(run: str | None = None, documents: Path | None = None) -> Itera
             raise PhotodupError(
                 f"The data differs from the documents in {documents}: {' '.join(differences[:5])}"
             )
-        yield f"the data agrees with the documents in {documents}"
+        yield f"the data and every quote agree with the documents in {documents}"
     if run is not None:
         yield from _run_lines(run)
 
 
 def _run_lines(run: str) -> Iterator[str]:
     from photodup.study.claims import claims
-    from photodup.study.claims.claims_list import CLAIMS
-    from photodup.study.claims.predicates import NOT_MEASURED
+    from photodup.study.claims.claim import load_claims
+    from photodup.study.claims.outcome import NOT_TESTABLE
 
     directory = project_root() / "results" / run
     if not (directory / "records").is_dir():
         raise PhotodupError(f"There are no records in results/{run}: make the run first, or check its name.")
     points = claims.load_evidence(directory)
-    floor, source = claims.noise_floor_of(points)
-    judged = claims.judge(CLAIMS, points, floor, run=run)
-    for _, row in judged[judged["verdict"] != NOT_MEASURED].iterrows():
+    floors = claims.noise_floors_of(points)
+    judged = claims.judge(load_claims(), points, floors, run=run)
+    for _, row in judged[judged["verdict"] != NOT_TESTABLE].iterrows():
         where = f" [{row['link']}]" if row["link"] else ""
-        yield f"{row['verdict']:13} {row['claim']}{where}: published {row['published']}, here {row['here']}"
+        yield f"{row['verdict']:16} {row['claim']}{where}: published {row['published']}, here {row['here']}"
         for place in row["breakdown"] if len(row["breakdown"]) > 1 else []:
-            yield f"{'':15}{place['where']}: {place['verdict']}, {place['here']}"
+            yield f"{'':18}{place['where']}: {place['verdict']}, {place['here']}"
     for needed, ids in claims.missing(judged).items():
-        yield f"not measured, needs {needed}: {', '.join(ids)}"
+        yield f"not testable here: {', '.join(ids)}. Needed: {needed}"
     tally = ", ".join(f"{n} {word}" for word, n in claims.counts(judged).items())
-    yield f"{run}: {tally}; noise floor {floor:.1%}, {source}"
+    yield f"{run}: {tally}; noise floor {floors}"
     yield f"written: {claims.write_verdicts(judged, directory).relative_to(project_root())}"

@@ -14,19 +14,32 @@ FP32_BYTES = 3 * 224 * 224 * 4  # one image as a tensor
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: `stands` is True when the published claim survives it, None when numbers cannot say."""
+    """One check: `stands` is True when the published claim survives it, None when numbers cannot say.
+
+    `quote` holds the study's own words; empty where the check examines the method, and no claim of the study.
+    """
 
     check: str
     claim: str
     stands: bool | None
     sentence: str
     table: "pd.DataFrame"
+    quote: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """What became of the claim, or of the method where the study claimed nothing."""
+        if self.quote:
+            return {True: "stands", False: "does not stand", None: "not arithmetic"}[self.stands]
+        return {True: "method holds", False: "method is in doubt", None: "not arithmetic"}[self.stands]
 
     def _repr_markdown_(self) -> str:
-        word = {True: "stands", False: "does not stand", None: "cannot be judged from numbers"}[self.stands]
+        said = f"\n\n> {self.quote}" if self.quote else ""
         head = "| " + " | ".join(map(str, self.table.columns)) + " |\n|" + "---|" * len(self.table.columns)
         body = "\n".join("| " + " | ".join(map(_cell, row)) + " |" for row in self.table.to_numpy())
-        return f"**{self.check}. {self.claim}** — {word}.\n\n{self.sentence}\n\n{head}\n{body}\n"
+        return (
+            f"**{self.check}. {self.claim}** — {self.verdict}.{said}\n\n{self.sentence}\n\n{head}\n{body}\n"
+        )
 
 
 def _cell(entry: object) -> str:

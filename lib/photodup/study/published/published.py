@@ -242,7 +242,7 @@ def compare_with_documents(folder: Path, directory: Path | None = None) -> list[
     Returns:
         One sentence per difference: a missing document, a table of another size, a cell without its number.
     """
-    documents = {name: text for path in sorted(folder.iterdir()) for name, text in _recognise(path)}
+    documents = read_documents(folder)
     differences = [f"{name}: not found in {folder}." for name in DOCUMENTS if name not in documents]
     rows, tables = load_measurements(directory), load_tables(directory)
     grids = {name: _markdown_tables(text) for name, text in documents.items()}
@@ -264,6 +264,11 @@ def compare_with_documents(folder: Path, directory: Path | None = None) -> list[
             if row["value_text"].strip("~$").replace("*", "") not in cell.replace("*", ""):
                 differences.append(f"{row_id}: {row['value_text']!r} is not in {cell!r}.")
     return differences
+
+
+def read_documents(folder: Path) -> dict[str, str]:
+    """Return the text of each source document among the files of a folder, recognised by its first line."""
+    return {name: text for path in sorted(folder.iterdir()) for name, text in _recognise(path)}
 
 
 def _recognise(path: Path) -> Iterable[tuple[str, str]]:

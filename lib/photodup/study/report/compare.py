@@ -101,8 +101,11 @@ def _changes(
     first, other = points[0], points[index]
     if index == 0 or first is None or other is None:
         return None
-    floor = max(sides[0].noise_floor[0], sides[index].noise_floor[0])
-    return {metric: change(first, other, floor, metric) for metric in METRICS}
+    found = {}
+    for metric in METRICS:
+        floor = max(side.noise_floors.of(metric) for side in (sides[0], sides[index]))
+        found[metric] = change(first, other, floor, metric)
+    return found
 
 
 def change(first: Mapping[str, Any], other: Mapping[str, Any], floor: float, metric: str) -> dict[str, Any]:
@@ -131,21 +134,22 @@ def verdict_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
 
     Returns:
         Per claim that at least one run could judge: `statement`, `published`, `changed` (two runs judged it, and
-        not alike) and `runs`: per run the list of its judgements {`verdict`, `here`, `link`}, empty when not measured.
+        not alike) and `runs`: per run the list of its judgements {`verdict`, `here`, `link`}, empty when not testable there.
     """
+    from photodup.study.claims.claim import load_claims
     from photodup.study.claims.claims import judge
-    from photodup.study.claims.claims_list import CLAIMS
-    from photodup.study.claims.predicates import NOT_MEASURED
+    from photodup.study.claims.outcome import NOT_TESTABLE
 
+    claims = load_claims()
     rows = {
         claim.id: {"statement": claim.statement, "published": "–", "runs": [[] for _ in sides]}
-        for claim in CLAIMS
+        for claim in claims
     }
     for index, side in enumerate(sides):
-        for found in judge(CLAIMS, side.evidence, side.noise_floor[0], run=side.name).to_dict("records"):
+        for found in judge(claims, side.evidence, side.noise_floors, run=side.name).to_dict("records"):
             row = rows[found["claim"]]
             row["published"] = found["published"]
-            if found["verdict"] != NOT_MEASURED:
+            if found["verdict"] != NOT_TESTABLE:
                 row["runs"][index].append({name: found[name] for name in ("verdict", "here", "link")})
     judged = [row for row in rows.values() if any(row["runs"])]
     for row in judged:

@@ -77,14 +77,13 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[st
 
 
 def _about(side: Side) -> dict[str, str]:
-    floor, source = side.noise_floor
     model = side.environment.get("model", {})
     return {
         "name": side.name,
         "machine": describe_machine(side.environment) or "no environment record",
         "weights": describe_weights(side.environment) if side.environment else "not recorded",
         "digest": str(model.get("digest", "not recorded"))[:12],
-        "noise": f"{math.expm1(floor):.1%} ({source})",
+        "noise": str(side.noise_floors),
         "points": str(len(side.points)),
     }
 
@@ -171,7 +170,7 @@ def _figure(sides: Sequence[Side], rows: Sequence[Mapping[str, Any]]) -> str:
     charts.use_style()
     figure, axes = plt.subplots(1, len(pairs), figsize=(5.2 * len(pairs) + 0.8, 5), squeeze=False)
     for axis, side, column in zip(axes[0], sides[1:], pairs, strict=True):
-        floor = math.exp(max(sides[0].noise_floor[0], side.noise_floor[0]))
+        floor = math.exp(max(one.noise_floors.latency for one in (sides[0], side)))
         if column:
             ends = [min(min(x, y) for x, y, _ in column) * 0.8, max(max(x, y) for x, y, _ in column) * 1.25]
             axis.fill_between(

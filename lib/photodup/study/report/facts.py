@@ -12,6 +12,7 @@ import nbformat
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.claims.outcome import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 
@@ -46,7 +47,7 @@ def run_facts(directory: Path) -> dict[str, Any]:
 def run_verdicts(directory: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of `verdicts.json` that were judged, and how many claims could not be."""
     rows = read_json(directory / "verdicts.json", [])
-    judged = [row for row in rows if row["verdict"] != "not measured"]
+    judged = [row for row in rows if row["verdict"] != NOT_TESTABLE]
     return judged, len({row["claim"] for row in rows} - {row["claim"] for row in judged})
 
 
@@ -101,8 +102,8 @@ def printed_answer(executed: Path) -> str:
 
 def tally(verdicts: Sequence[dict[str, Any]]) -> str:
     """Return how many rows have each verdict, in words."""
-    words = sorted({row["verdict"] for row in verdicts})
-    return ", ".join(f"{sum(row['verdict'] == word for row in verdicts)} {word}" for word in words)
+    counted = {word: sum(row["verdict"] == word for row in verdicts) for word in VERDICTS}
+    return ", ".join(f"{n} {word}" for word, n in counted.items() if n)
 
 
 def finding_rows(run: str) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,7 @@ def write_report(run: str) -> Path:
             page = directory / "notebooks" / f"{source.stem}.html"
             page.parent.mkdir(exist_ok=True)
             page.write_text(render_notebook(executed, run), encoding="utf-8")
-    verdicts, n_not_measured = run_verdicts(directory)
+    verdicts, n_not_testable = run_verdicts(directory)
     figures = [figure for source in notebooks() for figure in notebook_figures(run, source)]
     decision = next((figure for figure in figures if figure.notebook == DECISION_NOTEBOOK), None)
     page = (
@@ -43,7 +43,7 @@ def write_report(run: str) -> Path:
             **run_facts(directory),
             notebooks=list(notebook_rows(run)),
             verdicts=verdicts,
-            n_not_measured=n_not_measured,
+            n_not_testable=n_not_testable,
             decision=decision,
             figures=[figure for figure in figures if figure is not decision],
             tally=tally(verdicts),

@@ -15,6 +15,8 @@ from photodup.study.notebook.run import describe_machine, read_environment
 if TYPE_CHECKING:
     import pandas as pd
 
+    from photodup.study.claims.outcome import NoiseFloors
+
 _PLACES = ("RUN", "ENDPOINTS", "HOST")  # parameters that say where, not how much
 
 
@@ -52,11 +54,11 @@ class Side:
         return {**facts, "model": {**known, **facts.get("model", {})}} if facts else {}
 
     @cached_property
-    def noise_floor(self) -> tuple[float, str]:
-        """Largest |ln ratio| between a backend and itself in this run, and where it comes from."""
-        from photodup.study.claims.claims import noise_floor_of
+    def noise_floors(self) -> NoiseFloors:
+        """Largest |ln ratio| between a backend and itself in this run: of latencies, and of throughputs."""
+        from photodup.study.claims.claims import noise_floors_of
 
-        return noise_floor_of(self.points)
+        return noise_floors_of(self.points)
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:

@@ -54,7 +54,7 @@ def write_slides(run: str, output: Path | None = None) -> Path:
         raise PhotodupError(
             f"No notebook of the run {run!r} has been executed: photodup study run --run {run}."
         )
-    verdicts, n_not_measured = run_verdicts(directory)
+    verdicts, n_not_testable = run_verdicts(directory)
     page = (
         environment()
         .get_template("slides.html")
@@ -64,7 +64,7 @@ def write_slides(run: str, output: Path | None = None) -> Path:
             slides=slides,
             verdict_pages=[verdicts[i : i + ROWS] for i in range(0, len(verdicts), ROWS)],
             tally=tally(verdicts),
-            n_not_measured=n_not_measured,
+            n_not_testable=n_not_testable,
         )
     )
     output = output or directory / "slides.html"

@@ -93,7 +93,7 @@ lint: install
 
 # Builds in a folder of its own, which is removed; PHOTODUP_IMAGES_DIR keeps it for the next time.
 images-test: install
-	PHOTODUP_IMAGES=1 TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/pytest -v -rs -s tests/test_docker.py -k cpu_image
+	PHOTODUP_IMAGES=1 TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/pytest -v -rs -s tests/repository/test_docker.py -k cpu_image
 
 clean:
 	rm -rf build results/quick

@@ -18,11 +18,11 @@ import httpx
 import numpy as np
 import pytest
 import yaml
-from service_fixture import free_port
+from support.paths import ROOT
+from support.service import free_port
 
 from photodup.embedding.imaging import decode, normalize, to_uint8
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 CONTENTS = DOCKER / "service-contents.json"

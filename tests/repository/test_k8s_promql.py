@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 import yaml
-from conftest import ROOT
+from support.paths import ROOT
 
 GPU = ROOT / "k8s" / "overlays" / "gpu"
 PROMTOOL = shutil.which("promtool")

@@ -8,7 +8,7 @@ import re
 
 import nbformat
 import pytest
-from conftest import ROOT
+from support.paths import ROOT
 
 from photodup.study.notebook.files import notebooks, source_sha256
 

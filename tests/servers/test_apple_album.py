@@ -9,7 +9,7 @@ import types
 
 import httpx
 import pytest
-from review_library import make_library, photo, save
+from support.review_library import make_library, photo, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.scan import Catalogue, scan

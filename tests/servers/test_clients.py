@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from service_fixture import free_port, launch, real_model, real_service, small_service, tiny_onnx
-from test_imaging import bomb, encoded, photo
-from triton_fixture import needs_triton, tiny_embedding, tiny_triton
+from support.images import bomb, encoded, photo
+from support.service import free_port
+from support.triton import needs_triton, tiny_embedding
 
 from photodup.embedding.backends import SHORT_NAMES, parse_backend
 from photodup.embedding.client import client
@@ -34,24 +34,25 @@ def no_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def triton_url(protocol: str) -> str:
-    return tiny_triton().http_url if protocol == "http" else tiny_triton().grpc_url
+@pytest.fixture(scope="session")
+def triton_url(tiny_triton):
+    return lambda protocol: tiny_triton.http_url if protocol == "http" else tiny_triton.grpc_url
 
 
 # --- right answers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["pytorch-http-jpeg", "pytorch-http-base64"])
-def test_the_service_answers_as_the_model_in_this_process(backend):
-    with connect(real_service().url, backend, jpeg_quality=None) as embedder:
+def test_the_service_answers_as_the_model_in_this_process(backend, real_service, real_model):
+    with connect(real_service.url, backend, jpeg_quality=None) as embedder:
         found = embedder.embed(PHOTOS)
-        np.testing.assert_allclose(found, real_model().embed_pixels(PIXELS), atol=5e-6)
-        assert (embedder.backend, embedder.model_digest) == (backend, real_model().digest)
+        np.testing.assert_allclose(found, real_model.embed_pixels(PIXELS), atol=5e-6)
+        assert (embedder.backend, embedder.model_digest) == (backend, real_model.digest)
         assert (embedder.is_random, embedder.dim, embedder.model_name) == (True, 512, "ViT-B-32")
         assert found.dtype == np.float32 and np.abs(found[0] - found[1]).max() > 1e-3
-    with connect(real_service().url, backend) as embedder:  # 10 KB each: other pixels, nearly the same vector
+    with connect(real_service.url, backend) as embedder:  # 10 KB each: other pixels, nearly the same vector
         small = embedder.embed(PHOTOS[:2])
-        resent = real_model().embed_pixels(np.stack([to_uint8(decode(client_jpeg(p))) for p in PHOTOS[:2]]))
+        resent = real_model.embed_pixels(np.stack([to_uint8(decode(client_jpeg(p))) for p in PHOTOS[:2]]))
         np.testing.assert_allclose(small, resent, atol=5e-6)
         assert 1e-5 < np.abs(small - found[:2]).max() < 0.05
 
@@ -59,7 +60,7 @@ def test_the_service_answers_as_the_model_in_this_process(backend):
 @needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("wire", TRITON)
-def test_triton_answers_as_the_graph_over_every_wire(protocol, wire):
+def test_triton_answers_as_the_graph_over_every_wire(protocol, wire, triton_url):
     name = f"triton-onnx-{protocol}-{wire}"
     with connect(triton_url(protocol), name, jpeg_quality=None) as embedder:
         found = embedder.embed(PHOTOS)
@@ -70,17 +71,17 @@ def test_triton_answers_as_the_graph_over_every_wire(protocol, wire):
 
 
 @needs_triton()
-def test_the_openvino_engine_is_another_model():
+def test_the_openvino_engine_is_another_model(triton_url):
     with connect(triton_url("http"), "triton-openvino-http-fp32") as embedder:
         assert embedder.model_name == "openclip_vit_b32_openvino"
         np.testing.assert_allclose(embedder.embed(PHOTOS), tiny_embedding(normalize(PIXELS)), atol=1e-4)
 
 
-def test_files_bytes_and_images_may_be_mixed_and_keep_their_order(tmp_path):
+def test_files_bytes_and_images_may_be_mixed_and_keep_their_order(tmp_path, tiny_onnx):
     path = tmp_path / "photo.jpg"
     path.write_bytes(PHOTOS[1])
     mixed = [PHOTOS[0], path, decode(PHOTOS[2]), Image.open(path)]
-    with connect(backend="local-onnx", pretrained=tiny_onnx()) as embedder:
+    with connect(backend="local-onnx", pretrained=tiny_onnx) as embedder:
         np.testing.assert_allclose(embedder.embed(mixed), tiny_embedding(PIXELS[[0, 1, 2, 1]]), atol=1e-5)
         assert embedder.backend == "local-onnx" and embedder.is_random is False
         assert embedder.embed([]).shape == (0, 512)
@@ -88,7 +89,7 @@ def test_files_bytes_and_images_may_be_mixed_and_keep_their_order(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["pytorch-http-jpeg", "pytorch-http-base64"])
-def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend):
+def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend, small_service):
     """Limits of this service: 8 images, 4 MB."""
     server = small_service()
     many = [PHOTOS[i % 6] for i in range(21)]
@@ -102,14 +103,14 @@ def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend):
 
 
 @needs_triton()
-def test_a_large_batch_is_split_to_what_triton_takes_in_order():
+def test_a_large_batch_is_split_to_what_triton_takes_in_order(triton_url):
     order = [i % 6 for i in range(70)]
     with connect(triton_url("grpc"), "triton-onnx-grpc-uint8") as embedder:
         found = embedder.embed([PHOTOS[i] for i in order])
         np.testing.assert_allclose(found, tiny_embedding(PIXELS[order]), atol=1e-5)
 
 
-def test_the_connection_is_kept():
+def test_the_connection_is_kept(small_service):
     server = small_service()
     with connect(server.url, "pytorch") as embedder:
         embedder.embed(PHOTOS)
@@ -130,7 +131,7 @@ def open_connections(pid: int) -> list[str]:
 
 @pytest.mark.parametrize("quality", [90, None])
 @pytest.mark.parametrize("backend", ["pytorch-http-jpeg", "pytorch-http-base64"])
-def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality):
+def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality, small_service):
     many = [PHOTOS[i % 6] for i in range(12)]
     many[10] = b"not an image"
     with connect(small_service().url, backend, jpeg_quality=quality) as embedder:
@@ -140,9 +141,9 @@ def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality):
         assert len(embedder.embed(PHOTOS)) == 6
 
 
-def test_a_bomb_is_refused_before_it_is_sent_and_in_process():
+def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
     with (
-        connect(backend="local-onnx", pretrained=tiny_onnx()) as embedder,
+        connect(backend="local-onnx", pretrained=tiny_onnx) as embedder,
         pytest.raises(ImageError, match="1,600 megapixels") as caught,
     ):
         embedder.embed([PHOTOS[0], bomb()])
@@ -151,7 +152,7 @@ def test_a_bomb_is_refused_before_it_is_sent_and_in_process():
 
 @needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_triton_refuses_a_bad_image_too(protocol):
+def test_triton_refuses_a_bad_image_too(protocol, triton_url):
     with connect(triton_url(protocol), f"triton-onnx-{protocol}-jpeg", jpeg_quality=None) as embedder:
         with pytest.raises(PhotodupError):
             embedder.embed([b"not an image"])
@@ -174,7 +175,7 @@ def test_triton_refuses_a_bad_image_too(protocol):
         ("{service_address}", "triton_grpc", "is an HTTP server, not a gRPC port"),
     ],
 )
-def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend, words):
+def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend, words, small_service):
     service = small_service().url
     address = address.format(
         free=free_port(), service=service, service_address=service.removeprefix("http://")
@@ -195,8 +196,8 @@ def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend,
         ("grpc", "triton-trt-grpc-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
     ],
 )
-def test_a_mix_up_of_ports_or_models_is_said_in_words(url, backend, words):
-    server = tiny_triton()
+def test_a_mix_up_of_ports_or_models_is_said_in_words(url, backend, words, tiny_triton):
+    server = tiny_triton
     url = {
         "http": server.http_url,
         "grpc": server.grpc_url,
@@ -209,7 +210,7 @@ def test_a_mix_up_of_ports_or_models_is_said_in_words(url, backend, words):
 
 @needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_model_that_takes_another_wire_is_refused(protocol):
+def test_a_model_that_takes_another_wire_is_refused(protocol, triton_url):
     with pytest.raises(ServerError, match=r"openclip_vit_b32_uint8 takes .*UINT8.* needs FP32"):
         connect(triton_url(protocol), f"triton-onnx-{protocol}-fp32", triton_model="openclip_vit_b32_uint8")
 
@@ -266,7 +267,7 @@ class Flaky:
 
 
 @pytest.fixture
-def flaky() -> Iterator:
+def flaky(small_service) -> Iterator:
     made: list[Flaky] = []
 
     def make(failures: int, how: str) -> Flaky:
@@ -308,7 +309,7 @@ def no_keep_alive(monkeypatch) -> None:
     monkeypatch.setattr(httpx, "Client", lambda **options: real(headers={"Connection": "close"}, **options))
 
 
-def test_a_server_that_dies_midway_is_one_sentence():
+def test_a_server_that_dies_midway_is_one_sentence(launch):
     server = launch()
     server.wait()
     with connect(server.url, "pytorch", patience=HASTY) as embedder:
@@ -321,17 +322,17 @@ def test_a_server_that_dies_midway_is_one_sentence():
 # --- choosing ------------------------------------------------------------------------------------
 
 
-def test_auto_falls_back_to_this_machine_with_a_warning():
+def test_auto_falls_back_to_this_machine_with_a_warning(tiny_onnx):
     with pytest.warns(UserWarning, match="No server answers.*Embedding on this machine instead"):
         embedder = connect(
-            f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx()
+            f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx
         )
     with embedder:
         assert embedder.backend == "local-pytorch"
         np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
 
 
-def test_auto_uses_the_server_that_is_there():
+def test_auto_uses_the_server_that_is_there(small_service):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with connect(small_service().url, mode="auto") as embedder:

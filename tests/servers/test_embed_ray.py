@@ -7,8 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from review_library import make_library
-from service_fixture import launch, small_service, tiny_onnx
+from support.review_library import make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.commands.embed_command import embed_and_print
@@ -23,10 +22,10 @@ quiet = pytest.mark.filterwarnings("default")
 
 
 @pytest.fixture
-def library(tmp_path, monkeypatch):
+def library(tmp_path, monkeypatch, tiny_onnx):
     for name in ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MODEL_PRETRAINED", tiny_onnx())
+    monkeypatch.setenv("MODEL_PRETRAINED", tiny_onnx)
     return make_library(tmp_path / "library")
 
 
@@ -78,7 +77,7 @@ def test_ray_gives_the_vectors_of_this_process(library, tmp_path):
 @needs_ray
 @quiet
 @pytest.mark.slow
-def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch):
+def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch, small_service):
     monkeypatch.delenv("MODEL_PRETRAINED")
     url = small_service().url
     embed_and_print(library, url=url, backend="pytorch", engine="ray", batch=3, workers=2)
@@ -90,7 +89,7 @@ def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch):
 @needs_ray
 @quiet
 @pytest.mark.slow
-def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeypatch):
+def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeypatch, launch):
     from photodup.photos.embed.over_ray import embed_with_ray
 
     service = launch()

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
-from triton_fixture import infer, needs_triton, scratch, tiny_triton
+from support.triton import infer, needs_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving.check import check
@@ -22,15 +22,14 @@ pytestmark = needs_triton()
 
 
 @pytest.mark.slow
-def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
-    tiny_triton()  # its repository is used
+def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_repository) -> None:
     code = textwrap.dedent(f"""
         import time
         from pathlib import Path
         from photodup.serving.embedded import embedded_servers
         from photodup.serving.endpoints import save_endpoints
         with embedded_servers(pytorch_port=0, triton_http_port=0, triton_grpc_port=0, triton_metrics_port=0,
-                              repository=Path({str(scratch() / "repository")!r}), models=["openclip_vit_b32"],
+                              repository=Path({str(tiny_repository)!r}), models=["openclip_vit_b32"],
                               progress=print) as found:
             save_endpoints(found, Path({str(tmp_path / "found.yaml")!r}))
             print("READY", flush=True)

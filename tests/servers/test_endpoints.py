@@ -7,7 +7,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from triton_fixture import needs_triton, tiny_triton
+from support.triton import needs_triton
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
@@ -125,8 +125,8 @@ def _findings(endpoints: Endpoints) -> dict[str, str]:
 
 
 @needs_triton()
-def test_a_running_triton_is_ready_and_each_mistake_is_told_apart() -> None:
-    server = tiny_triton()
+def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -> None:
+    server = tiny_triton
     http, grpc, metrics = server.http_port, server.grpc_port, server.metrics_port
     dead = claim_ports("127.0.0.1", {"nobody": 0})["nobody"]
     right = from_ports("127.0.0.1", 0, http, grpc, metrics, engines=("onnx", "openvino"))
@@ -151,12 +151,14 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart() -> None:
 
 
 @needs_triton()
-def test_the_command_exits_1_and_says_which(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command_exits_1_and_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton
+) -> None:
     from typer.testing import CliRunner
 
     from photodup.cli import app
 
-    server = tiny_triton()
+    server = tiny_triton
     made = from_ports(
         "127.0.0.1", 0, server.http_port, server.grpc_port, 0, engines=("onnx",), wires=("fp32",)
     )

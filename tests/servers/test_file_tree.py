@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from review_library import make_library, photo, save
+from support.review_library import make_library, photo, save
 
 MD5 = "ab" + "0" * 30
 TRASH = ".photodup-trash"

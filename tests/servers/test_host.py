@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from triton_fixture import TINY_MODELS, needs_triton, tiny_triton
+from support.triton import TINY_MODELS, needs_triton
 
 from photodup.embedding.backends import parse_backend
 from photodup.serving.check import check, ready_models
@@ -13,8 +13,8 @@ from photodup.study.notebook.run import open_run
 
 
 @needs_triton()
-def test_what_is_loaded_is_what_is_listed():
-    server = tiny_triton()
+def test_what_is_loaded_is_what_is_listed(tiny_triton):
+    server = tiny_triton
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
 
     assert ready_models(server.http_url) == sorted(TINY_MODELS)
@@ -29,8 +29,8 @@ def test_what_is_loaded_is_what_is_listed():
 
 
 @needs_triton()
-def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path):
-    server = tiny_triton()
+def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path, tiny_triton):
+    server = tiny_triton
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     asked = {"host": "127.0.0.1", "triton_http_port": server.http_port, "triton_grpc_port": server.grpc_port}
 

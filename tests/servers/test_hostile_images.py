@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from hostile_images import (
+from support.hostile_images import (
     encoded,
     endless_comment,
     flat_png,
@@ -24,8 +24,7 @@ from hostile_images import (
     scans_in_tiff,
     text_ppm,
 )
-from service_fixture import launch, small_service
-from test_service import as_files, until
+from support.service import as_files, until
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import parse_backend
@@ -221,7 +220,7 @@ def is_zombie(pid: int) -> bool:
 # The service
 
 
-def test_the_service_refuses_many_scans_at_once_and_names_the_image():
+def test_the_service_refuses_many_scans_at_once_and_names_the_image(small_service):
     server = small_service(MAX_PIXELS=50_000_000)
     started = time.monotonic()
     answer = post(server.url, HONEST, many_scans())
@@ -229,12 +228,15 @@ def test_the_service_refuses_many_scans_at_once_and_names_the_image():
     assert "scans" in answer.json()["detail"] and took(started) < 10
 
 
-def hostile_service(**settings):
-    return small_service(**({"MAX_BODY_MB": 100, "MAX_PIXELS": 50_000_000, "DECODE_THREADS": 2} | settings))
+@pytest.fixture(scope="session")
+def hostile_service(small_service):
+    return lambda **settings: small_service(
+        **({"MAX_BODY_MB": 100, "MAX_PIXELS": 50_000_000, "DECODE_THREADS": 2} | settings)
+    )
 
 
 @pytest.mark.slow
-def test_hostile_images_starve_nobody_and_are_given_up_at_the_deadline():
+def test_hostile_images_starve_nobody_and_are_given_up_at_the_deadline(hostile_service):
     server = hostile_service(DECODE_SECONDS=4)
     with ThreadPoolExecutor(2) as pool:
         attacks = [pool.submit(post, server.url, endless_comment()) for _ in range(2)]
@@ -252,7 +254,7 @@ def test_hostile_images_starve_nobody_and_are_given_up_at_the_deadline():
 
 
 @pytest.mark.slow
-def test_pixels_are_limited_per_request():
+def test_pixels_are_limited_per_request(hostile_service):
     server = hostile_service(MAX_IMAGES=64, MAX_REQUEST_PIXELS=20_000_000, DECODE_SECONDS=60)
     four_megapixels = flat_png(2000, 2000)
     answer = post(server.url, *[four_megapixels] * 64)
@@ -265,7 +267,7 @@ def test_pixels_are_limited_per_request():
 
 
 @pytest.mark.slow
-def test_the_work_of_a_client_that_has_left_is_dropped():
+def test_the_work_of_a_client_that_has_left_is_dropped(hostile_service):
     server = hostile_service(DECODE_SECONDS=120, DECODE_THREADS=2)
     post(server.url, HONEST_PNG)
     for _ in range(2):
@@ -279,7 +281,7 @@ def test_the_work_of_a_client_that_has_left_is_dropped():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_hostile_decode_does_not_keep_the_service_from_stopping(sign):
+def test_a_hostile_decode_does_not_keep_the_service_from_stopping(sign, launch):
     server = launch(DECODE_SECONDS=300)
     server.wait()
     with ThreadPoolExecutor(1) as pool:

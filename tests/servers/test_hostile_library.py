@@ -7,9 +7,20 @@ import subprocess
 import sys
 
 import pytest
-from hostile import ATTACKS, OP, VICTIM, entry, line, make_library, make_outside, payload, tree, write_journal
-from trash_kills import WORK, act, killed_at, present, removal
-from trash_kills import make_library as random_library
+from support.hostile_library import (
+    ATTACKS,
+    OP,
+    VICTIM,
+    entry,
+    line,
+    make_library,
+    make_outside,
+    payload,
+    tree,
+    write_journal,
+)
+from support.trash_kills import WORK, act, killed_at, present, removal
+from support.trash_kills import make_library as random_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.commands.trash_command import list_trash, purge_trash, restore_trash

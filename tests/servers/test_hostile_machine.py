@@ -1,6 +1,6 @@
 """A trash under random use, kills, damage and forged journals: nothing outside ever changes, nothing of mine is lost.
 
-`PHOTODUP_FUZZ_EXAMPLES=2000 python -m pytest tests/test_hostile_machine.py -s` runs it long; it prints counts.
+`PHOTODUP_FUZZ_EXAMPLES=2000 python -m pytest tests/servers/test_hostile_machine.py -s` runs it long; it prints counts.
 """
 
 import json
@@ -11,11 +11,21 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from hostile import OP, PAYLOAD, VICTIM, entry, line, make_outside, payload, tree, write_journal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from trash_kills import make_library, removal
+from support.hostile_library import (
+    OP,
+    PAYLOAD,
+    VICTIM,
+    entry,
+    line,
+    make_outside,
+    payload,
+    tree,
+    write_journal,
+)
+from support.trash_kills import make_library, removal
 
 from photodup.errors import PhotodupError
 from photodup.photos.trash.moving import md5_of

@@ -10,8 +10,8 @@ import threading
 
 import httpx
 import pytest
-from hostile import OP, VICTIM, entry, line, payload, write_journal
-from review_library import make_library
+from support.hostile_library import OP, VICTIM, entry, line, payload, write_journal
+from support.review_library import make_library
 
 from photodup.names import escaped, printable
 from photodup.photos.embed.choose import choose

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from triton_fixture import executions, infer, needs_triton, tiny_embedding, tiny_triton
+from support.triton import executions, infer, needs_triton, tiny_embedding
 
 from photodup.embedding.imaging import ImageError, decode, to_uint8
 from photodup.serving.decoder_study import compare_decoders
@@ -90,28 +90,28 @@ def _encoded(*images: bytes) -> np.ndarray:
 
 @needs_triton()
 @pytest.mark.parametrize("name", _good())
-def test_triton_sees_the_librarys_own_pixels(name: str) -> None:
+def test_triton_sees_the_librarys_own_pixels(name: str, tiny_triton) -> None:
     """Bit for bit, for each kind of file; both environments hold the same Pillow."""
     data = _good()[name]
     expected = to_uint8(decode(data))[None]
-    answer = infer(tiny_triton(), "openclip_vit_b32_preprocess", _encoded(data), output="image")
+    answer = infer(tiny_triton, "openclip_vit_b32_preprocess", _encoded(data), output="image")
     np.testing.assert_array_equal(answer, expected)
 
 
 @needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_ensemble_embeds_what_the_uint8_model_embeds(protocol: str) -> None:
+def test_the_ensemble_embeds_what_the_uint8_model_embeds(protocol: str, tiny_triton) -> None:
     photos = [_good()[name] for name in ("jpeg", "jpeg rotated by EXIF", "png", "webp")]
     pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
-    answer = infer(tiny_triton(), "openclip_vit_b32_jpeg", _encoded(*photos), protocol)
+    answer = infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(*photos), protocol)
     np.testing.assert_allclose(answer, tiny_embedding(pixels), atol=1e-5)
-    np.testing.assert_allclose(answer, infer(tiny_triton(), "openclip_vit_b32_uint8", pixels), atol=1e-6)
+    np.testing.assert_allclose(answer, infer(tiny_triton, "openclip_vit_b32_uint8", pixels), atol=1e-6)
 
 
 @needs_triton()
-def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason() -> None:
+def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason(tiny_triton) -> None:
     """Nine requests in one execution of one instance: four good ones answered, five bad ones explained."""
-    server = tiny_triton()
+    server = tiny_triton
     model = "openclip_vit_b32_preprocess"
     config = read_config(server.repository / model / "config.pbtxt")
     config.instance_group[0].count = 1
@@ -152,22 +152,22 @@ def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason() -> None:
 
 
 @needs_triton()
-def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on() -> None:
+def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_triton) -> None:
     from tritonclient.utils import InferenceServerException
 
     jpeg = _good()["jpeg"]
     for name in ("text", "empty", "truncated", "bomb"):
         data, reason = _bad()[name]
         with pytest.raises(InferenceServerException, match=rf"image 1: .*{reason}"):
-            infer(tiny_triton(), "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
-    assert infer(tiny_triton(), "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
+            infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
+    assert infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
 
 
 @needs_triton()
-def test_the_emulated_ensemble_answers_for_the_photo_it_got() -> None:
+def test_the_emulated_ensemble_answers_for_the_photo_it_got(tiny_triton) -> None:
     from photodup.serving.triton.emulated import emulated_embedding
 
-    server = tiny_triton()
+    server = tiny_triton
     photos = [_good()["jpeg"], _good()["jpeg rotated by EXIF"]]
     server.load("emulated_a100_uint8")
     server.load("emulated_a100_jpeg")
@@ -288,9 +288,9 @@ def test_the_comparison_sees_that_scaled_decoding_moves_pixels() -> None:
 
 
 @needs_triton()
-def test_triton_refuses_what_it_could_not_stop() -> None:
+def test_triton_refuses_what_it_could_not_stop(tiny_triton) -> None:
     """Its Python has no processes to kill: what has no bound on its cost is refused, and the request's pixels count."""
-    from hostile import encoded, flat_png, grain, many_scans, text_ppm
+    from support.hostile_images import encoded, flat_png, grain, many_scans, text_ppm
 
     small = grain(32, 32)
     refused = {
@@ -301,5 +301,5 @@ def test_triton_refuses_what_it_could_not_stop() -> None:
     }
     for words, images in refused.items():
         with pytest.raises(Exception, match=words):
-            infer(tiny_triton(), "openclip_vit_b32_preprocess", images, output="image")
-    infer(tiny_triton(), "openclip_vit_b32_preprocess", _encoded(encoded(small, "PNG")), output="image")
+            infer(tiny_triton, "openclip_vit_b32_preprocess", images, output="image")
+    infer(tiny_triton, "openclip_vit_b32_preprocess", _encoded(encoded(small, "PNG")), output="image")

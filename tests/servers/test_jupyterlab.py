@@ -13,7 +13,7 @@ import urllib.request
 
 import nbformat
 import pytest
-from conftest import CHROMIUM, ROOT
+from support.paths import CHROMIUM, ROOT
 
 if CHROMIUM is None:
     pytest.skip("Chromium is not installed (apt-get install chromium)", allow_module_level=True)

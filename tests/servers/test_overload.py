@@ -4,14 +4,13 @@ import asyncio
 import socket
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from hostile_images import encoded, grain
-from service_fixture import Running, launch, small_service
-from test_service import as_files, check_against_openapi, stuck_upload, until
+from support.hostile_images import encoded, grain
+from support.paths import ROOT
+from support.service import Running, as_files, check_against_openapi, stuck_upload, until
 
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.transport import Patience, PyTorchHttp, ServerError
@@ -20,6 +19,7 @@ from photodup.serving.service.gate import is_loopback
 
 PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
 FILES = as_files([PHOTO])
+SLOW_ENCODER = str(ROOT / "tests" / "support" / "slow_encoder.py")
 
 
 def post(url: str, **request) -> httpx.Response:
@@ -29,7 +29,7 @@ def post(url: str, **request) -> httpx.Response:
 # Bodies that do not arrive
 
 
-def test_three_hundred_trickled_bodies_keep_nobody_out():
+def test_three_hundred_trickled_bodies_keep_nobody_out(small_service):
     server = small_service(MAX_IN_FLIGHT=8, BODY_SECONDS=60, MIN_BODY_RATE=200)
     stuck = [stuck_upload(server.url, sent=1) for _ in range(300)]
     try:
@@ -49,7 +49,7 @@ def test_three_hundred_trickled_bodies_keep_nobody_out():
     assert server.metrics()['photodup_requests_total{status="408"}'] == 300
 
 
-def test_a_body_has_a_deadline_whatever_its_rate():
+def test_a_body_has_a_deadline_whatever_its_rate(small_service):
     server = small_service(BODY_SECONDS=2, MIN_BODY_RATE=1)
     connection = stuck_upload(server.url, sent=1)
     started = time.monotonic()
@@ -66,7 +66,7 @@ def test_a_body_has_a_deadline_whatever_its_rate():
     connection.close()
 
 
-def test_a_slow_but_steady_body_is_read():
+def test_a_slow_but_steady_body_is_read(small_service):
     server = small_service(MIN_BODY_RATE=1000)
     start = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'
     body = start + PHOTO + b"\r\n--x--\r\n"
@@ -80,7 +80,7 @@ def test_a_slow_but_steady_body_is_read():
     assert post(server.url, files=None, content=pieces(), headers=headers).status_code == 200
 
 
-def test_headers_that_never_end_are_not_waited_for():
+def test_headers_that_never_end_are_not_waited_for(small_service):
     server = small_service()
     host, port = server.url.removeprefix("http://").split(":")
     silent, half = (socket.create_connection((host, int(port))) for _ in range(2))
@@ -186,10 +186,10 @@ class Client:
 @pytest.mark.quiet
 @pytest.mark.slow
 @pytest.mark.parametrize(("slow_ms", "batch_max"), [(20, 1), (20, 8), (50, 8)])
-def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_max):
+def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_max, launch):
     bound_s = 1.0
     server = launch(
-        program=(str(Path(__file__).with_name("slow_encoder.py")),),
+        program=(SLOW_ENCODER,),
         SLOW_MS=slow_ms,
         BATCH_MAX=batch_max,
         MAX_WAIT_S=bound_s,
@@ -222,8 +222,8 @@ def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_ma
     assert len(after.accepted) == 10 and after.p99 <= 3 * unloaded.p99 + 0.3, said
 
 
-def test_honest_work_in_flight_is_finished_when_the_service_is_stopped():
-    server = launch(program=(str(Path(__file__).with_name("slow_encoder.py")),), SLOW_MS=700)
+def test_honest_work_in_flight_is_finished_when_the_service_is_stopped(launch):
+    server = launch(program=(SLOW_ENCODER,), SLOW_MS=700)
     server.wait()
 
     async def send_and_stop() -> httpx.Response:
@@ -238,10 +238,8 @@ def test_honest_work_in_flight_is_finished_when_the_service_is_stopped():
     server.process.wait(10)
 
 
-def test_a_refusal_is_documented_and_says_when_to_come_back():
-    server = launch(
-        program=(str(Path(__file__).with_name("slow_encoder.py")),), SLOW_MS=300, MAX_WAIT_S=0.5, BATCH_MAX=1
-    )
+def test_a_refusal_is_documented_and_says_when_to_come_back(launch):
+    server = launch(program=(SLOW_ENCODER,), SLOW_MS=300, MAX_WAIT_S=0.5, BATCH_MAX=1)
     server.wait()
 
     async def burst() -> list[httpx.Response]:
@@ -296,7 +294,7 @@ def test_an_estimate_follows_a_change_within_seconds_of_work():
 KEY = "a-key-of-this-test"
 
 
-def test_without_the_key_nothing_but_health_is_answered(monkeypatch):
+def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_service):
     server = small_service(API_KEY=KEY)
     for path in ("/healthz", "/readyz", "/health"):
         assert httpx.get(server.url + path).status_code == 200
@@ -341,7 +339,7 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch):
         ({"HOST": "127.0.0.1"}, False),
     ],
 )
-def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, warns):
+def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, warns, launch):
     server = launch(**settings)
     server.wait()
     server.stop()

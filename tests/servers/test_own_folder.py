@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from review_library import make_library, photo, save
+from support.review_library import make_library, photo, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.commands.group_command import print_groups

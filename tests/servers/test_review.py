@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from review_library import HOSTILE, make_library
+from support.review_library import HOSTILE, make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.feedback import Feedback
@@ -497,7 +497,7 @@ def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, m
 
 
 def test_pages_of_a_library_without_duplicates_say_so(tmp_path):
-    from review_library import photo, save
+    from support.review_library import photo, save
 
     save(photo("coffee"), tmp_path / "one" / "coffee.jpg")
     scan(tmp_path / "one", progress=False)

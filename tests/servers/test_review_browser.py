@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import CHROMIUM
-from review_library import make_library, photo, save
+from support.paths import CHROMIUM
+from support.review_library import make_library, photo, save
 
 from photodup.photos.library.scan import Catalogue, embed_library, scan
 from photodup.photos.review.serve import ReviewServer

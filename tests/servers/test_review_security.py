@@ -7,7 +7,7 @@ import socket
 
 import httpx
 import pytest
-from review_library import make_library
+from support.review_library import make_library
 
 from photodup.photos.review.serve import ReviewServer
 

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 import pytest
-from service_fixture import free_port, launch, real_model, real_service, small_service, tiny_onnx
-from test_imaging import bomb, encoded, photo
+from support.images import bomb, encoded, photo
+from support.service import as_files, check_against_openapi, free_port, stuck_upload, until
 
 from photodup.embedding.imaging import decode, to_uint8
 
@@ -22,20 +22,9 @@ PHOTOS = [encoded(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for see
 ORDINARY = [("files", ("a.jpg", PHOTOS[0], "image/jpeg"))]
 
 
-def expected(photos: list[bytes]) -> np.ndarray:
-    return real_model().embed_pixels(np.stack([to_uint8(decode(data)) for data in photos]))
-
-
-def check_against_openapi(response: httpx.Response, url: str) -> None:
-    """Fail if the status is not documented for this path, or the body has another schema."""
-    import jsonschema
-
-    document = httpx.get(f"{url}/openapi.json").json()
-    path, method = response.request.url.path, response.request.method.lower()
-    described = document["paths"][path][method]["responses"]
-    assert str(response.status_code) in described, f"{path} answers an undocumented {response.status_code}"
-    schema = described[str(response.status_code)]["content"]["application/json"]["schema"]
-    jsonschema.validate(response.json(), {**schema, "components": document["components"]})
+@pytest.fixture(scope="session")
+def expected(real_model):
+    return lambda photos: real_model.embed_pixels(np.stack([to_uint8(decode(data)) for data in photos]))
 
 
 def post(url: str, path: str = "/embed", **request) -> httpx.Response:
@@ -44,22 +33,18 @@ def post(url: str, path: str = "/embed", **request) -> httpx.Response:
     return response
 
 
-def as_files(photos: list[bytes], field: str = "files") -> list:
-    return [(field, (f"{i}.jpg", data, "image/jpeg")) for i, data in enumerate(photos)]
-
-
 def as_json(photos: list[bytes]) -> dict:
     return {"images": [base64.b64encode(data).decode() for data in photos]}
 
 
-def test_every_way_in_and_out_gives_the_embeddings_of_the_model():
-    url = real_service().url
+def test_every_way_in_and_out_gives_the_embeddings_of_the_model(real_service, real_model, expected):
+    url = real_service.url
     wanted = expected(PHOTOS[:3])
     floats = post(url, files=as_files(PHOTOS[:3])).json()["embeddings"]
     np.testing.assert_allclose(floats, wanted, atol=2e-6)
     one = post(url, files=as_files(PHOTOS[2:3], field="any_name"))
     np.testing.assert_allclose(one.json()["embeddings"], wanted[2:], atol=2e-6)
-    assert one.headers["x-model-digest"] == real_model().digest
+    assert one.headers["x-model-digest"] == real_model.digest
     rows = post(url, files=as_files(PHOTOS[:3]), params={"encoding": "base64"}).json()["embeddings"]
     exact = np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
     np.testing.assert_array_equal(exact, np.asarray(floats, np.float32))  # decimal text loses nothing
@@ -69,8 +54,8 @@ def test_every_way_in_and_out_gives_the_embeddings_of_the_model():
     assert np.abs(wanted[0] - wanted[1]).max() > 1e-3  # else a mix-up would not show
 
 
-def test_requests_in_flight_are_computed_together_and_not_mixed_up():
-    server, wanted = real_service(), expected(PHOTOS)
+def test_requests_in_flight_are_computed_together_and_not_mixed_up(real_service, expected):
+    server, wanted = real_service, expected(PHOTOS)
     before = server.metrics()
 
     def one(index: int) -> list[float]:
@@ -88,7 +73,7 @@ def test_requests_in_flight_are_computed_together_and_not_mixed_up():
     assert executions <= 12, "requests in flight at the same time were not batched"
 
 
-def test_batch_max_1_is_one_request_at_a_time():
+def test_batch_max_1_is_one_request_at_a_time(small_service):
     server = small_service(BATCH_MAX=1)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda data: post(server.url, files=as_files([data, data])), PHOTOS * 2))
@@ -97,7 +82,7 @@ def test_batch_max_1_is_one_request_at_a_time():
     assert metrics["photodup_inferences_total"] == metrics["photodup_batch_size_sum"] == 32
 
 
-def test_counters_count_each_request_once_in_each_stage():
+def test_counters_count_each_request_once_in_each_stage(small_service):
     server = small_service(BATCH_MAX=1)
     before = server.metrics()
     for _ in range(3):
@@ -128,7 +113,7 @@ BAD_IMAGES = {
 
 @pytest.mark.parametrize("kind", BAD_IMAGES)
 @pytest.mark.parametrize("path", ["/embed", "/embed/base64"])
-def test_a_bad_image_is_named_by_its_index_and_a_sentence(path, kind):
+def test_a_bad_image_is_named_by_its_index_and_a_sentence(path, kind, small_service):
     url = small_service().url
     data, reason = BAD_IMAGES[kind]
     photos = [PHOTOS[0], data, PHOTOS[1]]
@@ -141,7 +126,7 @@ def test_a_bad_image_is_named_by_its_index_and_a_sentence(path, kind):
     assert reason in problem["detail"] and problem["detail"].startswith("Image 1: ")
 
 
-def test_every_bad_image_of_a_request_is_listed():
+def test_every_bad_image_of_a_request_is_listed(small_service):
     response = post(small_service().url, files=as_files([b"x", PHOTOS[0], b"y"]))
     assert [error["index"] for error in response.json()["errors"]] == [0, 2]
     assert "2 images are bad" in response.json()["detail"]
@@ -184,14 +169,14 @@ def test_every_bad_image_of_a_request_is_listed():
         ("/embed", {"files": ORDINARY, "params": {"encoding": "json"}}, 422, "encoding"),
     ],
 )
-def test_a_bad_request_is_told_what_is_wrong(path, request_, status, words):
+def test_a_bad_request_is_told_what_is_wrong(path, request_, status, words, small_service):
     response = post(small_service().url, path, **request_)
     assert (response.status_code, words in response.json()["detail"]) == (status, True), response.text
 
 
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("path", ["/embed", "/embed/base64"])
-def test_too_large_a_body_is_refused_without_being_held(path, announced):
+def test_too_large_a_body_is_refused_without_being_held(path, announced, small_service):
     server = small_service()
     before = server.rss_mb()
     size = 200_000_000
@@ -217,7 +202,7 @@ def test_too_large_a_body_is_refused_without_being_held(path, announced):
 
 
 @pytest.mark.quiet
-def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on():
+def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on(small_service):
     server = small_service()
     post(server.url, files=as_files(PHOTOS))
     evil = [
@@ -244,23 +229,7 @@ def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on():
     assert server.process.poll() is None
 
 
-def stuck_upload(url: str, sent: int = 0, announced: int = 1_000_000) -> socket.socket:
-    """Open a request and never finish it."""
-    host, port = url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)))
-    head = f"POST /embed/base64 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {announced}\r\n\r\n"
-    connection.sendall(head.encode() + b" " * sent)
-    return connection
-
-
-def until(condition, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-
-
-def test_requests_that_are_still_arriving_take_no_place():
+def test_requests_that_are_still_arriving_take_no_place(small_service):
     server = small_service(MAX_IN_FLIGHT=3, BATCH_MAX=2)
     stuck = [stuck_upload(server.url) for _ in range(6)]
     until(lambda: server.metrics()["photodup_requests_in_flight"] == 6)
@@ -271,7 +240,7 @@ def test_requests_that_are_still_arriving_take_no_place():
     assert post(server.url, files=ORDINARY).status_code == 200
 
 
-def test_bodies_in_flight_share_one_budget():
+def test_bodies_in_flight_share_one_budget(small_service):
     server = small_service(MAX_BUFFERED_MB=2, BATCH_MAX=3)
     stuck = stuck_upload(server.url, sent=1_900_000, announced=3_000_000)
     until(lambda: server.metrics()["photodup_requests_in_flight"] == 1)
@@ -283,7 +252,7 @@ def test_bodies_in_flight_share_one_budget():
 
 
 @pytest.mark.quiet
-def test_the_event_loop_is_never_blocked_by_a_large_image():
+def test_the_event_loop_is_never_blocked_by_a_large_image(small_service):
     """While 12-megapixel photographs are decoded, the health check answers."""
     server = small_service(MAX_PIXELS=20_000_000, MAX_BODY_MB=60, BATCH_MAX=4)
     large = encoded(photo(4000, 3000), "JPEG")
@@ -303,7 +272,7 @@ def test_the_event_loop_is_never_blocked_by_a_large_image():
     assert asyncio.run(measure()) < 1.0  # decoding all eight takes several seconds of CPU
 
 
-def test_health_answers_while_the_model_is_loading():
+def test_health_answers_while_the_model_is_loading(launch):
     server = launch(MODEL_PRETRAINED="random:0")
     server.wait("/healthz")
     loading = httpx.get(f"{server.url}/readyz")
@@ -315,13 +284,13 @@ def test_health_answers_while_the_model_is_loading():
     server.process.wait()
 
 
-def test_ready_health_info_and_metrics():
+def test_ready_health_info_and_metrics(small_service, tiny_onnx):
     url = small_service().url
     for path in ("/healthz", "/readyz", "/health"):
         assert httpx.get(url + path).json() == {"status": "ok"}
     info = httpx.get(f"{url}/info")
     check_against_openapi(info, url)
-    assert info.json()["pretrained"] == tiny_onnx() and info.json()["limits"]["max_images"] == 8
+    assert info.json()["pretrained"] == tiny_onnx and info.json()["limits"]["max_images"] == 8
     metrics = httpx.get(f"{url}/metrics")
     assert metrics.headers["content-type"].startswith("text/plain")
     assert "photodup_executions_total" in metrics.text
@@ -337,12 +306,12 @@ def run_service(**settings: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_a_port_in_use_is_one_sentence_with_the_remedy():
+def test_a_port_in_use_is_one_sentence_with_the_remedy(tiny_onnx):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = run_service(PORT=port, MODEL_PRETRAINED=tiny_onnx())
+        done = run_service(PORT=port, MODEL_PRETRAINED=tiny_onnx)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert f"Port {port}" in done.stderr and "another port" in done.stderr
 
@@ -363,7 +332,7 @@ def test_a_service_that_cannot_start_says_why_and_exits_with_2(settings, words):
 
 
 @pytest.mark.quiet
-def test_it_stops_at_once_when_asked():
+def test_it_stops_at_once_when_asked(launch):
     server = launch()
     server.wait()
     started = time.monotonic()
@@ -371,7 +340,7 @@ def test_it_stops_at_once_when_asked():
     assert time.monotonic() - started < 5
 
 
-def test_the_openapi_document_names_what_a_request_takes():
+def test_the_openapi_document_names_what_a_request_takes(small_service):
     document = httpx.get(f"{small_service().url}/openapi.json").json()
     form = document["paths"]["/embed"]["post"]["requestBody"]["content"]
     assert list(form) == ["multipart/form-data"]

@@ -7,9 +7,8 @@ import sys
 
 import httpx
 import pytest
-from review_library import make_library
-from service_fixture import launch, real_service, small_service
-from triton_fixture import needs_triton, tiny_triton
+from support.review_library import make_library
+from support.triton import needs_triton
 
 from photodup.errors import PhotodupError
 from photodup.photos.commands.group_command import tiers_by_settings
@@ -135,8 +134,8 @@ def test_flag_before_environment_before_settings(monkeypatch):
     assert choose(stored, backend="auto").backend == "local-pytorch", "auto can be asked for again"
 
 
-def test_auto_takes_a_trained_server_and_never_random_weights():
-    trained, random = small_service().url, real_service().url
+def test_auto_takes_a_trained_server_and_never_random_weights(small_service, real_service):
+    trained, random = small_service().url, real_service.url
     servers = {"pytorch-http-base64": random, "triton-onnx-http-fp32": SILENT}
     left_out = choose(Settings(), endpoints=servers)
     assert (left_out.backend, left_out.mode) == ("local-pytorch", "local")
@@ -146,8 +145,8 @@ def test_auto_takes_a_trained_server_and_never_random_weights():
     assert "no server answers" in choose(Settings(), endpoints={"pytorch-http-jpeg": SILENT}).why
 
 
-def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path):
-    from triton_fixture import tiny_graph
+def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, small_service):
+    from support.triton import tiny_graph
 
     other = launch(MODEL_PRETRAINED=f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}")
     other.wait()
@@ -162,21 +161,21 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path):
         other.stop()
 
 
-def test_auto_stays_here_where_weights_are_named(monkeypatch):
+def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
     monkeypatch.setenv("MODEL_PRETRAINED", "onnx:mine.onnx")
     chosen = choose(Settings(), endpoints={"pytorch-http-jpeg": small_service().url})
     assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
 
 
 @needs_triton()
-def test_states_say_who_answers_and_what_they_serve():
-    triton = tiny_triton()
+def test_states_say_who_answers_and_what_they_serve(tiny_triton, real_service):
+    triton = tiny_triton
     wanted = [
-        ("pytorch-http-jpeg", real_service().url),
+        ("pytorch-http-jpeg", real_service.url),
         ("triton-onnx-http-fp32", triton.http_url),
         ("triton-onnx-grpc-fp32", triton.grpc_url),
         ("triton-onnx-http-fp32", SILENT),
-        ("triton-onnx-http-fp32", real_service().url),
+        ("triton-onnx-http-fp32", real_service.url),
     ]
     service, http, grpc, silent, wrong = probe(wanted)
     assert service.answers and service.model == "ViT-B-32" and service.is_random and not service.is_fit
@@ -210,7 +209,7 @@ def embed(library, *arguments, **environment):
     )
 
 
-def test_the_page_chooses_and_embed_follows(library):
+def test_the_page_chooses_and_embed_follows(library, small_service):
     """The settings page over real HTTP, then the real command, against real services."""
     service = small_service()
     with ReviewServer(library, endpoints={"pytorch-http-jpeg": service.url}) as server:

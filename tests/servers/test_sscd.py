@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
-from review_library import make_library, photo
+from support.review_library import make_library, photo
 
 from photodup.embedding.client.client import connect
 from photodup.embedding.engines.encoder import load_model
@@ -149,7 +149,7 @@ def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
 def test_the_service_refuses_it_in_words(checkpoint):
     import os
 
-    from service_fixture import free_port
+    from support.service import free_port
 
     environment = os.environ | {"MODEL_PRETRAINED": f"sscd:{checkpoint}", "PORT": str(free_port())}
     command = [sys.executable, "-m", "photodup.serving.service"]

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from triton_fixture import needs_triton, render_tiny
+from support.paths import ROOT
+from support.triton import needs_triton, render_tiny
 
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
@@ -19,7 +20,6 @@ from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton import control
 from photodup.serving.triton.server import _backends, _environment, _server_dir, triton_venv
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "docker" / "start-triton.sh"
 MODEL = "openclip_vit_b32"
 
@@ -60,8 +60,8 @@ def started(repository: Path, key: str = ""):
 
 
 @needs_triton()
-def test_without_a_key_nothing_can_be_changed_and_all_models_are_served(tmp_path: Path) -> None:
-    repository = render_tiny(tmp_path, [MODEL, "openclip_vit_b32_uint8"])
+def test_without_a_key_nothing_can_be_changed_and_all_models_are_served(tmp_path: Path, tiny_exports) -> None:
+    repository = render_tiny(tmp_path, tiny_exports, [MODEL, "openclip_vit_b32_uint8"])
     with started(repository) as (url, grpc, process):
         assert (
             Path(f"/proc/{process.pid}/exe").resolve().name == "tritonserver"
@@ -75,9 +75,9 @@ def test_without_a_key_nothing_can_be_changed_and_all_models_are_served(tmp_path
 
 
 @needs_triton()
-def test_with_a_key_from_the_environment_our_control_works(tmp_path: Path, monkeypatch) -> None:
+def test_with_a_key_from_the_environment_our_control_works(tmp_path: Path, monkeypatch, tiny_exports) -> None:
     key = control_key.new_key()
-    repository = render_tiny(tmp_path, [MODEL, "openclip_vit_b32_uint8"])
+    repository = render_tiny(tmp_path, tiny_exports, [MODEL, "openclip_vit_b32_uint8"])
     with started(repository, key) as (url, grpc, process):
         assert httpx.get(f"{url}/v2/models/openclip_vit_b32_uint8/ready").status_code == 200
         assert httpx.post(f"{url}/v2/repository/models/{MODEL}/unload").status_code == 403

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
-from triton_fixture import infer, needs_triton, scratch, tiny_exports, tiny_triton
+from support.triton import infer, needs_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
@@ -67,9 +67,9 @@ def region():
 
 
 @pytest.fixture
-def triton():
+def triton(tiny_triton):
     """The shared server; whatever an attack brought into it is taken out again."""
-    server = tiny_triton()
+    server = tiny_triton
     yield server
     headers = control_key.http_headers(server.http_url) if hasattr(control_key, "http_headers") else {}
     httpx.post(f"{server.http_url}/v2/repository/models/evil/unload", headers=headers)
@@ -210,9 +210,11 @@ def test_another_process_of_this_user_finds_the_key_and_nobody_else_reads_it(tri
         assert done.returncode == 0, done.stderr
 
 
-def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(tmp_path: Path) -> None:
+def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(
+    tmp_path: Path, tiny_exports
+) -> None:
     """Also none of the server's children, and at no moment of the start: `ps` is watched from before it."""
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=[MODEL])
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=[MODEL])
     keys, lines, over = [], set(), threading.Event()
 
     def watch() -> None:
@@ -344,9 +346,9 @@ def test_no_record_of_a_run_holds_the_key(triton, monkeypatch, tmp_path: Path) -
     assert wrong not in repr(run) + run._repr_markdown_() + str(run.endpoints)
 
 
-def test_a_triton_without_model_control_says_so(tmp_path: Path) -> None:
+def test_a_triton_without_model_control_says_so(tmp_path: Path, tiny_exports) -> None:
     """As our images start it when they are given no key."""
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=[MODEL])
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=[MODEL])
     server = EmbeddedTriton(tmp_path, [], http_port=0, grpc_port=0, metrics_port=0)
     command = server._command
 
@@ -358,10 +360,10 @@ def test_a_triton_without_model_control_says_so(tmp_path: Path) -> None:
         control.load_model(server.grpc_url, MODEL)
 
 
-def test_all_addresses_are_as_restricted_as_loopback(tmp_path: Path) -> None:
-    repository = scratch() / "repository"
-    tiny_triton()
-    server = EmbeddedTriton(repository, [MODEL], http_port=0, grpc_port=0, metrics_port=0, host="0.0.0.0")
+def test_all_addresses_are_as_restricted_as_loopback(tmp_path: Path, tiny_repository) -> None:
+    server = EmbeddedTriton(
+        tiny_repository, [MODEL], http_port=0, grpc_port=0, metrics_port=0, host="0.0.0.0"
+    )
     with server:
         url = f"http://127.0.0.2:{server.http_port}"
         body = evil(tmp_path / "written")

@@ -14,16 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from triton_fixture import (
-    executions,
-    infer,
-    needs_triton,
-    scratch,
-    tiny_embedding,
-    tiny_exports,
-    tiny_graph,
-    tiny_triton,
-)
+from support.triton import executions, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, set_batching
@@ -49,28 +40,32 @@ def pixels() -> np.ndarray:
         ("openclip_vit_b32_uint8", "uint8"),
     ],
 )
-def test_answers_are_those_of_the_graph(model: str, wire: str, protocol: str, pixels: np.ndarray) -> None:
-    answer = infer(tiny_triton(), model, pixels.astype(CONVERT[wire]), protocol)
+def test_answers_are_those_of_the_graph(
+    model: str, wire: str, protocol: str, pixels: np.ndarray, tiny_triton
+) -> None:
+    answer = infer(tiny_triton, model, pixels.astype(CONVERT[wire]), protocol)
     assert answer.shape == (3, 512)
     np.testing.assert_allclose(answer, tiny_embedding(pixels), atol=1e-5)
     assert np.abs(answer - tiny_embedding(pixels, seed=1)).max() > 0.01  # other weights are noticed
 
 
 @pytest.mark.parametrize("bad", [np.zeros((1, 3, 224, 224), np.float64), np.zeros((1, 3, 9, 9), np.float32)])
-def test_a_wrong_tensor_is_refused_and_the_server_lives_on(bad: np.ndarray, pixels: np.ndarray) -> None:
+def test_a_wrong_tensor_is_refused_and_the_server_lives_on(
+    bad: np.ndarray, pixels: np.ndarray, tiny_triton
+) -> None:
     from tritonclient.utils import InferenceServerException
 
     with pytest.raises(InferenceServerException, match=r"image|shape"):
-        infer(tiny_triton(), "openclip_vit_b32", bad)
-    assert infer(tiny_triton(), "openclip_vit_b32", pixels.astype(np.float32)).shape == (3, 512)
+        infer(tiny_triton, "openclip_vit_b32", bad)
+    assert infer(tiny_triton, "openclip_vit_b32", pixels.astype(np.float32)).shape == (3, 512)
 
 
 @pytest.mark.quiet
-def test_batches_form_while_the_model_is_busy() -> None:
+def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
     """32 single requests on a model that takes 2 ms: fewer executions than images, all answered right."""
     from photodup.serving.triton.emulated import emulated_embedding
 
-    server = tiny_triton()
+    server = tiny_triton
     server.load("emulated_4080trt")
     try:
         images = np.random.default_rng(2).normal(size=(32, 1, 3, 224, 224)).astype(np.float32)
@@ -94,11 +89,11 @@ def test_batches_form_while_the_model_is_busy() -> None:
         server.unload("emulated_4080trt")
 
 
-def test_a_configuration_tried_out_is_gone_after_the_next_load() -> None:
+def test_a_configuration_tried_out_is_gone_after_the_next_load(tiny_triton) -> None:
     """Triton keeps it if the model is merely loaded again: later tests would meet another server."""
     from tritonclient.grpc import InferenceServerClient
 
-    server, model = tiny_triton(), "openclip_vit_b32"
+    server, model = tiny_triton, "openclip_vit_b32"
 
     def served() -> tuple[bool, int]:
         with InferenceServerClient(server.grpc_url) as client:
@@ -118,7 +113,7 @@ def test_a_configuration_tried_out_is_gone_after_the_next_load() -> None:
     assert read_config(server.repository / model / "config.pbtxt") == file
 
 
-def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray) -> None:
+def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray, tiny_repository) -> None:
     """The code that runs the graph, given one execution of four requests, one of them wrong.
 
     With a stand-in for Triton's module: the real front end refuses wrong tensors before they get that far.
@@ -158,19 +153,20 @@ def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray) -> None:
             np.testing.assert_allclose(answer.tensors[0].array, expected, atol=1e-6)
     """)
     venv = Path(os.environ.get("PHOTODUP_TRITON_VENV") or Path(os.environ["PHOTODUP_ROOT"]) / ".venv-triton")
-    tiny_triton()
     done = subprocess.run(
-        [str(venv / "bin" / "python"), "-c", code, str(scratch() / "repository")],
+        [str(venv / "bin" / "python"), "-c", code, str(tiny_repository)],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_version_2_replaces_version_1_without_a_failed_request(pixels: np.ndarray) -> None:
+def test_version_2_replaces_version_1_without_a_failed_request(
+    pixels: np.ndarray, tiny_triton, tmp_path
+) -> None:
     import tritonclient.grpc as client_module
 
-    server = tiny_triton()
+    server = tiny_triton
     model = "openclip_vit_b32_uint8"
     old, new = tiny_embedding(pixels), tiny_embedding(pixels, seed=7)
     failures, seen, stop = [], [], threading.Event()
@@ -193,7 +189,7 @@ def test_version_2_replaces_version_1_without_a_failed_request(pixels: np.ndarra
         thread.start()
     try:
         time.sleep(0.3)
-        new_graph = tiny_graph(scratch() / "exports" / "uint8-2.onnx", "uint8", seed=7)
+        new_graph = tiny_graph(tmp_path / "uint8-2.onnx", "uint8", seed=7)
         folder = add_version(server.repository, model, 2, new_graph)
         server.load(model)
         time.sleep(0.3)
@@ -212,8 +208,8 @@ def test_version_2_replaces_version_1_without_a_failed_request(pixels: np.ndarra
         assert client.is_model_ready(model, "1")
 
 
-def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path) -> None:
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32"])
+def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
     broken = tmp_path / "openclip_vit_b32" / "1" / "model.onnx"
     broken.unlink()
     broken.write_bytes(b"not a graph")
@@ -224,8 +220,8 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path) -> 
         pass
 
 
-def test_a_wrong_line_in_a_configuration_is_named_before_the_start(tmp_path: Path) -> None:
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32"])
+def test_a_wrong_line_in_a_configuration_is_named_before_the_start(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
     path = tmp_path / "openclip_vit_b32" / "config.pbtxt"
     path.write_text(path.read_text().replace("max_batch_size", "max_batch"))
     with pytest.raises(PhotodupError, match=r"openclip_vit_b32/config\.pbtxt.*line \d+.*max_batch"):
@@ -258,14 +254,13 @@ def test_a_model_that_is_not_rendered_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "supervisor"])
-def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str") -> None:
+def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str", tiny_repository) -> None:
     """Start a server in a process of its own, kill that (or the supervisor between them), look for remains."""
-    tiny_triton()  # its repository is used
     code = textwrap.dedent(f"""
         import time
         from pathlib import Path
         from photodup.serving.triton.server import EmbeddedTriton
-        server = EmbeddedTriton(Path({str(scratch() / "repository")!r}), ["openclip_vit_b32"],
+        server = EmbeddedTriton(Path({str(tiny_repository)!r}), ["openclip_vit_b32"],
                                 http_port=0, grpc_port=0, metrics_port=0)
         with server:
             print(server.http_port, server.grpc_port, server._process._process.pid, flush=True)
@@ -314,15 +309,13 @@ def _descendants_any_thread(pid: int) -> list[int]:
     return found
 
 
-def test_pinned_instances_keep_to_their_own_cores(tmp_path: Path) -> None:
+def test_pinned_instances_keep_to_their_own_cores(tmp_path: Path, tiny_exports) -> None:
     """Two instances with one thread each on two cores: what stands for two devices must not share one."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("one core only")
     models = ["openclip_vit_b32"]
-    render_repository(
-        "cpu-embedded", tmp_path, tiny_exports(), models=models, instances=2, threads=1, pin=True
-    )
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=models, instances=2, threads=1, pin=True)
     with EmbeddedTriton(tmp_path, models, http_port=0, grpc_port=0, metrics_port=0) as server:
         stubs = [pid for pid in _descendants(server._process._process.pid) if _is_stub(pid)]
         assert sorted(sorted(os.sched_getaffinity(pid)) for pid in stubs) == [[cores[0]], [cores[1]]]

@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
-from conftest import ROOT
 from packaging.requirements import Requirement
-from test_vast import ROW, SECRET
+from support.paths import ROOT
+from support.vast import ROW, SECRET
 
 from photodup.errors import PhotodupError
 from photodup.serving import gpu_image, vast

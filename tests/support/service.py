@@ -1,18 +1,14 @@
-"""Real services for the tests: their own process, real TCP, stopped when the test run ends."""
+"""Real services for the tests: their own process, real TCP. The fixtures of conftest stop what they start."""
 
-import atexit
-import functools
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from triton_fixture import tiny_graph
 
 
 @dataclass
@@ -42,9 +38,10 @@ class Running:
         raise AssertionError(f"not ready: {self.log.read_text()}")
 
     def stop(self) -> int:
+        """End the service; return its exit status. One that does not end within 30 s is a failure."""
         self.process.terminate()
         try:
-            return self.process.wait(10)
+            return self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
@@ -56,24 +53,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@functools.cache
-def folder() -> Path:
-    made = tempfile.TemporaryDirectory(prefix="photodup-service-")
-    atexit.register(made.cleanup)
-    return Path(made.name)
-
-
-@functools.cache
-def tiny_onnx() -> str:
-    """`MODEL_PRETRAINED` of an encoder that loads in milliseconds."""
-    return f"onnx:{tiny_graph(folder() / 'tiny.onnx', 'uint8')}"
-
-
-def launch(*, program: tuple[str, ...] = ("-m", "photodup.serving.service"), **settings: object) -> Running:
-    """Start a service without waiting for it; the tiny encoder unless `MODEL_PRETRAINED` is given."""
+def start(
+    folder: Path, *, program: tuple[str, ...] = ("-m", "photodup.serving.service"), **settings: object
+) -> Running:
+    """Start a service without waiting for it. Who calls it stops it; its log lies in `folder`."""
     port = settings.setdefault("PORT", free_port())
-    settings.setdefault("MODEL_PRETRAINED", tiny_onnx())
-    log = folder() / f"{port}.log"
+    log = folder / f"{port}.log"
     with log.open("ab") as out:
         process = subprocess.Popen(
             [sys.executable, *program],
@@ -81,31 +66,36 @@ def launch(*, program: tuple[str, ...] = ("-m", "photodup.serving.service"), **s
             stdout=out,
             stderr=out,
         )
-    running = Running(f"http://127.0.0.1:{port}", process, log)
-    atexit.register(lambda: process.poll() is None and running.stop())
-    return running
+    return Running(f"http://127.0.0.1:{port}", process, log)
 
 
-@functools.cache
-def real_service() -> Running:
-    """The service as it is by default, with OpenCLIP at random weights."""
-    # Eight requests wait for longer than the default bound when the machine is busy with other tests.
-    running = launch(MODEL_PRETRAINED="random:0", MAX_WAIT_S=60)
-    running.wait()
-    return running
+def check_against_openapi(response: httpx.Response, url: str) -> None:
+    """Fail if the status is not documented for this path, or the body has another schema."""
+    import jsonschema
+
+    document = httpx.get(f"{url}/openapi.json").json()
+    path, method = response.request.url.path, response.request.method.lower()
+    described = document["paths"][path][method]["responses"]
+    assert str(response.status_code) in described, f"{path} answers an undocumented {response.status_code}"
+    schema = described[str(response.status_code)]["content"]["application/json"]["schema"]
+    jsonschema.validate(response.json(), {**schema, "components": document["components"]})
 
 
-@functools.cache
-def small_service(**settings: object) -> Running:
-    """The tiny encoder behind tight limits."""
-    tight = {"MAX_BODY_MB": 4, "MAX_IMAGES": 8, "MAX_PIXELS": 2_000_000, "MAX_IN_FLIGHT": 16}
-    running = launch(**(tight | settings))
-    running.wait()
-    return running
+def as_files(photos: list[bytes], field: str = "files") -> list:
+    return [(field, (f"{i}.jpg", data, "image/jpeg")) for i, data in enumerate(photos)]
 
 
-@functools.cache
-def real_model():
-    from photodup.embedding.engines.encoder import load_model
+def stuck_upload(url: str, sent: int = 0, announced: int = 1_000_000) -> socket.socket:
+    """Open a request and never finish it."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    head = f"POST /embed/base64 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {announced}\r\n\r\n"
+    connection.sendall(head.encode() + b" " * sent)
+    return connection
 
-    return load_model(pretrained="random:0", device="cpu")
+
+def until(condition, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)

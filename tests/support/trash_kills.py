@@ -2,8 +2,8 @@
 
 Run as a program of its own: forking is only safe where there is one thread, and a test run has several.
 
-    python tests/trash_kills.py every-step FOLDER remove
-    python tests/trash_kills.py random FOLDER 1000
+    python tests/support/trash_kills.py every-step FOLDER remove
+    python tests/support/trash_kills.py random FOLDER 1000
 """
 
 import os

@@ -1,8 +1,5 @@
-"""A real Triton for the tests, started once per session, with a tiny graph in place of the 350 MB one."""
+"""A real Triton for the tests, with a tiny graph in place of the 350 MB one. Conftest's fixtures stop it."""
 
-import atexit
-import functools
-import tempfile
 import time
 from pathlib import Path
 
@@ -53,16 +50,9 @@ def tiny_embedding(images: np.ndarray, seed: int = 0) -> np.ndarray:
     return projected / np.linalg.norm(projected, axis=1, keepdims=True)
 
 
-@functools.cache
-def scratch() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="photodup-triton-")
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
-
-
-@functools.cache
-def tiny_exports() -> dict[str, Path]:
-    return {v: tiny_graph(scratch() / "exports" / f"{v}.onnx", v) for v in ("fp32", "fp16", "uint8")}
+def tiny_exports(folder: Path) -> dict[str, Path]:
+    """Write a tiny graph for each precision."""
+    return {v: tiny_graph(folder / f"{v}.onnx", v) for v in ("fp32", "fp16", "uint8")}
 
 
 def needs_triton():
@@ -74,28 +64,20 @@ def needs_triton():
     return pytest.mark.skipif(not possible, reason="the embedded Triton is for Linux on x86-64 only")
 
 
-def render_tiny(folder: Path, models: list[str]) -> Path:
+def render_tiny(folder: Path, exports: dict[str, Path], models: list[str]) -> Path:
     """A repository of tiny graphs in `folder`, for a server of a test's own."""
     from photodup.serving.triton.repository import render_repository
 
-    return render_repository("cpu-embedded", folder, tiny_exports(), models=models, model_digest="tiny")
+    return render_repository("cpu-embedded", folder, exports, models=models, model_digest="tiny")
 
 
-@functools.cache
-def tiny_triton():
-    """The shared server; also stopped by the supervisor if the test run is killed."""
+def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
+    """The repository of the shared server: tiny graphs and emulated models."""
     from photodup.serving.triton.repository import render_repository
-    from photodup.serving.triton.server import EmbeddedTriton
 
-    repository = render_repository(
-        "cpu-embedded", scratch() / "repository", tiny_exports(), models=TINY_MODELS, model_digest="tiny"
-    )
-    render_repository(
-        "cpu-embedded", repository, {}, models=["emulated_zero", "emulated_a100_jpeg", "emulated_4080trt"]
-    )
-    server = EmbeddedTriton(repository, TINY_MODELS, http_port=0, grpc_port=0, metrics_port=0).start()
-    atexit.register(server.stop)
-    return server
+    render_tiny(folder, exports, TINY_MODELS)
+    emulated = ["emulated_zero", "emulated_a100_jpeg", "emulated_4080trt"]
+    return render_repository("cpu-embedded", folder, {}, models=emulated)
 
 
 def infer(

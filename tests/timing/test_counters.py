@@ -279,22 +279,22 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos):
 
 
 @pytest.fixture(scope="module")
-def reference(photos):
+def reference(photos, real_model):
     """Embeddings of the pixels that are really sent."""
-    from service_fixture import real_model
 
     from photodup.bench.backends.local_adapters import LocalPyTorch
     from photodup.bench.backends.wires import jpegs
 
-    local = LocalPyTorch(real_model())
+    local = LocalPyTorch(real_model)
     return local.request(local.prepare(jpegs(photos)))
 
 
 @pytest.mark.parametrize(("wire", "answer"), [("jpeg", "float"), ("base64", "base64")])
-def test_the_real_service_passes_the_gate_and_accounts_for_itself(photos, reference, wire, answer):
-    from service_fixture import real_service
+def test_the_real_service_passes_the_gate_and_accounts_for_itself(
+    photos, reference, wire, answer, real_service
+):
 
-    service = real_service().url
+    service = real_service.url
     system = adapter(f"pytorch-http-{wire}", service, answer=answer)
     point = measure(
         system,
@@ -317,13 +317,13 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(photos, refere
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8", "jpeg"])
-def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire):
+def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire, tiny_triton):
     """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
-    from triton_fixture import tiny_embedding, tiny_triton
+    from support.triton import tiny_embedding
 
     from photodup.bench.backends import wires
 
-    server = tiny_triton()
+    server = tiny_triton
     system = adapter(
         f"triton-onnx-{protocol}-{wire}", server.http_url if protocol == "http" else server.grpc_url
     )

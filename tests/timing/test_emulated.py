@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from triton_fixture import executions, infer, needs_triton, tiny_triton
+from support.triton import executions, infer, needs_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving.triton.emulated import emulated_embedding, emulated_models, parse_emulated, presets
@@ -75,8 +75,8 @@ def test_the_wait_is_never_short() -> None:
 
 
 @needs_triton()
-def test_an_answer_proves_which_image_was_sent() -> None:
-    server = tiny_triton()
+def test_an_answer_proves_which_image_was_sent(tiny_triton) -> None:
+    server = tiny_triton
     server.load("emulated_zero")
     try:
         images = np.random.default_rng(3).normal(size=(5, 3, 224, 224)).astype(np.float32)
@@ -89,9 +89,9 @@ def test_an_answer_proves_which_image_was_sent() -> None:
 
 
 @needs_triton()
-def test_compute_is_the_preset_by_tritons_own_counter() -> None:
+def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
     """Within 2 %, as everything that is said about an emulated GPU rests on it; retried on a busy machine."""
-    server = tiny_triton()
+    server = tiny_triton
     server.load("emulated_4080trt")
     try:
         for _attempt in range(6):
@@ -109,13 +109,13 @@ def test_compute_is_the_preset_by_tritons_own_counter() -> None:
 
 
 @needs_triton()
-def test_two_instances_are_two_devices() -> None:
+def test_two_instances_are_two_devices(tiny_triton) -> None:
     """Eight requests at once, batcher off: two instances need about half of the time one needs."""
     from concurrent.futures import ThreadPoolExecutor
 
     from photodup.serving.triton.config import read_config, set_batching, set_parameter
 
-    server = tiny_triton()
+    server = tiny_triton
     config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
     set_batching(config, "off")
     set_parameter(config, base_ms=100)

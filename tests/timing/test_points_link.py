@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from triton_fixture import needs_triton, tiny_triton
+from support.triton import needs_triton
 
 from photodup.bench.link import link as link_module
 from photodup.bench.link.link import LinkError, available
@@ -21,8 +21,7 @@ STOPPING = Stopping(min_duration_s=0.2, min_requests=1, max_duration_s=0.4, warm
 LOAD = Load("single_stream", span="prepared")
 
 
-def open_here(folder: Path) -> Run:
-    server = tiny_triton()
+def open_here(folder: Path, server) -> Run:
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
     return Run("here", folder, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(folder))
 
@@ -30,8 +29,10 @@ def open_here(folder: Path) -> Run:
 @needs_triton()
 @needs_link
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_point_crosses_the_link_and_is_counted_by_the_server(protocol: str, tmp_path: Path) -> None:
-    run, backend = open_here(tmp_path), f"triton-onnx-{protocol}-jpeg"
+def test_a_point_crosses_the_link_and_is_counted_by_the_server(
+    protocol: str, tmp_path: Path, tiny_triton
+) -> None:
+    run, backend = open_here(tmp_path, tiny_triton), f"triton-onnx-{protocol}-jpeg"
     near = measure_point(run, backend, LOAD, STOPPING, check=False)
     far = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
 
@@ -43,13 +44,15 @@ def test_a_point_crosses_the_link_and_is_counted_by_the_server(protocol: str, tm
 
 
 @needs_triton()
-def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(monkeypatch, tmp_path) -> None:
+def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(
+    monkeypatch, tmp_path, tiny_triton
+) -> None:
     def refuse(*_, **__):
         raise LinkError("The emulated link needs root or CAP_NET_ADMIN")
 
     monkeypatch.setattr(link_module.Link, "__enter__", refuse)
     point = measure_point(
-        open_here(tmp_path), "triton-onnx-http-jpeg", LOAD, STOPPING, check=False, link="us-east"
+        open_here(tmp_path, tiny_triton), "triton-onnx-http-jpeg", LOAD, STOPPING, check=False, link="us-east"
     )
     assert not point["valid"]
     assert "CAP_NET_ADMIN" in point["invalid_because"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from triton_fixture import needs_triton
+from support.triton import needs_triton
 
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.load.counters import account_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from test_library import photo
+from support.library import photo
 
 from photodup.demo.photographs import SOURCES
 from photodup.errors import PhotodupError

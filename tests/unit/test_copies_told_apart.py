@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from review_library import make_library
+from support.review_library import make_library
 
 from photodup.photos.library.scan import scan
 from photodup.photos.review.items import TODO, Item

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from test_library import photo
+from support.library import photo
 
 from photodup.demo import photographs as demo_module
 from photodup.demo.photographs import SOURCES, VARIANTS, build_demo, load_ground_truth

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from service_fixture import real_model
 
 from photodup.embedding.engines import export as exporting
 from photodup.embedding.engines.encoder import TorchModel, load_model
@@ -55,9 +54,9 @@ def tiny(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_openclip_in_every_variant_is_openclip():
+def test_openclip_in_every_variant_is_openclip(real_model):
     """The study's own files, from build/models: exported there once."""
-    model = real_model()
+    model = real_model
     files = export(model, build_dir() / "models")
     wanted = model.embed(normalize(PIXELS))
     for variant, path in files.items():
@@ -207,9 +206,9 @@ def test_what_is_exported_is_read_by_the_oldest_server(tiny):
 
 
 @pytest.mark.slow
-def test_openclip_in_half_precision_is_openclip_within_half_precision(tmp_path):
+def test_openclip_in_half_precision_is_openclip_within_half_precision(tmp_path, real_model):
     """On the real tower; with all of ONNX Runtime's fusions opening the file would end the process."""
-    path = export(real_model(), tmp_path, [HALF])[HALF]
+    path = export(real_model, tmp_path, [HALF])[HALF]
     told = json.loads(path.with_suffix(".json").read_text())
     assert 1e-5 < told["max_relative_error"] < 5e-3
     assert path.stat().st_size < 200e6  # half of what float32 weights take

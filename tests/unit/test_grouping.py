@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
-from test_library import CountingEmbedder, photo
+from support.library import CountingEmbedder, photo
 
 from photodup.errors import PhotodupError
 from photodup.photos.groups.stars import TOLERANCE, exact_copies, group_by_cosine, group_library, keep_rank

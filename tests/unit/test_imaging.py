@@ -7,23 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.images import bomb, encoded, photo
 
 from photodup.embedding import imaging
 from photodup.embedding.imaging import ImageError, decode, normalize, to_uint8
-
-
-def encoded(image: Image.Image, fmt: str, **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, fmt, **options)
-    return buffer.getvalue()
-
-
-def photo(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
-    """Smooth colour with some texture, like a photograph and unlike noise."""
-    rng = np.random.default_rng(seed)
-    small = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
-    smooth = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
-    return Image.fromarray(np.clip(smooth + rng.integers(-12, 13, smooth.shape), 0, 255).astype(np.uint8))
 
 
 def difference(a: Image.Image, b: Image.Image) -> float:
@@ -155,19 +142,6 @@ def test_a_file_is_named_in_the_error(tmp_path):
     (tmp_path / "empty.jpg").touch()
     with pytest.raises(ImageError, match=r"empty\.jpg: the file is empty"):
         decode(tmp_path / "empty.jpg")
-
-
-def bomb(width: int = 40_000, height: int = 40_000) -> bytes:
-    """A PNG whose header promises 1.6 gigapixels."""
-    import struct
-    import zlib
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    rows = zlib.compress(b"\0" * 10_000_000)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 def test_a_bomb_is_refused_by_its_header():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFilter, ImageOps
-from review_library import make_library, photo, save
+from support.review_library import make_library, photo, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.compare import evidence, pixels

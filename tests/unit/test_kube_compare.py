@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from test_kube_simulator import ONE, workload
+from support.kube import ONE, workload
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.compare_signals import SIGNALS, compare_signals

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_kube_simulator import BURST, ONE, pods, scaler, workload
+from support.kube import BURST, ONE, pods, scaler, workload
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.keda import Keda

@@ -9,39 +9,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.kube import BURST, ONE, pods, scaler, workload
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.kubernetes.curve import ServiceCurve, waiting_s
-from photodup.study.kubernetes.hpa import Autoscaler
-from photodup.study.kubernetes.manifests import Probe, Workload, read_workload
-from photodup.study.kubernetes.replicas import PodView
+from photodup.study.kubernetes.manifests import Probe, read_workload
 from photodup.study.kubernetes.simulate import Cluster, Load, simulate
-
-ONE = ServiceCurve((1, 2, 4), (10.0, 15.0, 20.0), (1.0, 1.5, 2.0))
-
-
-def scaler(target=60, low=1, high=100, behavior=None, request=1.0):
-    metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": target}}
-    spec = {"minReplicas": low, "maxReplicas": high, "metrics": [{"type": "Resource", "resource": metric}]}
-    if behavior is not None:
-        spec["behavior"] = behavior
-    return Autoscaler(spec, {"cpu": request})
-
-
-def pods(*cores, ready=None, now=1000.0):
-    """Running pods, old enough to be believed; None is a missing sample."""
-    ready = ready or [True] * len(cores)
-    return [
-        PodView(
-            ready=is_ready,
-            started_s=now - (3600 if is_ready else 100),
-            ready_changed_s=now - 3600,
-            values={} if used is None else {"cpu": used},
-            sampled_s=now - 5,
-        )
-        for used, is_ready in zip(cores, ready, strict=True)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -213,40 +187,6 @@ def test_no_flapping_within_the_tolerance(n, usage, behavior):
         now = 1000.0 + 15 * i
 
         assert hpa.sync(now, n, pods(*[cores] * n, now=now)).desired == n
-
-
-def workload(**changes):
-    ready = Probe("/readyz", 0, 5, 5, 3, 1)
-    spec = {
-        "minReplicas": 2,
-        "maxReplicas": 6,
-        "metrics": [
-            {
-                "type": "Resource",
-                "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}},
-            }
-        ],
-        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 180}},
-    }
-    made = Workload(
-        name="photodup",
-        replicas=1,
-        hpa=spec,
-        requests={"cpu": 0.5},
-        limits={"cpu": 2.0},
-        quota=None,
-        startup=replace(ready, failure_threshold=12),
-        readiness=ready,
-        liveness=Probe("/healthz", 0, 20, 10, 6, 1),
-        max_surge=1,
-        start_s=20.0,
-        grace_s=40.0,
-        pre_stop_s=5.0,
-    )
-    return replace(made, **changes)
-
-
-BURST = Load(in_flight=24, from_s=60.0, until_s=240.0)
 
 
 def published():

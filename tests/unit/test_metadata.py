@@ -2,7 +2,7 @@
 
 import pytest
 from PIL import Image, TiffImagePlugin
-from review_library import photo
+from support.review_library import photo
 
 from photodup.photos.library.hashing import read_facts
 from photodup.photos.library.metadata import count_fields

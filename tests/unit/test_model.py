@@ -7,8 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from service_fixture import real_model
-from triton_fixture import tiny_embedding, tiny_exports, tiny_graph
+from support.triton import tiny_embedding, tiny_graph
 
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import normalize
@@ -17,7 +16,7 @@ from photodup.errors import PhotodupError
 PIXELS = np.random.default_rng(3).integers(0, 256, (3, 3, 224, 224), dtype=np.uint8)
 
 
-def test_random_weights_repeat_in_another_process_and_differ_by_seed():
+def test_random_weights_repeat_in_another_process_and_differ_by_seed(real_model):
     code = (
         "import json, numpy as np; from photodup.embedding.engines.encoder import load_model; "
         "m = load_model(pretrained='random:0', device='cpu'); "
@@ -25,7 +24,7 @@ def test_random_weights_repeat_in_another_process_and_differ_by_seed():
         "print(m.digest, m.is_random, m.dim, json.dumps(m.embed(x)[0, :3].tolist()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    ours = real_model()
+    ours = real_model
     digest, is_random, dim, values = done.stdout.split(maxsplit=3)
     assert (digest, is_random, dim) == (ours.digest, "True", "512")
     np.testing.assert_allclose(
@@ -47,7 +46,7 @@ def test_loading_leaves_the_random_state_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_embeddings_are_those_of_open_clip_and_of_length_1():
+def test_embeddings_are_those_of_open_clip_and_of_length_1(real_model):
     import torch
 
     from photodup.embedding.engines.encoder import import_open_clip
@@ -56,19 +55,19 @@ def test_embeddings_are_those_of_open_clip_and_of_length_1():
         torch.manual_seed(0)
         clip = import_open_clip().create_model("ViT-B-32", load_weights=False).eval()
         wanted = clip.encode_image(torch.from_numpy(normalize(PIXELS)), normalize=True).numpy()
-    found = real_model().embed(normalize(PIXELS))
+    found = real_model.embed(normalize(PIXELS))
     np.testing.assert_allclose(found, wanted, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
 
 
-def test_pixels_and_normalised_images_give_the_same():
-    model = real_model()
+def test_pixels_and_normalised_images_give_the_same(real_model):
+    model = real_model
     np.testing.assert_array_equal(model.embed_pixels(PIXELS), model.embed(normalize(PIXELS)))
 
 
-def test_the_text_tower_is_not_kept():
-    names = [name for name, _ in real_model().visual.named_parameters()]
-    assert names and sum(p.numel() for p in real_model().visual.parameters()) < 90e6  # with text, 151 million
+def test_the_text_tower_is_not_kept(real_model):
+    names = [name for name, _ in real_model.visual.named_parameters()]
+    assert names and sum(p.numel() for p in real_model.visual.parameters()) < 90e6  # with text, 151 million
 
 
 @pytest.mark.parametrize(
@@ -80,12 +79,12 @@ def test_the_text_tower_is_not_kept():
         np.zeros((1, 224, 224, 3), np.float32),
     ],
 )
-def test_other_shapes_and_types_are_refused(bad):
+def test_other_shapes_and_types_are_refused(bad, real_model):
     with pytest.raises(ValueError, match=r"float32 \[n, 3, 224, 224\]"):
-        real_model().embed(bad)
+        real_model.embed(bad)
 
 
-def test_a_checkpoint_file_gives_its_weights(tmp_path):
+def test_a_checkpoint_file_gives_its_weights(tmp_path, real_model):
     """The weights of random:0 through a checkpoint are the same model."""
     import torch
 
@@ -94,7 +93,7 @@ def test_a_checkpoint_file_gives_its_weights(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(_random_clip("ViT-B-32", "random:0").state_dict(), path)
     model = load_model(pretrained=str(path), device="cpu")
-    assert model.digest == real_model().digest
+    assert model.digest == real_model.digest
     assert not model.is_random and model.pretrained == str(path)
     path.write_bytes(path.read_bytes()[:1_000_000])
     with pytest.raises(PhotodupError, match=r"weights\.pt cannot be read as weights of ViT-B-32"):
@@ -185,11 +184,11 @@ def test_threads_can_be_set():
 
 
 @pytest.mark.filterwarnings("ignore:Specified provider")
-def test_a_session_that_falls_back_to_the_cpu_is_refused(tmp_path, monkeypatch):
+def test_a_session_that_falls_back_to_the_cpu_is_refused(tmp_path, monkeypatch, tiny_exports):
     """ONNX Runtime itself opens it on the CPU: the build says that it has CUDA, its libraries do not load."""
     import onnxruntime
 
-    path = tiny_exports()["fp32"]
+    path = tiny_exports["fp32"]
     offered = ["CUDAExecutionProvider", *onnxruntime.get_available_providers()]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: offered)
 

@@ -7,10 +7,10 @@ import shutil
 
 import nbformat
 import pytest
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from support.paths import ROOT
 
 from photodup.errors import PhotodupError
 from photodup.study.report import compare

@@ -3,8 +3,8 @@
 import shutil
 
 from PIL import Image
-from review_library import make_library as make_review_library
-from trash_kills import make_library, present, removal
+from support.review_library import make_library as make_review_library
+from support.trash_kills import make_library, present, removal
 
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import moving_together

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from triton_fixture import tiny_exports
 
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.export import IR_VERSION, ir_version
@@ -83,9 +82,9 @@ def test_accelerator_options_are_documented_ones(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["cuda", "tensorrt"])
-def test_float32_is_not_tf32(root: Path, tmp_path: Path, target: str) -> None:
+def test_float32_is_not_tf32(root: Path, tmp_path: Path, target: str, tiny_exports) -> None:
     """PyTorch multiplies in float32; ONNX Runtime's CUDA provider would multiply in TF32 unless told not to."""
-    render_repository(target, tmp_path, tiny_exports())
+    render_repository(target, tmp_path, tiny_exports)
     for name in ("openclip_vit_b32", "openclip_vit_b32_fp16", "openclip_vit_b32_uint8"):
         config = read_config(tmp_path / name / "config.pbtxt")
         (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
@@ -93,20 +92,20 @@ def test_float32_is_not_tf32(root: Path, tmp_path: Path, target: str) -> None:
     assert accelerators(root, "openclip_vit_b32_tf32") == {"cuda": {"use_tf32": "1"}}
 
 
-def test_tf32_is_rendered_when_asked_for_only_and_has_a_backend_name(tmp_path: Path) -> None:
-    render_repository("cuda", tmp_path / "all", tiny_exports())
+def test_tf32_is_rendered_when_asked_for_only_and_has_a_backend_name(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cuda", tmp_path / "all", tiny_exports)
     assert not (tmp_path / "all" / "openclip_vit_b32_tf32").exists()
-    render_repository("cuda", tmp_path / "one", tiny_exports(), models=["openclip_vit_b32_tf32"])
+    render_repository("cuda", tmp_path / "one", tiny_exports, models=["openclip_vit_b32_tf32"])
     assert (tmp_path / "one" / "openclip_vit_b32_tf32" / "1" / "model.onnx").exists()
     assert parse_backend("triton-tf32-http-fp32").triton_model == "openclip_vit_b32_tf32"
 
 
-def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path) -> None:
+def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path, tiny_exports) -> None:
     """Its builder has no FP16 flag; ONNX Runtime builds a strongly typed network when none is set."""
     half = tmp_path / "half.onnx"
-    half.write_bytes(tiny_exports()["fp32"].read_bytes())
+    half.write_bytes(tiny_exports["fp32"].read_bytes())
     name = "openclip_vit_b32_trt"
-    for exported, flag in ((tiny_exports(), "FP16"), ({**tiny_exports(), "half": half}, None)):
+    for exported, flag in ((tiny_exports, "FP16"), ({**tiny_exports, "half": half}, None)):
         out = render_repository("tensorrt", tmp_path / str(flag), exported, models=[name])
         config = read_config(out / name / "config.pbtxt")
         (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
@@ -123,10 +122,10 @@ def test_dali_batches_images_of_different_length(root: Path) -> None:
     assert config.input[0].allow_ragged_batch
 
 
-def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path) -> None:
-    assert max(ir_version(path) for path in tiny_exports().values()) <= IR_VERSION
+def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path, tiny_exports) -> None:
+    assert max(ir_version(path) for path in tiny_exports.values()) <= IR_VERSION
     newer = tmp_path / "newer.onnx"
-    newer.write_bytes(b"\x08\x0b" + tiny_exports()["fp32"].read_bytes()[2:])
+    newer.write_bytes(b"\x08\x0b" + tiny_exports["fp32"].read_bytes()[2:])
     with pytest.raises(PhotodupError, match=r"ONNX format 11; Triton 24\.05"):
         render_repository("cuda", tmp_path / "out", {"fp32": newer}, models=["openclip_vit_b32"])
     newer.write_bytes(b"nothing")
@@ -176,9 +175,9 @@ def test_published_batching_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu-embedded", "cuda", "tensorrt"])
-def test_a_target_is_rendered_complete(target: str, tmp_path: Path) -> None:
+def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports) -> None:
     out = render_repository(
-        target, tmp_path, tiny_exports(), instances=3, model_digest="abc", pretrained="random:0"
+        target, tmp_path, tiny_exports, instances=3, model_digest="abc", pretrained="random:0"
     )
     names = {folder.name for folder in out.iterdir()}
     assert ("openclip_vit_b32_trt" in names) == (target == "tensorrt")
@@ -186,7 +185,7 @@ def test_a_target_is_rendered_complete(target: str, tmp_path: Path) -> None:
     for name in names:
         config = read_config(out / name / "config.pbtxt")
         if WEIGHTS[name]:
-            assert (out / name / "1" / "model.onnx").samefile(tiny_exports()[WEIGHTS[name]])
+            assert (out / name / "1" / "model.onnx").samefile(tiny_exports[WEIGHTS[name]])
             assert config.instance_group[0].count == 3
             assert config.parameters["model_digest"].string_value == "abc"
             assert config.parameters["pretrained"].string_value == "random:0"
@@ -194,17 +193,17 @@ def test_a_target_is_rendered_complete(target: str, tmp_path: Path) -> None:
             assert (out / name / "1" / "model.py").exists() == (target == "cpu-embedded")
 
 
-def test_rendering_twice_touches_nothing(tmp_path: Path) -> None:
-    render_repository("cpu-embedded", tmp_path, tiny_exports())
+def test_rendering_twice_touches_nothing(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
-    render_repository("cpu-embedded", tmp_path, tiny_exports())
+    render_repository("cpu-embedded", tmp_path, tiny_exports)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), variant="published")
+    render_repository("cpu-embedded", tmp_path, tiny_exports, variant="published")
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} != before
 
 
-def test_an_ensemble_brings_its_steps(tmp_path: Path) -> None:
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32_jpeg"])
+def test_an_ensemble_brings_its_steps(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32_jpeg"])
     assert {folder.name for folder in tmp_path.iterdir()} == {
         "openclip_vit_b32_jpeg",
         "openclip_vit_b32_preprocess",
@@ -212,10 +211,10 @@ def test_an_ensemble_brings_its_steps(tmp_path: Path) -> None:
     }
 
 
-def test_dali_is_rendered_when_asked_for_only(tmp_path: Path) -> None:
-    render_repository("cuda", tmp_path / "all", tiny_exports())
+def test_dali_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cuda", tmp_path / "all", tiny_exports)
     assert not any(folder.name.endswith("_dali") for folder in (tmp_path / "all").iterdir())
-    render_repository("cuda", tmp_path / "dali", tiny_exports(), models=["openclip_vit_b32_jpeg_dali"])
+    render_repository("cuda", tmp_path / "dali", tiny_exports, models=["openclip_vit_b32_jpeg_dali"])
     assert (tmp_path / "dali" / "openclip_vit_b32_preprocess_dali" / "1" / "pipeline.py").exists()
     assert (tmp_path / "dali" / "openclip_vit_b32_uint8" / "1" / "model.onnx").exists()
 
@@ -235,8 +234,10 @@ def test_dali_is_rendered_when_asked_for_only(tmp_path: Path) -> None:
         ({"instances": 0}, "at least one instance"),
     ],
 )
-def test_a_wrong_request_is_refused_in_words(arguments: dict, message: str, tmp_path: Path) -> None:
-    arguments = {"target": "cpu-embedded", "exported": tiny_exports()} | arguments
+def test_a_wrong_request_is_refused_in_words(
+    arguments: dict, message: str, tmp_path: Path, tiny_exports
+) -> None:
+    arguments = {"target": "cpu-embedded", "exported": tiny_exports} | arguments
     with pytest.raises(PhotodupError, match=message):
         render_repository(arguments.pop("target"), tmp_path, arguments.pop("exported"), **arguments)
 
@@ -251,13 +252,13 @@ def test_new_weights_replace_old_ones(tmp_path: Path) -> None:
     assert old.read_bytes() == b"old"
 
 
-def test_a_version_is_added_and_rendering_starts_from_version_1_again(tmp_path: Path) -> None:
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32"])
-    folder = add_version(tmp_path, "openclip_vit_b32", 2, tiny_exports()["fp32"])
+def test_a_version_is_added_and_rendering_starts_from_version_1_again(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
+    folder = add_version(tmp_path, "openclip_vit_b32", 2, tiny_exports["fp32"])
     assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.py"}
     with pytest.raises(PhotodupError, match="no model other"):
-        add_version(tmp_path, "other", 2, tiny_exports()["fp32"])
-    render_repository("cpu-embedded", tmp_path, tiny_exports(), models=["openclip_vit_b32"])
+        add_version(tmp_path, "other", 2, tiny_exports["fp32"])
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
     assert not folder.exists()
 
 

@@ -11,23 +11,12 @@ import time
 import types
 
 import pytest
+from support.vast import ROW, SECRET
 from typer.testing import CliRunner
 
 from photodup.errors import PhotodupError
 from photodup.serving import vast, vast_commands
 from photodup.serving.endpoints import load_endpoints
-
-SECRET = "key-that-must-not-leak"
-ROW = {
-    "id": 7835610,
-    "actual_status": "running",
-    "public_ipaddr": " 203.0.113.7 ",
-    "ports": {f"{port}/tcp": [{"HostIp": "0.0.0.0", "HostPort": str(30000 + port)}] for port in vast.PORTS},
-    "gpu_name": "RTX 4090",
-    "dph_total": 0.412,
-    "geolocation": "Texas, US",
-    "jupyter_token": SECRET,
-}
 
 
 class HTTPError(Exception):

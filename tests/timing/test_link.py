@@ -15,6 +15,7 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from photodup.bench.link import link as link_module
 from photodup.bench.link import packets, tcp
 from photodup.bench.link.calibration import Calibration, calibrate
+from photodup.bench.link.handshakes import round_trip
 from photodup.bench.link.ladder import measure_ladder, measure_parallel
 from photodup.bench.link.link import Link, LinkError, LinkSpec, available, devices, leftovers
 from photodup.errors import PhotodupError
@@ -152,7 +154,12 @@ def test_self_test_sees_a_wrong_rtt(monkeypatch):
     real = link_module.asdict
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": spec.rtt_ms + 3})
 
-    with pytest.raises(LinkError, match="not 10"), Link(rtt_ms=10, rate_mbit_s=50):
+    monkeypatch.setattr(link_module, "round_trip", partial(round_trip, retry_s=0.5))
+    with Link(rtt_ms=10, rate_mbit_s=50) as slower:  # a link that is slower is that slower link
+        assert slower.round_trip.asked_ms == 10 and slower.round_trip.n >= 10
+        assert 12.5 < slower.round_trip.floor_ms <= slower.round_trip.median_ms
+    monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": 1})
+    with pytest.raises(LinkError, match=r"not 40: it does not delay"), Link(rtt_ms=40, rate_mbit_s=50):
         pass
     assert eventually(lambda: devices() == [])
 
@@ -442,7 +449,7 @@ def test_a_stale_namespace_is_found_and_removed():
 def test_two_links_side_by_side():
     with Link(rtt_ms=2, rate_mbit_s=50) as near, Link(rtt_ms=12, rate_mbit_s=50) as far:
         assert near.address != far.address
-        assert far.measure_rtt_ms() - near.measure_rtt_ms() > 5
+        assert far.round_trip.floor_ms >= 12 > 5 > near.round_trip.floor_ms >= 2
 
 
 @needs_link

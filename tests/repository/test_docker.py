@@ -368,6 +368,7 @@ def test_commands_of_the_page_exist():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
     """Really build and run the image: base by debootstrap, no registry, no engine (`make images-test`)."""

@@ -63,12 +63,12 @@ def test_every_overlay_is_valid_and_consistent(target):
     assert checks.check(render(OVERLAYS[target])) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_overlay_passes_the_policies(target):
     assert checks.policies(target, render(OVERLAYS[target])) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_privileged_container_fails_the_policies(kind):
     container(kind)["securityContext"]["privileged"] = True
 

@@ -288,16 +288,16 @@ def test_a_passing_failure_is_retried(flaky, how, monkeypatch):
     assert proxy.seen == 2
 
 
-@pytest.mark.quiet
 @pytest.mark.parametrize("how", ["closed", "503", "silent"])
 def test_retries_are_bounded(flaky, how, monkeypatch):
     proxy = flaky(99, how)
     no_keep_alive(monkeypatch)
-    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=Patience(1, 0.5, 3, 0.01)) as embedder:
-        started = time.monotonic()
-        with pytest.raises(ServerError, match="3 attempts"):
-            embedder.embed(PHOTOS[:1])
-        assert time.monotonic() - started < 5
+    hasty = Patience(1, 0.5, 3, 0.01)
+    with (
+        connect(proxy.url, "pytorch", jpeg_quality=None, patience=hasty) as embedder,
+        pytest.raises(ServerError, match="3 attempts"),
+    ):
+        embedder.embed(PHOTOS[:1])
     assert proxy.seen == 3
 
 

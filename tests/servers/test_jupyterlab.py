@@ -23,6 +23,7 @@ if shutil.which("make") is None:
 LEAVE = shutil.ignore_patterns(
     ".git", ".venv*", "build", "node_modules", "__pycache__", ".*_cache", ".ipynb_checkpoints"
 )
+pytestmark = pytest.mark.long
 START_S, RUN_ALL_S = 90, 240
 
 

@@ -15,6 +15,7 @@ from photodup.photos.review.serve import ReviewServer
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH (apt install chromium)"),
     pytest.mark.slow,
+    pytest.mark.long,
 ]
 
 

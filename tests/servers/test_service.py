@@ -201,9 +201,8 @@ def test_too_large_a_body_is_refused_without_being_held(path, announced, small_s
     assert post(server.url, files=ORDINARY).status_code == 200
 
 
-@pytest.mark.quiet
 def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on(small_service):
-    server = small_service()
+    server = small_service(MAX_WAIT_S=60)  # nobody is turned away, however busy the machine
     post(server.url, files=as_files(PHOTOS))
     evil = [
         bomb(),
@@ -251,7 +250,6 @@ def test_bodies_in_flight_share_one_budget(small_service):
     assert post(server.url, files=as_files([PHOTOS[0]])).status_code == 200
 
 
-@pytest.mark.quiet
 def test_the_event_loop_is_never_blocked_by_a_large_image(small_service):
     """While 12-megapixel photographs are decoded, the health check answers."""
     server = small_service(MAX_PIXELS=20_000_000, MAX_BODY_MB=60, BATCH_MAX=4)
@@ -260,16 +258,16 @@ def test_the_event_loop_is_never_blocked_by_a_large_image(small_service):
     async def measure() -> float:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             work = asyncio.create_task(client.post("/embed", files=as_files([large] * 8)))
-            slowest = 0.0
+            answered = 0
             while not work.done():
-                started = time.perf_counter()
-                await client.get("/healthz")
-                slowest = max(slowest, time.perf_counter() - started)
+                answered += (await client.get("/healthz")).status_code == 200
                 await asyncio.sleep(0.01)
             assert (await work).status_code == 200
-            return slowest
+            return answered
 
-    assert asyncio.run(measure()) < 1.0  # decoding all eight takes several seconds of CPU
+    # Decoding all eight takes seconds of CPU. Done on the loop, it would let one request through between two
+    # images at most.
+    assert asyncio.run(measure()) > 24
 
 
 def test_health_answers_while_the_model_is_loading(launch):
@@ -331,13 +329,12 @@ def test_a_service_that_cannot_start_says_why_and_exits_with_2(settings, words):
     assert "Traceback" not in done.stderr and words in done.stderr
 
 
-@pytest.mark.quiet
 def test_it_stops_at_once_when_asked(launch):
     server = launch()
     server.wait()
     started = time.monotonic()
     assert server.stop() in (0, -15)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20  # it gives requests in flight 30 s, and there are none
 
 
 def test_the_openapi_document_names_what_a_request_takes(small_service):

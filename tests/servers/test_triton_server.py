@@ -17,7 +17,7 @@ import pytest
 from support.triton import executions, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.errors import PhotodupError
-from photodup.serving.triton.config import read_config, set_batching
+from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.repository import add_version, render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 
@@ -60,13 +60,14 @@ def test_a_wrong_tensor_is_refused_and_the_server_lives_on(
     assert infer(tiny_triton, "openclip_vit_b32", pixels.astype(np.float32)).shape == (3, 512)
 
 
-@pytest.mark.quiet
 def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
-    """32 single requests on a model that takes 2 ms: fewer executions than images, all answered right."""
+    """32 single requests on a model that takes 100 ms: fewer executions than images, all answered right."""
     from photodup.serving.triton.emulated import emulated_embedding
 
     server = tiny_triton
-    server.load("emulated_4080trt")
+    config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
+    set_parameter(config, base_ms=100)
+    server.load("emulated_4080trt", config)
     try:
         images = np.random.default_rng(2).normal(size=(32, 1, 3, 224, 224)).astype(np.float32)
         before = executions(server, "emulated_4080trt")
@@ -77,7 +78,6 @@ def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
             np.testing.assert_allclose(answer, emulated_embedding(image), atol=1e-6)
         assert after[0] - before[0] == 32
         assert after[1] - before[1] < 32
-        config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
         set_batching(config, "off")
         server.load("emulated_4080trt", config)
         before = executions(server, "emulated_4080trt")

@@ -17,7 +17,6 @@ from photodup.bench.load.counters import CounterError
 from photodup.bench.load.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 
-pytestmark = pytest.mark.quiet
 TRITON_PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -160,7 +159,7 @@ def test_a_cold_start_is_taken_apart():
     )
 
     assert columns["ready_s"] >= 0.15 and columns["first_answer_ms"] >= 200
-    assert columns["second_answer_ms"] < 150
+    assert 10 <= columns["second_answer_ms"] < columns["first_answer_ms"]
     assert columns["first_answer_s"] >= 0.35
     with pytest.raises(CounterError, match="not ready"):
         counters.cold_start(lambda: None, lambda: False, request, limit_s=0.05)

@@ -30,7 +30,6 @@ from photodup.bench.link.ladder import measure_ladder, measure_parallel
 from photodup.bench.link.link import Link, LinkError, LinkSpec, available, devices, leftovers
 from photodup.errors import PhotodupError
 
-pytestmark = pytest.mark.quiet
 REASON = available()
 REASON = REASON if " needs " in REASON else ""  # a link that exists and fails must fail here, not skip
 needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")
@@ -455,19 +454,23 @@ def test_two_links_side_by_side():
 @needs_link
 def test_ladder_rows_tell_connections_apart():
     spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
-    for _ in range(4):
+    for _ in range(6):  # other work may delay either kind of connection; a wrong ladder fails every time
         rows = measure_ladder(spec, [2_000, 150_528], n=3, n_large=1, idle_s=0.6)["rows"]
-        if all(row["valid"] for row in rows):
+        found = {(row["payload_bytes"], row["connection"]): row for row in rows}
+        # The least of the samples: whatever disturbs one only adds to it.
+        least_ms = {key: min(row["samples_ms"]) for key, row in found.items()}
+        handshake_ms = least_ms[2_000, "new"] - least_ms[2_000, "warm"]
+        rounds_ms = least_ms[150_528, "new"] - least_ms[150_528, "warm"]
+        if all(row["valid"] for row in rows) and handshake_ms > 12 and rounds_ms > 50:
             break
-    found = {(row["payload_bytes"], row["connection"]): row for row in rows}
 
     assert set(found) == {(n, c) for n in (2_000, 150_528) for c in ("new", "warm", "idle")}
-    latency_ms = {key: row["latency_ms_p50"] for key, row in found.items()}
-    assert latency_ms[2_000, "new"] - latency_ms[2_000, "warm"] > 12  # the handshake
-    assert latency_ms[150_528, "new"] - latency_ms[150_528, "warm"] > 50  # and three more rounds
+    assert handshake_ms > 12  # one round of 20 ms
+    assert rounds_ms > 50  # and three more
     assert found[150_528, "warm"]["tcp_cwnd_before"] >= 104
     assert found[150_528, "idle"]["idle_ms"] >= 600
     assert all(row["n_requests"] + row["n_dropped"] >= 1 and row["link"] == spec.label for row in rows)
+    assert all(19 < row["rtt_floor_ms"] <= row["rtt_median_ms"] for row in rows)
 
 
 @needs_link
@@ -477,8 +480,12 @@ def test_a_small_send_buffer_and_parallel_connections_show():
         measure_ladder(spec, [602_112], n=3, connections=["warm"], sndbuf_bytes=size)["rows"][0]
         for size in (None, 32_768)
     )
-    assert bounded["latency_ms_p50"] > 2 * free["latency_ms_p50"]
-    one, four = (
-        measure_parallel(spec, 10_000, requests=8, connections=c, repeats=1)["latency_ms_p50"] for c in (1, 4)
-    )
+    assert min(bounded["samples_ms"]) > 2 * min(free["samples_ms"])
+    for _ in range(5):  # eight requests take eight rounds or two; other work may hide that once
+        one, four = (
+            measure_parallel(spec, 10_000, requests=8, connections=c, repeats=1)["latency_ms_p50"]
+            for c in (1, 4)
+        )
+        if four < one:
+            break
     assert four < one

@@ -13,7 +13,6 @@ from photodup.serving.endpoints import from_ports
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import Run
 
-pytestmark = pytest.mark.quiet
 REASON = available()
 REASON = REASON if " needs " in REASON else ""  # a link that exists and fails must fail here, not skip
 needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")

@@ -18,7 +18,6 @@ from photodup.errors import PhotodupError
 from photodup.study.parts import topology
 from photodup.study.parts.topology import DevicePool, balancer, balancer_config
 
-pytestmark = pytest.mark.quiet
 BACKEND = "triton-emulated-4080-http-uint8"
 MODEL = "emulated_4080_uint8"
 HAS_NGINX = bool(shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"))

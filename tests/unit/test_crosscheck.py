@@ -5,43 +5,12 @@ stopping against SciPy's binomial distribution, and `test_load.py` the arrivals 
 """
 
 import re
-import threading
-import time
 
 import numpy as np
 import pytest
+from support.loadgen import loadgen, run_loadgen
 
 from photodup.bench.judge import stats
-from photodup.bench.load import plan
-
-loadgen = pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen has no wheel here")
-
-
-def run_loadgen(folder, settings):
-    """Run LoadGen with a system under test; return its summary and when each query was issued (seconds)."""
-    issued = []
-
-    def issue(queries):
-        issued.append(time.perf_counter())
-        complete(queries)
-
-    sut = loadgen.ConstructSUT(issue, lambda: None)
-    library = loadgen.ConstructQSL(1024, 1024, lambda _: None, lambda _: None)
-    logs = loadgen.LogSettings()
-    logs.enable_trace = False
-    output = loadgen.LogOutputSettings()
-    output.outdir = str(folder)
-    logs.log_output = output
-    try:
-        loadgen.StartTestWithLogSettings(sut, library, settings, logs, "")
-    finally:
-        loadgen.DestroyQSL(library)
-        loadgen.DestroySUT(sut)
-    return (folder / "mlperf_log_summary.txt").read_text(), np.array(issued)
-
-
-def complete(queries):
-    loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(query.id, 0, 0) for query in queries])
 
 
 def single_stream(n, percentile):
@@ -70,28 +39,3 @@ def test_loadgen_needs_the_same_least_number_of_requests(tmp_path, percentile, n
     assert f"Need to process at least {needed} queries" in summary, summary
     assert stats.MIN_COUNT[percentile] == stats.queries_needed(1, percentile) == needed
     assert stats.early_stopping_latency_ms(np.arange(needed - 1), percentile) is None
-
-
-@pytest.mark.quiet
-def test_arrivals_are_distributed_as_loadgens(tmp_path):
-    from scipy import stats as distributions
-
-    rate, n = 400, 1200
-    settings = loadgen.TestSettings()
-    settings.scenario = loadgen.TestScenario.Server
-    settings.mode = loadgen.TestMode.PerformanceOnly
-    settings.server_target_qps = rate
-    settings.server_target_latency_ns = 1_000_000_000
-    settings.min_duration_ms = 1
-    settings.min_query_count = settings.max_query_count = n
-    settings.server_coalesce_queries = False
-    _, issued = run_loadgen(tmp_path, settings)
-    theirs = np.diff(issued)
-    ours = np.diff(plan.arrivals_s(rate, n / rate, seed=0))
-
-    assert distributions.ks_2samp(theirs, ours).pvalue > 0.001
-    evenly = np.random.default_rng(0).normal(
-        1 / rate, 1e-4, n
-    )  # a constant-rate generator would be told apart
-    assert distributions.ks_2samp(theirs, evenly).pvalue < 1e-6
-    assert threading.active_count() < 50

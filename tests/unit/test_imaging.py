@@ -30,6 +30,17 @@ def test_every_format_gives_the_same_picture(fmt):
     assert difference(image, photo()) <= (0 if lossless else 8)
 
 
+def test_a_refusal_is_one_line_whatever_the_decoder_wrote():
+    """libheif ends its messages with a newline."""
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+    heic = encoded(photo(96, 64), "HEIF")
+    with pytest.raises(ImageError) as caught:
+        decode(heic[: len(heic) // 2])
+    assert "cannot be decoded: " in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_heic_is_registered_lazily(tmp_path):
     import subprocess
     import sys

@@ -39,6 +39,7 @@ GROUPS = {
     "real_service": "model",
     "real_model": "model",
     "small_service": "service",
+    "random_service": "service",
 }
 
 
@@ -122,6 +123,33 @@ def real_service(service_folder) -> Iterator[Running]:
     """The service as it is by default, with OpenCLIP at random weights."""
     # Eight requests wait for longer than the default bound when the machine is busy with other tests.
     running = start(service_folder, MODEL_PRETRAINED="random:0", MAX_WAIT_S=60)
+    try:
+        running.wait()
+        yield running
+    finally:
+        stop_all([running])
+
+
+@pytest.fixture(scope="session")
+def random_onnx(tmp_path_factory) -> str:
+    """`MODEL_PRETRAINED` of a tiny encoder that calls itself an OpenCLIP with random weights."""
+    path = tmp_path_factory.mktemp("random") / "random.onnx"
+    triton.tiny_graph(path, "uint8", model_name="ViT-B-32", model_pretrained="random:0")
+    return f"onnx:{path}"
+
+
+@pytest.fixture(scope="session")
+def random_model(random_onnx):
+    """The model of `random_service`, in this process."""
+    from photodup.embedding.engines.encoder import load_model
+
+    return load_model(pretrained=random_onnx, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def random_service(service_folder, random_onnx) -> Iterator[Running]:
+    """The service as it is by default, with a tiny encoder of random weights."""
+    running = start(service_folder, MODEL_PRETRAINED=random_onnx, MAX_WAIT_S=60)
     try:
         running.wait()
         yield running

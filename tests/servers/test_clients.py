@@ -43,16 +43,16 @@ def triton_url(tiny_triton):
 
 
 @pytest.mark.parametrize("backend", ["pytorch-http-jpeg", "pytorch-http-base64"])
-def test_the_service_answers_as_the_model_in_this_process(backend, real_service, real_model):
-    with connect(real_service.url, backend, jpeg_quality=None) as embedder:
+def test_the_service_answers_as_the_model_in_this_process(backend, random_service, random_model):
+    with connect(random_service.url, backend, jpeg_quality=None) as embedder:
         found = embedder.embed(PHOTOS)
-        np.testing.assert_allclose(found, real_model.embed_pixels(PIXELS), atol=5e-6)
-        assert (embedder.backend, embedder.model_digest) == (backend, real_model.digest)
+        np.testing.assert_allclose(found, random_model.embed_pixels(PIXELS), atol=5e-6)
+        assert (embedder.backend, embedder.model_digest) == (backend, random_model.digest)
         assert (embedder.is_random, embedder.dim, embedder.model_name) == (True, 512, "ViT-B-32")
         assert found.dtype == np.float32 and np.abs(found[0] - found[1]).max() > 1e-3
-    with connect(real_service.url, backend) as embedder:  # 10 KB each: other pixels, nearly the same vector
+    with connect(random_service.url, backend) as embedder:  # 10 KB each: other pixels, nearly the same vector
         small = embedder.embed(PHOTOS[:2])
-        resent = real_model.embed_pixels(np.stack([to_uint8(decode(client_jpeg(p))) for p in PHOTOS[:2]]))
+        resent = random_model.embed_pixels(np.stack([to_uint8(decode(client_jpeg(p))) for p in PHOTOS[:2]]))
         np.testing.assert_allclose(small, resent, atol=5e-6)
         assert 1e-5 < np.abs(small - found[:2]).max() < 0.05
 

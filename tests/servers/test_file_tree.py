@@ -108,7 +108,7 @@ def reviewing(*arguments: object) -> Iterator[httpx.Client]:
             client.follow_redirects = True
             yield client
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()

@@ -204,7 +204,7 @@ def test_workers_take_nothing_from_the_current_folder_and_end_with_their_parent(
         "os._exit(0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], input=HONEST_PNG, cwd=tmp_path, capture_output=True, timeout=60
+        [sys.executable, "-P", "-c", code], input=HONEST_PNG, cwd=tmp_path, capture_output=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     until(lambda: not Path(f"/proc/{int(done.stdout)}/cmdline").exists() or is_zombie(int(done.stdout)))
@@ -240,7 +240,7 @@ def test_hostile_images_starve_nobody_and_are_given_up_at_the_deadline(hostile_s
     server = hostile_service(DECODE_SECONDS=4)
     with ThreadPoolExecutor(2) as pool:
         attacks = [pool.submit(post, server.url, endless_comment()) for _ in range(2)]
-        until(lambda: server.metrics()["photodup_requests_in_flight"] >= 2, 20)
+        until(lambda: server.metrics()["photodup_requests_in_flight"] >= 2, 90)
         n_served = 0
         while not all(attack.done() for attack in attacks):
             assert post(server.url, HONEST).status_code == 200
@@ -286,7 +286,7 @@ def test_a_hostile_decode_does_not_keep_the_service_from_stopping(sign, launch):
     server.wait()
     with ThreadPoolExecutor(1) as pool:
         attack = pool.submit(post, server.url, endless_comment())
-        until(lambda: server.metrics()["photodup_requests_in_flight"] == 1, 20)
+        until(lambda: server.metrics()["photodup_requests_in_flight"] == 1, 90)
         time.sleep(1)
         started = time.monotonic()
         server.process.send_signal(sign)
@@ -316,7 +316,7 @@ def test_a_scan_names_the_files_and_goes_on(tmp_path):
     (tmp_path / "c tiff.tif").write_bytes(scans_in_tiff())
     (tmp_path / "d good.jpg").write_bytes(HONEST)
     (tmp_path / "e good.png").write_bytes(HONEST_PNG)
-    out, err = run_scan(tmp_path, "--decode-seconds", "3").communicate(timeout=90)
+    out, err = run_scan(tmp_path, "--decode-seconds", "3").communicate(timeout=300)
     assert "2 read" in out and "3 not readable" in out, out + err
     assert f"not read: a scans.jpg: a JPEG with more than {MAX_SCANS} scans" in out
     assert "not read: b slow.png: it takes longer than 3 seconds" in out and "--decode-seconds" in out
@@ -331,6 +331,6 @@ def test_ctrl_c_ends_a_scan_that_is_at_a_hostile_file(tmp_path):
     assert scan.poll() is None, scan.communicate()
     started = time.monotonic()
     scan.send_signal(signal.SIGINT)
-    _, err = scan.communicate(timeout=20)
+    _, err = scan.communicate(timeout=120)
     assert took(started) < 10 and "what was done is kept" in err
     assert "Traceback" not in err

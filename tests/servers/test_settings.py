@@ -134,8 +134,8 @@ def test_flag_before_environment_before_settings(monkeypatch):
     assert choose(stored, backend="auto").backend == "local-pytorch", "auto can be asked for again"
 
 
-def test_auto_takes_a_trained_server_and_never_random_weights(small_service, real_service):
-    trained, random = small_service().url, real_service.url
+def test_auto_takes_a_trained_server_and_never_random_weights(small_service, random_service):
+    trained, random = small_service().url, random_service.url
     servers = {"pytorch-http-base64": random, "triton-onnx-http-fp32": SILENT}
     left_out = choose(Settings(), endpoints=servers)
     assert (left_out.backend, left_out.mode) == ("local-pytorch", "local")
@@ -168,14 +168,14 @@ def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
 
 
 @needs_triton()
-def test_states_say_who_answers_and_what_they_serve(tiny_triton, real_service):
+def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service):
     triton = tiny_triton
     wanted = [
-        ("pytorch-http-jpeg", real_service.url),
+        ("pytorch-http-jpeg", random_service.url),
         ("triton-onnx-http-fp32", triton.http_url),
         ("triton-onnx-grpc-fp32", triton.grpc_url),
         ("triton-onnx-http-fp32", SILENT),
-        ("triton-onnx-http-fp32", real_service.url),
+        ("triton-onnx-http-fp32", random_service.url),
     ]
     service, http, grpc, silent, wrong = probe(wanted)
     assert service.answers and service.model == "ViT-B-32" and service.is_random and not service.is_fit

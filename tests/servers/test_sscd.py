@@ -157,7 +157,7 @@ def test_the_service_refuses_it_in_words(checkpoint):
         command, env=environment, stderr=subprocess.STDOUT, stdout=subprocess.PIPE
     ) as service:
         try:
-            said = service.communicate(timeout=90)[0].decode()
+            said = service.communicate(timeout=300)[0].decode()
         finally:
             service.kill()
     assert "run it in this process" in said

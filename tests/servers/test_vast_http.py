@@ -102,7 +102,7 @@ def test_the_container_ends_itself_when_its_time_is_over(api):
     process = watchman(api, END_AT=str(int(time.time()) + 2))
     time.sleep(0.7)
     assert api.rows and not api.asked
-    said = process.communicate(timeout=20)[1]
+    said = process.communicate(timeout=120)[1]
 
     assert api.rows == {} and process.returncode == 0
     assert api.asked[0][:2] == ("DELETE", f"/api/v0/instances/{ROW['id']}/")
@@ -118,7 +118,7 @@ def test_the_container_tries_again_until_it_is_gone(api):
         time.sleep(0.05)
     assert api.rows
     api.refuse = ""
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
 
     assert api.rows == {} and process.returncode == 0
 
@@ -128,7 +128,7 @@ def test_the_container_tries_again_until_it_is_gone(api):
 )
 def test_nothing_ends_where_nothing_is_rented(api, env, says):
     process = watchman(api, **env)
-    said = process.communicate(timeout=20)[1]
+    said = process.communicate(timeout=120)[1]
 
     assert process.returncode == 0 and says in said and not api.asked
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SERVERS = {"browser", "launch", "real_service", "small_service", "tiny_triton"}
+SERVERS = {"browser", "launch", "random_service", "real_service", "small_service", "tiny_triton"}
 
 
 def refuse_servers(items: Iterable[pytest.Item], room: Path) -> None:

@@ -25,7 +25,7 @@ class Running:
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
         return {name: float(value) for name, value in (ln.rsplit(" ", 1) for ln in lines if ln[0] != "#")}
 
-    def wait(self, path: str = "/readyz", seconds: float = 90) -> None:
+    def wait(self, path: str = "/readyz", seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
@@ -94,7 +94,7 @@ def stuck_upload(url: str, sent: int = 0, announced: int = 1_000_000) -> socket.
     return connection
 
 
-def until(condition, seconds: float = 10) -> None:
+def until(condition, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"

@@ -16,7 +16,7 @@ TINY_MODELS = [
 ]
 
 
-def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0) -> Path:
+def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str) -> Path:
     """Write an encoder of 300 KB: mean colours of a 7 × 7 grid, a random projection, length 1. Black is no zero."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -39,7 +39,9 @@ def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0) -> Path:
         [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    helper.set_model_props(model, metadata)
+    onnx.save(model, path)
     return path
 
 

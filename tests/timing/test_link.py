@@ -53,7 +53,7 @@ def host_of_our_own():
     os.close(here)
 
 
-def eventually(check, seconds=5.0):
+def eventually(check, seconds=30.0):
     deadline = time.monotonic() + seconds
     while not check() and time.monotonic() < deadline:
         time.sleep(0.02)

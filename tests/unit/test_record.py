@@ -206,7 +206,7 @@ def test_a_killed_writer_leaves_whole_files(tmp_path):
     for delay in (0.3, 0.35, 0.4):
         writer = multiprocessing.get_context("spawn").Process(target=_keep_writing, args=(path,))
         writer.start()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not path.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(delay)

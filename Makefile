@@ -1,5 +1,6 @@
 # make study    the whole study on embedded servers -> results/$(RUN)/index.html
-# make test     what CI runs
+# make test     what CI runs; make test-all adds its long parts
+# make fuzz     random inputs for two minutes (FUZZ_MINUTES=2)
 # make lab      JupyterLab on the notebooks
 # make serve    the embedded servers, until Ctrl-C
 # make bench    the project's own speed figures, as ratios measured in one run
@@ -17,7 +18,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study reference render test test-notebooks test-a-to-p test-q-to-z lab serve bench images-test lint clean
+.PHONY: help install tools study reference render test test-all test-format test-timing test-study test-notebooks test-rooms fuzz lab serve bench images-test lint clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -54,25 +55,43 @@ reference: install tools
 render: install
 	$(BIN)/photodup study render
 
-# What needs the machine for itself first: all notebooks at small sizes on real servers, and the tests that
-# assert on times. Then three things at once, each printed when it is done; one that fails fails the whole.
+# The tests that assert on times have the machine for themselves. Then all notebooks run at small sizes on real
+# servers, and beside them the other tests, in two processes. Every part runs, whatever became of the others.
 test: install tools
+	@bad=0; $(MAKE) --keep-going test-format test-timing || bad=1; \
+	$(MAKE) --keep-going -j2 $(SYNC) test-study test-rooms test-notebooks || bad=1; exit $$bad
+
+# Also the browser-heavy parts, the image, the policies of checkov, and 1,000 kills where `test` has 200.
+test-all: install tools
+	@bad=0; $(MAKE) --keep-going test-format test-timing || bad=1; export PHOTODUP_KILLS=1000 PHOTODUP_IMAGES=1; \
+	$(MAKE) --keep-going -j2 $(SYNC) test-study test-rooms test-notebooks GATE= || bad=1; exit $$bad
+
+GATE := -m "not long"
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+
+test-format: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+test-timing: install
+	$(BIN)/pytest tests/timing
+
+test-study: install
 	$(BIN)/photodup study run --run ci --sizes quick --again
-	$(BIN)/pytest -m quiet
-	$(MAKE) -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync) test-notebooks test-a-to-p test-q-to-z
 
 # The committed notebooks against the committed records.
 test-notebooks: install
-	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 120 \
-	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/[0-9]*.ipynb
+	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 600 \
+	  --nbval-sanitize-with tests/repository/nbval_sanitize.cfg notebooks/[0-9]*.ipynb
 
-# The tests that assert on no time, by the first letter of what they are about; two halves of about equal length.
-test-a-to-p: install
-	$(BIN)/pytest -m "not quiet" tests/test_[a-p]*.py
+# Who shares a server, the browser or a file's fixtures shares a process (tests/conftest.py).
+test-rooms: install
+	$(BIN)/pytest -n 2 --dist loadgroup $(GATE) tests/unit tests/servers tests/repository
 
-test-q-to-z: install
-	$(BIN)/pytest -m "not quiet" tests/test_[!a-p]*.py
+# Random inputs to the service, to trash and catalogue and to the decoders, on loopback alone; prints counts.
+FUZZ_MINUTES ?= 2
+fuzz: install
+	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'
+	PYTHONPATH=tests FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python -m fuzz
 
 # kubectl, helm and checkov for the manifests; notebook 09 is skipped where they cannot be had.
 tools:
@@ -93,7 +112,7 @@ lint: install
 
 # Builds in a folder of its own, which is removed; PHOTODUP_IMAGES_DIR keeps it for the next time.
 images-test: install
-	PHOTODUP_IMAGES=1 TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/pytest -v -rs -s tests/test_docker.py -k cpu_image
+	PHOTODUP_IMAGES=1 TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/pytest -v -rs -s tests/repository/test_docker.py -k cpu_image
 
 clean:
 	rm -rf build results/quick

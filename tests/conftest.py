@@ -1,18 +1,19 @@
-"""What several test files share. Nothing here starts a server or loads a model by being imported."""
+"""What the rooms share: real servers that are started once where they are asked for, and stopped.
 
-import atexit
+Each room has a conftest of its own. Helper functions are in tests/support; they hold no state.
+"""
+
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
-CHROMIUM = next(
-    (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
-)
+from support import triton
+from support.paths import ROOT
+from support.service import Running, start
 
 # A shell starts background jobs with Ctrl-C ignored, and every child inherits that: tests that interrupt a
 # process would then wait for ever, on a CI that runs in the background alone.
@@ -21,14 +22,32 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend on a 600 MB download
 os.environ["PHOTODUP_ROOT"] = str(ROOT)
-# Tests sign with a key of their own, never with the key of whoever runs them; child processes inherit it.
-if "PHOTODUP_CONFIG" not in os.environ:
-    os.environ["PHOTODUP_CONFIG"] = tempfile.mkdtemp(prefix="photodup-config-")
-    atexit.register(shutil.rmtree, os.environ["PHOTODUP_CONFIG"], ignore_errors=True)
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "quiet: asserts on times, so nothing may run beside it")
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests sign with a key of their own, never with the key of whoever runs them; child processes inherit it."""
+    if "PHOTODUP_CONFIG" not in os.environ:
+        os.environ["PHOTODUP_CONFIG"] = tempfile.mkdtemp(prefix="photodup-config-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PHOTODUP_CONFIG"), ignore_errors=True))
+
+
+# With `-n 2 --dist loadgroup` the tests of a group run in one process. Who shares an expensive thing shares a group
+# (the first that fits); the rest stays with its file, whose fixtures are then made once.
+GROUPS = {
+    "browser": "browser",
+    "tiny_triton": "triton",
+    "real_service": "model",
+    "real_model": "model",
+    "small_service": "service",
+    "random_service": "service",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            shared = next((group for fixture, group in GROUPS.items() if fixture in item.fixturenames), None)
+            item.add_marker(pytest.mark.xdist_group(shared or item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -44,15 +63,118 @@ def demo_dir() -> Path:
     return demo_library()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium that calls nobody by itself."""
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed (apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
+@pytest.fixture(scope="session")
+def real_model():
+    """OpenCLIP with random weights, in this process."""
+    from photodup.embedding.engines.encoder import load_model
 
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    return load_model(pretrained="random:0", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny_exports(tmp_path_factory) -> dict[str, Path]:
+    """Precision → a graph of 300 KB."""
+    return triton.tiny_exports(tmp_path_factory.mktemp("exports"))
+
+
+@pytest.fixture(scope="session")
+def tiny_onnx(tiny_exports) -> str:
+    """`MODEL_PRETRAINED` of an encoder that loads in milliseconds."""
+    return f"onnx:{tiny_exports['uint8']}"
+
+
+@pytest.fixture(scope="session")
+def service_folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("services")
+
+
+@pytest.fixture
+def launch(service_folder, tiny_onnx) -> Iterator[Callable[..., Running]]:
+    """Start services of a test's own without waiting for them; the tiny encoder unless told otherwise."""
+    started: list[Running] = []
+
+    def launch(**settings: object) -> Running:
+        started.append(start(service_folder, **({"MODEL_PRETRAINED": tiny_onnx} | settings)))
+        return started[-1]
+
+    yield launch
+    stop_all(started)
+
+
+@pytest.fixture(scope="session")
+def small_service(service_folder, tiny_onnx) -> Iterator[Callable[..., Running]]:
+    """The tiny encoder behind tight limits; one service for each set of settings, shared by all tests."""
+    running: dict[tuple, Running] = {}
+    tight = {"MAX_BODY_MB": 4, "MAX_IMAGES": 8, "MAX_PIXELS": 2_000_000, "MAX_IN_FLIGHT": 16}
+
+    def small_service(**settings: object) -> Running:
+        key = tuple(sorted(settings.items()))
+        if key not in running:
+            running[key] = start(service_folder, **({"MODEL_PRETRAINED": tiny_onnx} | tight | settings))
+            running[key].wait()
+        return running[key]
+
+    yield small_service
+    stop_all(list(running.values()))
+
+
+@pytest.fixture(scope="session")
+def real_service(service_folder) -> Iterator[Running]:
+    """The service as it is by default, with OpenCLIP at random weights."""
+    # Eight requests wait for longer than the default bound when the machine is busy with other tests.
+    running = start(service_folder, MODEL_PRETRAINED="random:0", MAX_WAIT_S=60)
+    try:
+        running.wait()
         yield running
-        running.close()
+    finally:
+        stop_all([running])
+
+
+@pytest.fixture(scope="session")
+def random_onnx(tmp_path_factory) -> str:
+    """`MODEL_PRETRAINED` of a tiny encoder that calls itself an OpenCLIP with random weights."""
+    path = tmp_path_factory.mktemp("random") / "random.onnx"
+    triton.tiny_graph(path, "uint8", model_name="ViT-B-32", model_pretrained="random:0")
+    return f"onnx:{path}"
+
+
+@pytest.fixture(scope="session")
+def random_model(random_onnx):
+    """The model of `random_service`, in this process."""
+    from photodup.embedding.engines.encoder import load_model
+
+    return load_model(pretrained=random_onnx, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def random_service(service_folder, random_onnx) -> Iterator[Running]:
+    """The service as it is by default, with a tiny encoder of random weights."""
+    running = start(service_folder, MODEL_PRETRAINED=random_onnx, MAX_WAIT_S=60)
+    try:
+        running.wait()
+        yield running
+    finally:
+        stop_all([running])
+
+
+@pytest.fixture(scope="session")
+def tiny_repository(tmp_path_factory, tiny_exports) -> Path:
+    """The repository of the shared Triton: tiny graphs and emulated models."""
+    return triton.render_shared(tmp_path_factory.mktemp("triton") / "repository", tiny_exports)
+
+
+@pytest.fixture(scope="session")
+def tiny_triton(tiny_repository) -> Iterator:
+    """The shared Triton; also stopped by its supervisor if the test run is killed."""
+    from photodup.serving.triton.server import EmbeddedTriton
+
+    with EmbeddedTriton(
+        tiny_repository, triton.TINY_MODELS, http_port=0, grpc_port=0, metrics_port=0
+    ) as server:
+        yield server
+
+
+def stop_all(services: list[Running]) -> None:
+    for service in services:
+        if service.process.poll() is None:
+            service.stop()

@@ -16,7 +16,7 @@ def study_run(
     context: typer.Context,
     run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
     endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
-    sizes: Annotated[str, typer.Option(help="quick (tests/overrides.yaml) or full")] = "quick",
+    sizes: Annotated[str, typer.Option(help="quick (notebooks/quick.yaml) or full")] = "quick",
     only: Only = None,
     weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,

@@ -102,7 +102,7 @@ def decode(
     except MemoryError:
         raise ImageError("not enough memory to decode it", name) from None
     except Exception as error:  # Decoders raise nearly anything on hostile bytes; the caller needs one kind.
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
         raise ImageError(f"cannot be decoded: {reason}", name) from error
 
 

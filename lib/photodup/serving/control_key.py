@@ -27,7 +27,7 @@ from photodup.paths import build_dir
 HEADER = "photodup-control-key"
 VARIABLE = "PHOTODUP_TRITON_CONTROL_KEY"
 RESTRICTED = ("model-repository", "shared-memory", "trace", "logging")
-"""What the key opens. docker/start-triton.sh and k8s/ name the same parts (tests/test_triton_deployed.py)."""
+"""What the key opens. docker/start-triton.sh and k8s/ name the same parts (tests/servers/test_triton_deployed.py)."""
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,256}")  # what Triton's own parser of options splits at must not occur
 _of_endpoints: dict[str, str] = {}

@@ -4,8 +4,9 @@
     python3 pipeline.py model.dali --cpu      the same steps on the CPU
 
 It follows open_clip's steps, but decodes with another JPEG library and resizes with another bicubic filter. On the
-CPU pixels differ from the reference by less than 0.6 of 255 levels on average and 20 at most (tests/test_jpeg_ensemble.py,
-`-k dali`, which needs nvidia-dali-cuda120 and no GPU). The GPU's decoder was not run: compare embeddings first.
+CPU pixels differ from the reference by less than 0.6 of 255 levels on average and 20 at most
+(tests/servers/test_jpeg_ensemble.py, `-k dali`, which needs nvidia-dali-cuda120 and no GPU).
+The GPU's decoder was not run: compare embeddings first.
 
 What the Python preprocessing does and this does not: an image that cannot be decoded fails its whole batch, and one
 that is cut short is answered without its missing part, because the padding looks like its rest. Send only images

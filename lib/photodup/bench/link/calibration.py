@@ -6,24 +6,28 @@ import threading
 import time
 from dataclasses import dataclass
 
+from photodup.bench.link.handshakes import TOLERANCE_MS
 from photodup.bench.link.link import Link, LinkSpec
 from photodup.bench.link.packets import MTU
 from photodup.bench.link.tcp import MSS_BYTES
 
-RTT_TOLERANCE_MS = 1.0
 RATE_TOLERANCE = 0.05
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # Linux; not in the socket module
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One checked corner of the link. Rates count IP bytes, as the request does."""
+    """One checked corner of the link. Rates count IP bytes, as the request does.
+
+    `measured_rtt_ms` is the shortest of the handshakes, `median_rtt_ms` their median.
+    """
 
     rtt_ms: float
     rate_mbit_s: float
     measured_rtt_ms: float
     measured_rate_mbit_s: float
     late_ms_p99: float
+    median_rtt_ms: float | None = None
 
     @property
     def rtt_error_ms(self) -> float:
@@ -35,11 +39,11 @@ class Calibration:
 
     @property
     def holds(self) -> bool:
-        return abs(self.rtt_error_ms) <= RTT_TOLERANCE_MS and abs(self.rate_error) <= RATE_TOLERANCE
+        return abs(self.rtt_error_ms) <= TOLERANCE_MS and abs(self.rate_error) <= RATE_TOLERANCE
 
 
-def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5, handshakes: int = 9) -> Calibration:
-    """Measure what a link of this RTT and rate really does. Takes about 10 RTT + `seconds` + 1 s.
+def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5) -> Calibration:
+    """Measure what a link of this RTT and rate really does. Takes about 30 RTT + `seconds` + 1 s.
 
     The transfer must be limited by the link alone: the first window fills the pipe, the receiver's buffer is
     ample, and the sender's holds more than the pipe but less than pipe and queue, so nothing overflows. The
@@ -53,11 +57,11 @@ def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5, handsh
         queue_ms=max(20.0, 2 * rtt_ms),
     )
     with Link(spec) as link:
-        measured_rtt_ms = link.measure_rtt_ms(handshakes)
         link.report(reset=True)
         rate = _bulk_rate_mbit_s(link, int(pipe), 10 * rtt_ms / 1000 + seconds, seconds)
         late_ms = max(direction["late_ms_p99"] for direction in link.report().values())
-    return Calibration(rtt_ms, rate_mbit_s, measured_rtt_ms, rate, late_ms)
+    found = link.round_trip
+    return Calibration(rtt_ms, rate_mbit_s, found.floor_ms, rate, late_ms, found.median_ms)
 
 
 def _bulk_rate_mbit_s(link: Link, pipe_bytes: int, total_s: float, last_s: float) -> float:

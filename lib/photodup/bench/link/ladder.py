@@ -59,6 +59,8 @@ class _Row:
             "n_dropped": len(self.dropped),
             "valid": valid,
             "invalid_because": "" if valid else self.dropped[-1][0],
+            "rtt_floor_ms": round(self.link.round_trip.floor_ms, 3),
+            "rtt_median_ms": round(self.link.round_trip.median_ms, 3),
             **self.info,
         }
 

@@ -97,8 +97,8 @@ def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
     if sizes == "full":
         return {}
     if sizes != "quick":
-        raise PhotodupError(f"SIZES is {sizes!r}: it can be quick (tests/overrides.yaml) or full.")
-    return yaml.safe_load((project_root() / "tests" / "overrides.yaml").read_text()) or {}
+        raise PhotodupError(f"SIZES is {sizes!r}: it can be quick (notebooks/quick.yaml) or full.")
+    return yaml.safe_load((project_root() / "notebooks" / "quick.yaml").read_text()) or {}
 
 
 def execute_notebook(
@@ -154,7 +154,7 @@ def run_study(
 
     Args:
         endpoints: YAML file of servers that run elsewhere.
-        sizes: `quick` (the sizes of tests/overrides.yaml) or `full` (the notebooks' defaults).
+        sizes: `quick` (the sizes of notebooks/quick.yaml) or `full` (the notebooks' defaults).
         only: notebook prefixes.
         parameters: extra papermill parameters, given to the notebooks that declare them.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.

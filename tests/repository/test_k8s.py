@@ -1,0 +1,422 @@
+"""The manifests: schema, policies, and what objects promise each other. Each check meets a planted fault."""
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.kubernetes import checks, manifests
+from photodup.study.kubernetes.manifests import (
+    OVERLAYS,
+    of_kind,
+    quantity,
+    read_workload,
+    render,
+    render_chart,
+)
+
+K8S = project_root() / "k8s"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tools():
+    """Fetch helm, kubectl and checkov once; skip only where the script says that it cannot work."""
+    done = subprocess.run([K8S / "get-tools.sh"], capture_output=True, text=True, timeout=280, check=False)
+    if done.returncode == 2:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(params=OVERLAYS)
+def target(request):
+    return request.param
+
+
+@pytest.fixture
+def kind():
+    return render(OVERLAYS["kind"])
+
+
+def rules(objects, **options):
+    return {finding.rule for finding in checks.check(objects, **options)}
+
+
+def container(objects):
+    return of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]
+
+
+def hpa(objects):
+    return of_kind(objects, "HorizontalPodAutoscaler")[0]["spec"]
+
+
+def quota(objects):
+    return of_kind(objects, "ResourceQuota")[0]["spec"]["hard"]
+
+
+def test_every_overlay_is_valid_and_consistent(target):
+    assert checks.check(render(OVERLAYS[target])) == []
+
+
+@pytest.mark.long
+def test_every_overlay_passes_the_policies(target):
+    assert checks.policies(target, render(OVERLAYS[target])) == []
+
+
+@pytest.mark.long
+def test_a_privileged_container_fails_the_policies(kind):
+    container(kind)["securityContext"]["privileged"] = True
+
+    assert "CKV_K8S_16" in {finding.rule for finding in checks.policies("kind", kind)}
+
+
+def test_a_policy_excuse_without_a_reason_is_refused(tmp_path, monkeypatch, kind):
+    (tmp_path / "k8s").mkdir()
+    (tmp_path / "k8s" / "policy.yaml").write_text("skip: [{check: CKV_K8S_43, targets: [kind]}]")
+    monkeypatch.setattr(checks, "project_root", lambda: tmp_path)
+
+    with pytest.raises(PhotodupError, match="CKV_K8S_43 has no reason"):
+        checks.policies("kind", kind)
+
+
+def test_published_manifests_contradict_themselves():
+    objects = render("k8s/published")
+    findings = checks.check(objects)
+
+    assert read_workload(objects).admitted() == 4
+    assert {f.rule for f in findings} == {"quota-admits-max", "probe-live-is-ready", "probe-live-patience"}
+    assert "raise it from 8 to 12" in next(f.message for f in findings if f.rule == "quota-admits-max")
+
+
+def test_kind_overlay_is_what_the_study_meant(kind):
+    workload = read_workload(kind)
+    port = of_kind(kind, "Service")[0]["spec"]["ports"][0]
+
+    assert (workload.hpa["minReplicas"], workload.max_replicas) == (2, 6)
+    assert workload.hpa["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
+    assert workload.hpa["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 180
+    assert (workload.requests["cpu"], workload.limits["cpu"]) == (0.5, 2.0)
+    assert workload.admitted() >= 6 + workload.max_surge
+    assert (port["nodePort"], container(kind)["imagePullPolicy"]) == (30092, "Never")
+
+
+def quota_too_small(objects):
+    quota(objects)["limits.cpu"] = "8"
+
+
+def quota_forgets_the_surge_pod(objects):
+    quota(objects)["limits.cpu"] = "12"
+
+
+def more_replicas_than_the_quota(objects):
+    hpa(objects)["maxReplicas"] = 9
+
+
+def no_memory_limit(objects):
+    container(objects)["resources"] = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}
+
+
+def impatient_startup(objects):
+    container(objects)["startupProbe"]["failureThreshold"] = 10
+
+
+def impatient_liveness_and_no_startup(objects):
+    del container(objects)["startupProbe"]
+    container(objects)["livenessProbe"].update(periodSeconds=10, failureThreshold=3)
+
+
+def live_asks_ready(objects):
+    container(objects)["livenessProbe"]["httpGet"]["path"] = "/readyz"
+
+
+def no_readiness(objects):
+    del container(objects)["readinessProbe"]
+
+
+def start_time_unknown(objects):
+    of_kind(objects, "Deployment")[0]["metadata"]["annotations"] = {}
+
+
+def misspelt_field(objects):
+    container(objects)["readinessProbe"]["periodSecond"] = 5
+
+
+def old_api(objects):
+    of_kind(objects, "HorizontalPodAutoscaler")[0]["apiVersion"] = "autoscaling/v2beta2"
+
+
+def selector_typo(objects):
+    of_kind(objects, "Service")[0]["spec"]["selector"] = {"app.kubernetes.io/name": "photodub"}
+
+
+def unmapped_node_port(objects):
+    of_kind(objects, "Service")[0]["spec"]["ports"][0]["nodePort"] = 30093
+
+
+def budget_blocks_drain(objects):
+    of_kind(objects, "PodDisruptionBudget")[0]["spec"]["minAvailable"] = 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        (quota_too_small, "quota-admits-max"),
+        (quota_forgets_the_surge_pod, "quota-admits-surge"),
+        (more_replicas_than_the_quota, "quota-admits-max"),
+        (no_memory_limit, "quota-needs-resources"),
+        (impatient_startup, "probe-allows-start"),
+        (impatient_liveness_and_no_startup, "probe-allows-start"),
+        (live_asks_ready, "probe-live-is-ready"),
+        (no_readiness, "probe-readiness"),
+        (start_time_unknown, "probe-start-known"),
+        (misspelt_field, "schema"),
+        (old_api, "schema"),
+        (selector_typo, "selector"),
+        (unmapped_node_port, "port"),
+        (budget_blocks_drain, "budget-allows-drain"),
+    ],
+)
+def test_planted_fault_is_found(kind, fault, rule):
+    fault(kind)
+
+    assert rule in rules(kind)
+
+
+def test_measured_start_time_overrules_the_annotation(kind):
+    assert "probe-allows-start" in rules(kind, start_s=120.0)
+
+
+def test_no_probe_asks_for_an_inference(target):
+    server = container(render(OVERLAYS[target]))
+    paths = {server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+
+    assert paths <= {"/readyz", "/healthz", "/v2/health/ready", "/v2/health/live"}
+
+
+def comparable(objects):
+    """Drop what must differ: the Namespace and test pod, generated names, Helm's own labels."""
+    found = {}
+    for item in copy.deepcopy(objects):
+        if item["kind"] in ("Namespace", "Pod"):
+            continue
+        for label in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
+            item["metadata"].get("labels", {}).pop(label, None)
+        if item["kind"] == "Deployment":
+            template = item["spec"]["template"]
+            notes = template["metadata"].pop("annotations", {})
+            notes.pop("checksum/settings", None)
+            template["metadata"] |= {"annotations": notes} if notes else {}
+        text = re.sub(r"-settings-[a-z0-9]{10}\b", "-settings", json.dumps(item))
+        item = json.loads(text)
+        found[item["kind"], item["metadata"]["name"]] = item
+    return found
+
+
+@pytest.mark.parametrize("name", ["base", "kind", "gpu"])
+def test_chart_gives_the_objects_of_the_overlay(name):
+    values = [] if name == "base" else [K8S / "chart" / f"values-{name}.yaml"]
+    from_chart, from_overlay = comparable(render_chart(*values)), comparable(render(OVERLAYS[name]))
+
+    assert from_chart.keys() == from_overlay.keys()
+    for key in from_overlay:
+        assert from_chart[key] == from_overlay[key]
+
+
+@pytest.mark.parametrize("values", [[], ["values-kind.yaml"], ["values-gpu.yaml"]])
+def test_chart_lints(values):
+    command = [manifests.tool("helm"), "lint", "--strict", K8S / "chart"]
+    for file in values:
+        command += ["--values", K8S / "chart" / file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_chart_refuses_a_value_that_does_not_exist(tmp_path):
+    (tmp_path / "typo.yaml").write_text("autoscaling: {maxReplica: 9}")
+
+    with pytest.raises(PhotodupError, match="maxReplica"):
+        render_chart(tmp_path / "typo.yaml")
+
+
+EVERYTHING = """
+nodeSelector: {disk: ssd}
+affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [
+  {weight: 1, podAffinityTerm: {topologyKey: kubernetes.io/hostname}}]}}
+tolerations: [{key: batch, operator: Exists}]
+topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway}]
+imagePullSecrets: [{name: registry-key}]
+serviceAccount: {name: photodup, create: true, annotations: {team: vision}}
+podMonitor: {enabled: true, labels: {release: stack}}
+ingress: {enabled: true, className: nginx, host: photos.example.org, tlsSecret: photos-tls, annotations: {a: b}}
+quota: {pods: "8"}
+"""
+
+
+def test_chart_takes_what_administrators_set(tmp_path):
+    (tmp_path / "all.yaml").write_text(EVERYTHING)
+    objects = render_chart(tmp_path / "all.yaml")
+    pod = of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]
+    (spread,) = pod["topologySpreadConstraints"]
+
+    assert checks.check(objects) == []
+    assert (pod["nodeSelector"], pod["serviceAccountName"]) == ({"disk": "ssd"}, "photodup")
+    assert pod["imagePullSecrets"] == [{"name": "registry-key"}]
+    assert pod["tolerations"] == [{"key": "batch", "operator": "Exists"}]
+    assert pod["affinity"]["podAntiAffinity"] and spread["maxSkew"] == 1
+    # Without a selector a constraint counts no pods at all.
+    assert spread["labelSelector"] == {"matchLabels": {"app.kubernetes.io/name": "photodup"}}
+    assert of_kind(objects, "PodMonitor")[0]["metadata"]["labels"]["release"] == "stack"
+    assert of_kind(objects, "Ingress")[0]["spec"]["rules"][0]["host"] == "photos.example.org"
+    assert not of_kind(objects, "ServiceAccount")[0]["automountServiceAccountToken"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ("ingress: {enabled: true}", "host"),
+        ("serviceAccount: {create: true}", "name"),
+        ("podMonitor: {interval: often}", "interval"),
+        ("affinity: {nodes: {}}", "nodes"),
+        ("imagePullSecrets: [registry-key]", "imagePullSecrets"),
+    ],
+)
+def test_chart_refuses_half_a_setting(tmp_path, values, named):
+    (tmp_path / "half.yaml").write_text(values)
+
+    with pytest.raises(PhotodupError, match=named):
+        render_chart(tmp_path / "half.yaml")
+
+
+def test_base_brings_neither_namespace_nor_quota():
+    assert {item["kind"] for item in render(OVERLAYS["base"])}.isdisjoint({"Namespace", "ResourceQuota"})
+    assert of_kind(render("k8s/namespace"), "Namespace")
+    for name in ("kind", "gpu", "gpu-keda"):
+        assert len(of_kind(render(OVERLAYS[name]), "Namespace")) == 1
+
+
+@pytest.mark.parametrize("step", ["loader", "engines", "claims"])
+def test_steps_of_a_gpu_cluster_fit_the_schema(step):
+    objects = render(f"k8s/overlays/gpu/{step}")
+
+    assert checks.schema(objects) == []
+    assert {item["metadata"].get("namespace", "photodup") for item in objects} == {"photodup"}
+
+
+def mounts(pod):
+    return {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+
+
+def test_engines_are_built_where_the_pods_look_for_them():
+    """The path in config.pbtxt, the Job's mount and the Deployment's mount are one, on one claim."""
+    overlay = render(OVERLAYS["gpu"])
+    pod = of_kind(overlay, "Deployment")[0]["spec"]["template"]["spec"]
+    job = of_kind(render("k8s/overlays/gpu/engines"), "Job")[0]["spec"]["template"]["spec"]
+    config = (project_root() / "model_repository/openclip_vit_b32_trt/config.pbtxt").read_text()
+    path = re.search(r'"trt_engine_cache_path" value: "([^"]+)"', config)[1]
+
+    for spec in (pod, job):
+        assert not mounts(spec)[path].get("readOnly")
+        volume = next(v for v in spec["volumes"] if v["name"] == mounts(spec)[path]["name"])
+        assert volume["persistentVolumeClaim"] == {"claimName": "engine-cache"}
+    assert {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")} == {
+        "model-repository",
+        "engine-cache",
+    }
+    assert pod["containers"][0]["image"] == job["containers"][0]["image"]
+    assert pod["containers"][0]["resources"]["limits"] == job["containers"][0]["resources"]["limits"]
+
+
+def test_the_loader_can_write_where_the_pods_only_read():
+    loader = of_kind(render("k8s/overlays/gpu/loader"), "Pod")[0]["spec"]
+    pod = of_kind(render(OVERLAYS["gpu"]), "Deployment")[0]["spec"]["template"]["spec"]
+
+    assert not mounts(loader)["/models"].get("readOnly")
+    assert mounts(pod)["/models"]["readOnly"]
+    assert "nvidia.com/gpu" not in loader["containers"][0]["resources"]["limits"]
+    assert loader["securityContext"]["runAsUser"] == pod["securityContext"]["runAsUser"]
+
+
+def test_names_are_resolved_by_a_dns_cache_on_the_node_too(target):
+    (dns,) = [
+        rule
+        for rule in of_kind(render(OVERLAYS[target]), "NetworkPolicy")[0]["spec"]["egress"]
+        if "to" in rule
+    ]
+
+    assert {"ipBlock": {"cidr": "169.254.20.10/32"}} in dns["to"]
+
+
+def monitor_of_another_port(objects):
+    of_kind(objects, "PodMonitor")[0]["spec"]["podMetricsEndpoints"][0]["port"] = "prometheus"
+
+
+def monitor_of_other_pods(objects):
+    of_kind(objects, "PodMonitor")[0]["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] = "x"
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"), [(monitor_of_another_port, "port"), (monitor_of_other_pods, "selector")]
+)
+def test_a_monitor_that_sees_nothing_is_found(fault, rule):
+    objects = render(OVERLAYS["gpu"])
+    fault(objects)
+
+    assert rule in rules(objects)
+
+
+def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
+    gpu, keda = render(OVERLAYS["gpu"]), render(OVERLAYS["gpu-keda"])
+    made = keda.autoscaler_spec(of_kind(keda, "ScaledObject")[0]["spec"])
+
+    assert not of_kind(keda, "HorizontalPodAutoscaler")
+    assert (made["minReplicas"], made["maxReplicas"]) == (2, hpa(gpu)["maxReplicas"])
+    assert made["behavior"] == hpa(gpu)["behavior"]
+    # KEDA writes the autoscaler; the API server's schema is held against what it will write.
+    item = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"}}
+    target = of_kind(keda, "ScaledObject")[0]["spec"]["scaleTargetRef"] | {"kind": "Deployment"}
+    assert checks.schema([item | {"spec": made | {"scaleTargetRef": target}}]) == []
+
+
+def test_chart_objects_fit_the_schema():
+    assert checks.schema(render_chart(K8S / "chart" / "values-gpu.yaml")) == []
+
+
+def test_every_chart_value_is_in_the_schema():
+    values = yaml.safe_load((K8S / "chart" / "values.yaml").read_text())
+    schema = json.loads((K8S / "chart" / "values.schema.json").read_text())
+
+    assert values.keys() | {"global"} == schema["properties"].keys()
+
+
+def test_metrics_server_patch_adds_the_flag(tmp_path):
+    """The upstream manifest needs the network; a stand-in of the same shape shows that the patch applies."""
+    shutil.copytree(K8S / "metrics-server" / "patch", tmp_path / "patch")
+    (tmp_path / "stand-in.yaml").write_text(
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: metrics-server, namespace: kube-system},"
+        " spec: {template: {spec: {containers: [{name: metrics-server, args: [--metric-resolution=15s]}]}}}}"
+    )
+    (tmp_path / "kustomization.yaml").write_text("resources: [stand-in.yaml]\ncomponents: [patch]\n")
+
+    assert container(render(tmp_path))["args"] == ["--metric-resolution=15s", "--kubelet-insecure-tls"]
+
+
+def test_a_broken_kustomization_is_one_sentence(tmp_path):
+    with pytest.raises(PhotodupError, match="kustomize failed"):
+        render(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "value"), [("500m", 0.5), ("2", 2), (3, 3), ("1Gi", 2**30), ("0.5", 0.5)])
+def test_quantities(text, value):
+    assert quantity(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "five", "5x", "1KiB", "-1"])
+def test_a_bad_quantity_is_refused(text):
+    with pytest.raises(PhotodupError, match="quantity"):
+        quantity(text)

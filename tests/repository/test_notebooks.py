@@ -1,0 +1,159 @@
+"""Every notebook has the anatomy a reader can rely on, and none is committed stale, leaking or unexecuted."""
+
+import ast
+import copy
+import itertools
+import json
+import re
+
+import nbformat
+import pytest
+from support.paths import ROOT
+
+from photodup.study.notebook.files import notebooks, source_sha256
+
+NUMBERED = notebooks()
+TEMPLATE = ROOT / "notebooks" / "_template.ipynb"
+COMMON = {
+    "RUN",
+    "ENDPOINTS",
+    "HOST",
+    "PYTORCH_PORT",
+    "TRITON_HTTP_PORT",
+    "TRITON_GRPC_PORT",
+    "TRITON_METRICS_PORT",
+}
+LEAK = re.compile(r"(?<![\w.])/(?:home/\w+|root|tmp|work|Users/\w+)/")
+
+
+def faults(notebook) -> list[str]:
+    """Say what is wrong with the anatomy; an empty list is a notebook as it should be."""
+    found = []
+    cells = notebook.cells
+    opening = cells[0]
+    if opening.cell_type != "markdown" or not re.match(r"# (\d\d|NN) · \S", opening.source):
+        found.append("cell 0 is no markdown with a title '# NN · Verb ...'")
+    found += [
+        f"cell 0 lacks **{word}**"
+        for word in ("Question", "Answer", "Needs", "Time")
+        if f"**{word}" not in opening.source
+    ]
+    if cells[1].cell_type != "code" or "import" not in cells[1].source:
+        found.append("cell 1 does not import")
+    if "parameters" not in cells[2].metadata.get("tags", []):
+        found.append("cell 2 is not tagged parameters")
+    else:
+        found += parameter_faults(cells[2].source)
+    if "open_run(" not in cells[3].source:
+        found.append("cell 3 does not open the run")
+    found += [
+        f"cell {i} is code without prose before it"
+        for i, (before, cell) in enumerate(itertools.pairwise(cells[3:]), start=4)
+        if cell.cell_type == "code"
+        and before.cell_type == "code"
+        and "follows" not in cell.metadata.get("tags", [])
+    ]
+    found += [
+        f"cell {i} has {len(cell.source.splitlines())} lines"
+        for i, cell in enumerate(cells)
+        if cell.cell_type == "code" and len(cell.source.splitlines()) > 30
+    ]
+    answers = [cell for cell in cells if "answer" in cell.metadata.get("tags", [])]
+    if len(answers) != 1:
+        found.append("there is not exactly one cell tagged answer")
+    headings = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+    found += [
+        f"there is no section '{title}'"
+        for title in ("## What would change this answer", "## Next")
+        if title not in headings
+    ]
+    return found
+
+
+def parameter_faults(source: str) -> list[str]:
+    found = []
+    for node, line in ((n, source.splitlines()[n.lineno - 1]) for n in ast.parse(source).body):
+        if not isinstance(node, ast.AnnAssign):
+            found.append(f"parameter line {line!r} is no annotated assignment")
+            continue
+        try:
+            ast.literal_eval(node.value)
+        except ValueError:
+            found.append(f"{line!r} computes: papermill injects after this cell, so it would be stale")
+        if "#" not in source.splitlines()[node.end_lineno - 1]:
+            found.append(f"{line!r} has no trailing comment, papermill's help text")
+    declared = {n.target.id for n in ast.parse(source).body if isinstance(n, ast.AnnAssign)}
+    if missing := COMMON - declared:
+        found.append(f"parameters lack {', '.join(sorted(missing))}")
+    return found
+
+
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
+def test_anatomy(path):
+    assert faults(nbformat.read(path, as_version=4)) == []
+
+
+def test_anatomy_check_sees_planted_faults():
+    good = nbformat.read(TEMPLATE, as_version=4)
+
+    def broken(change):
+        notebook = copy.deepcopy(good)
+        change(notebook.cells)
+        return faults(notebook)
+
+    assert broken(lambda c: c[0].update(source="no title"))
+    assert broken(lambda c: c[2].metadata.update(tags=[]))
+    assert broken(lambda c: c[2].update(source=c[2].source + "\nN = 3"))
+    assert broken(lambda c: c[2].update(source=c[2].source + "\nN: int = 2 * 3  # computed"))
+    assert broken(lambda c: c[2].update(source=c[2].source.replace("HOST", "HOSTS")))
+    assert broken(lambda c: c.insert(4, copy.deepcopy(c[3])))
+    assert broken(lambda c: c.pop())
+
+
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
+def test_committed_outputs_are_whole_and_current(path):
+    notebook = nbformat.read(path, as_version=4)
+    code = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
+
+    assert all(c.execution_count is not None for c in code), "nbval compares nothing in an unexecuted cell"
+    assert not any(o.output_type == "error" for c in code for o in c.outputs)
+    assert notebook.metadata.get("photodup", {}).get("source_sha256") == source_sha256(path), (
+        "outputs are older than the source: run `photodup study render`"
+    )
+    assert not LEAK.search(path.read_text(encoding="utf-8")), "a path of somebody's machine"
+    for cell in code:
+        text = [o for o in cell.outputs if "image/png" not in o.get("data", {})]
+        assert len(json.dumps(text)) < 200_000, "an output too large to read"
+
+
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
+def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
+    notebook = nbformat.read(path, as_version=4)
+    cell = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
+    computed = " ".join("".join(o.get("text", "") for o in cell.outputs).split())
+
+    assert computed
+    assert "nbval-check-output" in cell.metadata.tags
+    assert computed in " ".join(notebook.cells[0].source.split())
+
+
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
+def test_notebooks_check_some_of_their_numbers(path):
+    tags = [c.metadata.get("tags", []) for c in nbformat.read(path, as_version=4).cells]
+
+    assert sum("nbval-check-output" in t for t in tags) >= 2
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+def test_no_ci_branches(path):
+    source = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")
+
+    assert not re.search(r"\bif\s+(?:CI|TEST|FAST|QUICK)\b|environ.*\bCI\b", source)
+
+
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
+def test_links_between_notebooks_lead_somewhere(path):
+    prose = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", prose) if not t.startswith("http")]
+
+    assert [t for t in targets if not (path.parent / t).exists()] == []

@@ -1,0 +1,241 @@
+"""The repository itself: what git keeps, what is pinned, and whether the documents tell the truth."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from support.paths import ROOT
+
+from photodup.extras import EXTRAS
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docker").glob("*.md")),
+    *sorted((ROOT / "k8s").glob("*.md")),
+]
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+
+
+def package(requirement: str) -> str:
+    return NAME.match(requirement).group().lower().replace("_", "-")
+
+
+def extra(*names: str) -> set[str]:
+    """What extras install; one of ours inside another is followed."""
+    found = set()
+    for name in names:
+        for requirement in PYPROJECT["optional-dependencies"][name]:
+            ours = re.fullmatch(r"photodup\[(.+)\]", requirement)
+            found |= extra(*ours[1].split(",")) if ours else {package(requirement)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "folder", ["lib", "results", "notebooks", "model_repository", "docker", "k8s", "tests"]
+)
+def test_git_keeps_our_folders(folder):
+    ignored = git("check-ignore", folder, f"{folder}/some_file.json", f"{folder}/deeper/file.py")
+
+    assert ignored.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "path", [".venv/x", "build/x", "model_repository/a/1/model.onnx", "lib/a.egg-info/x"]
+)
+def test_git_ignores_what_can_be_made_again(path):
+    assert git("check-ignore", path).stdout.strip() == path
+
+
+def test_environment_yml_is_one_line_of_extras():
+    (listed,) = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"][-1]["pip"]
+    extras = re.fullmatch(r"--editable \.\[(.+)\]", listed)[1].split(",")
+
+    assert set(extras) <= PYPROJECT["optional-dependencies"].keys()
+    assert {"gpu", "study", "test"} <= set(extras) and "cpu" not in extras
+
+
+def imported() -> dict[str, set[str]]:
+    """Modules that are none of Python's and none of ours -> the files of lib that import them."""
+    found = {}
+    for path in (ROOT / "lib" / "photodup").rglob("*.py"):
+        if "triton/models" in path.as_posix():
+            continue  # these run in the server's own environment
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            for name in names:
+                found.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT)))
+    ours = sys.stdlib_module_names | {"photodup"}
+    return {name: files for name, files in found.items() if name not in ours}
+
+
+def distributions(module: str) -> set[str]:
+    return {package(name) for name in metadata.packages_distributions().get(module, ())}
+
+
+UNDECLARED = {
+    "markupsafe": "jinja2 brings it",
+    "pydantic_core": "pydantic brings it",
+    "vastai": "docker/README.md: an environment of its own, its requirements exclude ours",
+    "triton_python_backend_utils": "Triton's own",
+    "starlette": "FastAPI's own layer",
+    "grpc": "tritonclient[grpc] brings it",
+    "torchvision": "open_clip_torch brings it",
+    "osxphotos": "macOS only",
+    "photoscript": "macOS only",
+}
+
+
+def test_every_import_is_declared_and_the_extra_that_is_named_brings_it():
+    base = {package(r) for r in PYPROJECT["dependencies"]}
+    for module, files in imported().items():
+        if module in UNDECLARED or distributions(module) & base:
+            continue
+        named = [name for name, modules in EXTRAS.items() if module in modules]
+        assert named, f"{sorted(files)} import {module}: photodup.extras names no extra that brings it"
+        if known := distributions(module):  # not installed here: ray, pynvml
+            assert known & extra(named[0]), f"{module} is not in the extra {named[0]} of pyproject.toml"
+    for name, modules in EXTRAS.items():
+        for module in set(modules) - UNDECLARED.keys():
+            if known := distributions(module):
+                assert known & (base | extra(name)), f"{module} is not in the extra {name}"
+
+
+def test_the_two_onnxruntimes_never_share_an_environment():
+    conda = (ROOT / "environment.yml").read_text()
+
+    assert "onnxruntime" in extra("cpu") and "onnxruntime-gpu" not in extra("cpu")
+    assert "onnxruntime-gpu" in extra("gpu") and "onnxruntime" not in extra("gpu")
+    assert re.search(r"\.\[.*\bgpu\b.*\]", conda) and not re.search(r"\.\[.*\bcpu\b.*\]", conda)
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-triton.txt"])
+def test_constraints_are_exact(name):
+    lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
+    pins = [line for line in lines if line]
+
+    assert pins
+    assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[\w.!+-]+( ?;.+)?", line)] == []
+
+
+def test_everything_required_is_pinned():
+    pinned = {package(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    required = {package(r) for r in PYPROJECT["dependencies"]} | extra(
+        "embed", "service", "cpu", "app", "study", "test"
+    )
+
+    assert required - pinned == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|<img[^>]+src=\"([^\"]+)\"", document.read_text())
+    local = [a or b for a, b in targets if not re.match(r"https?:|mailto:", a or b)]
+
+    assert [t for t in local if not (document.parent / t).exists()] == []
+
+
+def commands(document: Path) -> list[str]:
+    """Return every line of the document's shell blocks that starts with one of our commands."""
+    blocks = re.findall(r"```(?:bash|sh|console)\n(.*?)```", document.read_text(), re.DOTALL)
+    lines = [
+        line.strip().removeprefix("$ ")
+        for block in blocks
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    return [
+        line
+        for line in lines
+        if re.match(r"(make|photodup|papermill|\.venv/bin/\w+|python -m photodup)\b", line)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [(d, line) for d in DOCUMENTS for line in commands(d)],
+    ids=lambda v: v if isinstance(v, str) else v.stem,
+)
+def test_documented_commands_exist(document, line):
+    assert command_fault(line) == ""
+
+
+def test_the_command_check_sees_planted_faults():
+    assert command_fault("make does-not-exist")
+    assert command_fault("photodup fly")
+    assert command_fault("photodup scan --warp 9 photos")
+    assert command_fault("papermill notebooks/99_nothing.ipynb out.ipynb")
+    assert command_fault("papermill notebooks/_template.ipynb out.ipynb -p ENGIN onnx")
+
+
+def command_fault(line: str) -> str:
+    """Say why a documented command would not run, or return an empty string."""
+    words = shlex.split(line, comments=True)
+    program, *rest = words
+    if program == "make":
+        targets = [w for w in rest if "=" not in w and not w.startswith("-")]
+        known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return "" if set(targets) <= set(known) else f"no make target {targets}"
+    if Path(program).name == "papermill":
+        return papermill_fault(rest)
+    return typer_fault(rest) if Path(program).name == "photodup" else ""
+
+
+def papermill_fault(rest: list[str]) -> str:
+    from photodup.study.runner.execute import declared_parameters
+
+    notebook = ROOT / rest[0]
+    if not notebook.is_file():
+        return f"no notebook {rest[0]}"
+    given = {rest[i + 1] for i, word in enumerate(rest) if word in ("-p", "-r")}
+    unknown = given - set(declared_parameters(notebook))
+    return f"{rest[0]} declares no {unknown}" if unknown else ""
+
+
+def typer_fault(rest: list[str]) -> str:
+    import typer
+
+    from photodup.cli import app
+
+    command = typer.main.get_command(app)
+    while rest and hasattr(command, "commands"):
+        if rest[0] not in command.commands:
+            return f"photodup has no command {rest[0]}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-p"}
+    unknown = [w for w in rest if w.startswith("-") and w.split("=")[0] not in options]
+    return f"photodup {command.name} has no option {unknown}" if unknown else ""
+
+
+def test_readme_tables_are_the_records(tmp_path):
+    """`photodup study readme` would change nothing."""
+    from photodup.study.report.readme import write_blocks
+
+    copy = tmp_path / "README.md"
+    copy.write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
+
+    assert write_blocks(copy).read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_number_typed_into_the_readme_is_seen(tmp_path):
+    from photodup.study.report.readme import write_blocks
+
+    copy = tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    copy.write_text(
+        text.replace("<!-- results:begin -->", "<!-- results:begin -->\n| made up | 1 ms |"), "utf-8"
+    )
+
+    assert "made up" not in write_blocks(copy).read_text(encoding="utf-8")

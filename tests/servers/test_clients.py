@@ -1,0 +1,396 @@
+"""One client for every server: same answers, same order, and an error that names the remedy."""
+
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.images import bomb, encoded, photo
+from support.service import free_port
+from support.triton import needs_triton, tiny_embedding
+
+from photodup.embedding.client import client
+from photodup.embedding.client.answers import Patience, ServerError
+from photodup.embedding.client.client import connect
+from photodup.embedding.imaging import ImageError, client_jpeg, decode, normalize, to_uint8
+from photodup.errors import PhotodupError
+
+PHOTOS = [encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
+PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])
+HASTY = Patience(connect_s=1, request_s=2, attempts=2, pause_s=0.01)
+TRITON = ["fp32", "fp16", "uint8", "jpeg"]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in ("INFERENCE_SERVICE_URL", "INFERENCE_BACKEND", "TRITON_GRPC_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def triton_url(tiny_triton):
+    return lambda protocol: tiny_triton.http_url if protocol == "http" else tiny_triton.grpc_url
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
+def test_the_service_answers_as_the_model_in_this_process(backend, random_service, random_model):
+    with connect(random_service.url, backend, jpeg_quality=None) as embedder:
+        found = embedder.embed(PHOTOS)
+        np.testing.assert_allclose(found, random_model.embed_pixels(PIXELS), atol=5e-6)
+        assert (embedder.backend, embedder.model_digest) == (backend, random_model.digest)
+        assert (embedder.is_random, embedder.dim, embedder.model_name) == (True, 512, "ViT-B-32")
+        assert found.dtype == np.float32 and np.abs(found[0] - found[1]).max() > 1e-3
+    with connect(random_service.url, backend) as embedder:  # 10 KB each: other pixels, nearly the same vector
+        small = embedder.embed(PHOTOS[:2])
+        resent = random_model.embed_pixels(np.stack([to_uint8(decode(client_jpeg(p))) for p in PHOTOS[:2]]))
+        np.testing.assert_allclose(small, resent, atol=5e-6)
+        assert 1e-5 < np.abs(small - found[:2]).max() < 0.05
+
+
+@needs_triton()
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("wire", TRITON)
+def test_triton_answers_as_the_graph_over_every_wire(protocol, wire, triton_url):
+    name = f"triton-onnx-fp32-{protocol}-{wire}"
+    with connect(triton_url(protocol), name, jpeg_quality=None) as embedder:
+        found = embedder.embed(PHOTOS)
+        given = PIXELS if wire in ("uint8", "jpeg") else normalize(PIXELS)
+        np.testing.assert_allclose(found, tiny_embedding(given), atol=3e-3 if wire == "fp16" else 1e-5)
+        assert (embedder.backend, embedder.model_digest) == (name, "tiny")
+        assert embedder.dim == 512 and embedder.remote.max_images == 32
+
+
+@needs_triton()
+def test_the_openvino_engine_is_another_model(triton_url):
+    with connect(triton_url("http"), "triton-openvino-fp32-http-fp32") as embedder:
+        assert embedder.model_name == "openclip_vit_b32_openvino"
+        np.testing.assert_allclose(embedder.embed(PHOTOS), tiny_embedding(normalize(PIXELS)), atol=1e-4)
+
+
+def test_files_bytes_and_images_may_be_mixed_and_keep_their_order(tmp_path, tiny_onnx):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(PHOTOS[1])
+    mixed = [PHOTOS[0], path, decode(PHOTOS[2]), Image.open(path)]
+    with connect(backend="local-onnx-fp32", pretrained=tiny_onnx) as embedder:
+        np.testing.assert_allclose(embedder.embed(mixed), tiny_embedding(PIXELS[[0, 1, 2, 1]]), atol=1e-5)
+        assert embedder.backend == "local-onnx-fp32" and embedder.is_random is False
+        assert embedder.embed([]).shape == (0, 512)
+    mixed[3].close()
+
+
+@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
+def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend, small_service):
+    """Limits of this service: 8 images, 4 MB."""
+    server = small_service()
+    many = [PHOTOS[i % 6] for i in range(21)]
+    large = [encoded(photo(700, 600, seed), "PNG") for seed in range(6)]  # 0.8 MB each
+    with connect(server.url, backend, jpeg_quality=None) as embedder:
+        wanted = tiny_embedding(PIXELS[[i % 6 for i in range(21)]])
+        np.testing.assert_allclose(embedder.embed(many), wanted, atol=1e-5)
+        assert sum(map(len, large)) > embedder.remote.max_bytes
+        pixels = np.stack([to_uint8(decode(data)) for data in large])
+        np.testing.assert_allclose(embedder.embed(large), tiny_embedding(pixels), atol=1e-5)
+
+
+@needs_triton()
+def test_a_large_batch_is_split_to_what_triton_takes_in_order(triton_url):
+    order = [i % 6 for i in range(70)]
+    with connect(triton_url("grpc"), "triton-onnx-fp32-grpc-uint8") as embedder:
+        found = embedder.embed([PHOTOS[i] for i in order])
+        np.testing.assert_allclose(found, tiny_embedding(PIXELS[order]), atol=1e-5)
+
+
+def test_the_connection_is_kept(small_service):
+    server = small_service()
+    with connect(server.url, "pytorch") as embedder:
+        embedder.embed(PHOTOS)
+        before = len(open_connections(server.process.pid))
+        for _ in range(5):
+            embedder.embed(PHOTOS)
+        assert len(open_connections(server.process.pid)) == before
+
+
+def open_connections(pid: int) -> list[str]:
+    import psutil
+
+    return [c.raddr for c in psutil.Process(pid).net_connections("tcp") if c.status == "ESTABLISHED"]
+
+
+# --- bad images ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quality", [90, None])
+@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
+def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality, small_service):
+    many = [PHOTOS[i % 6] for i in range(12)]
+    many[10] = b"not an image"
+    with connect(small_service().url, backend, jpeg_quality=quality) as embedder:
+        with pytest.raises(ImageError, match="not an image") as caught:
+            embedder.embed(many)
+        assert caught.value.index == 10  # in the second request, whether client or server noticed
+        assert len(embedder.embed(PHOTOS)) == 6
+
+
+def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
+    with (
+        connect(backend="local-onnx-fp32", pretrained=tiny_onnx) as embedder,
+        pytest.raises(ImageError, match="1,600 megapixels") as caught,
+    ):
+        embedder.embed([PHOTOS[0], bomb()])
+    assert caught.value.index == 1
+
+
+@needs_triton()
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_triton_refuses_a_bad_image_too(protocol, triton_url):
+    with connect(triton_url(protocol), f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder:
+        with pytest.raises(PhotodupError):
+            embedder.embed([b"not an image"])
+        assert embedder.embed(PHOTOS[:1]).shape == (1, 512)
+
+
+# --- servers that are not there, or not the right one --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "backend", "words"),
+    [
+        ("http://127.0.0.1:{free}", "pytorch", "No server answers at .*photodup serve"),
+        ("http://127.0.0.1:{free}", "triton", "No server answers"),
+        ("127.0.0.1:{free}", "triton_grpc", "No gRPC server answers at .*TRITON_GRPC_URL"),
+        ("http://no.such.host.invalid:80", "pytorch", "No server answers"),
+        ("ftp://host:1", "pytorch", "no HTTP address: use http://host:port"),
+        ("localhost", "triton_grpc", "no gRPC address: use host:port"),
+        ("{service}", "triton", "is the FastAPI service, not Triton's HTTP port.*INFERENCE_BACKEND"),
+        ("{service_address}", "triton_grpc", "is the FastAPI service, not a gRPC port"),
+    ],
+)
+def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend, words, small_service):
+    service = small_service().url
+    address = address.format(
+        free=free_port(), service=service, service_address=service.removeprefix("http://")
+    )
+    with pytest.raises(ServerError, match=words):
+        connect(address, backend, patience=HASTY)
+
+
+@needs_triton()
+@pytest.mark.parametrize(
+    ("url", "backend", "words"),
+    [
+        ("http", "pytorch", "is Triton's HTTP port, not the FastAPI service"),
+        ("grpc as http", "pytorch", "gRPC port"),
+        ("grpc as http", "triton", "gRPC port"),
+        ("http as grpc", "triton_grpc", "is Triton's HTTP port, not a gRPC port.*one higher"),
+        ("http", "triton-trt-fp16-http-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
+        ("grpc", "triton-trt-fp16-grpc-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
+    ],
+)
+def test_a_mix_up_of_ports_or_models_is_said_in_words(url, backend, words, tiny_triton):
+    server = tiny_triton
+    url = {
+        "http": server.http_url,
+        "grpc": server.grpc_url,
+        "grpc as http": f"http://{server.grpc_url}",
+        "http as grpc": server.http_url.removeprefix("http://"),
+    }[url]
+    with pytest.raises(ServerError, match=words):
+        connect(url, backend, patience=HASTY)
+
+
+@needs_triton()
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_model_that_takes_another_wire_is_refused(protocol, triton_url):
+    with pytest.raises(ServerError, match=r"openclip_vit_b32_uint8 takes .*UINT8.* needs FP32"):
+        connect(
+            triton_url(protocol), f"triton-onnx-fp32-{protocol}-fp32", triton_model="openclip_vit_b32_uint8"
+        )
+
+
+# --- timeouts and retries ------------------------------------------------------------------------
+
+
+class Flaky:
+    """A real TCP server in front of a service: the first `failures` requests for embeddings go wrong."""
+
+    def __init__(self, target: str, failures: int, how: str) -> None:
+        self.target = target.removeprefix("http://").split(":")
+        self.left, self.how, self.seen = failures, how, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            data = connection.recv(1 << 20)
+            if data.startswith(b"POST"):
+                self.seen += 1
+                if self.left > 0:
+                    self.left -= 1
+                    if self.how == "silent":
+                        time.sleep(5)
+                    elif self.how == "503":
+                        time.sleep(0.1)
+                        connection.sendall(
+                            b"HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                        )
+                    return
+            with socket.create_connection((self.target[0], int(self.target[1]))) as onward:
+                onward.sendall(data)
+                threading.Thread(target=self._pump, args=(onward, connection), daemon=True).start()
+                self._pump(connection, onward)
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def flaky(small_service) -> Iterator:
+    made: list[Flaky] = []
+
+    def make(failures: int, how: str) -> Flaky:
+        made.append(Flaky(small_service().url, failures, how))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        proxy.listener.close()
+
+
+@pytest.mark.parametrize("how", ["closed", "503", "silent"])
+def test_a_passing_failure_is_retried(flaky, how, monkeypatch):
+    proxy = flaky(1, how)
+    no_keep_alive(monkeypatch)
+    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=Patience(1, 1, 3, 0.01)) as embedder:
+        np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
+    assert proxy.seen == 2
+
+
+@pytest.mark.parametrize("how", ["closed", "503", "silent"])
+def test_retries_are_bounded(flaky, how, monkeypatch):
+    proxy = flaky(99, how)
+    no_keep_alive(monkeypatch)
+    hasty = Patience(1, 0.5, 3, 0.01)
+    with (
+        connect(proxy.url, "pytorch", jpeg_quality=None, patience=hasty) as embedder,
+        pytest.raises(ServerError, match="3 attempts"),
+    ):
+        embedder.embed(PHOTOS[:1])
+    assert proxy.seen == 3
+
+
+def no_keep_alive(monkeypatch) -> None:
+    """The proxy understands one request per connection."""
+    import httpx
+
+    real = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **options: real(headers={"Connection": "close"}, **options))
+
+
+def test_a_server_that_dies_midway_is_one_sentence(launch):
+    server = launch()
+    server.wait()
+    with connect(server.url, "pytorch", patience=HASTY) as embedder:
+        embedder.embed(PHOTOS[:1])
+        server.stop()
+        with pytest.raises(ServerError, match="No server answers"):
+            embedder.embed(PHOTOS[:1])
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
+def test_auto_falls_back_to_this_machine_with_a_warning(tiny_onnx):
+    with pytest.warns(UserWarning, match="No server answers.*Embedding on this machine instead"):
+        embedder = connect(
+            f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx
+        )
+    with embedder:
+        assert embedder.backend == "local-pytorch-fp32"
+        np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
+
+
+def test_auto_uses_the_server_that_is_there(small_service):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with connect(small_service().url, mode="auto") as embedder:
+            assert embedder.backend == "fastapi-pytorch-fp32-http-jpeg"
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("pytorch", "fastapi-pytorch-fp32-http-jpeg"),
+        ("triton", "triton-onnx-fp32-http-fp32"),
+        ("triton_http", "triton-onnx-fp32-http-fp32"),
+        ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
+        ("local", "local-pytorch-fp32"),
+        ("pytorch-http-jpeg", "fastapi-pytorch-fp32-http-jpeg"),  # the first edition's
+    ],
+)
+def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
+    chosen = []
+    monkeypatch.setattr(
+        client, "RemoteEmbedder", lambda url, backend, **_: chosen.append((url, backend.name))
+    )
+    monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append((None, backend.name)))
+    monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://gpu:8002")
+    monkeypatch.setenv("INFERENCE_BACKEND", short)
+    connect()
+    assert chosen == [(None if short == "local" else "http://gpu:8002", full)]
+
+
+def test_without_a_server_the_model_runs_here(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append(backend.name))
+    connect()
+    connect(backend="local-onnx-fp32")
+    assert chosen == ["local-pytorch-fp32", "local-onnx-fp32"]
+
+
+@pytest.mark.parametrize(
+    ("url", "configured", "address"),
+    [
+        ("http://gpu:8003", None, "gpu:8004"),
+        ("http://gpu:47088/", None, "gpu:47089"),
+        ("http://gpu:8003", "gpu:31001", "gpu:31001"),
+        ("gpu:9999", "gpu:31001", "gpu:9999"),
+        ("grpc://gpu:9999", None, "gpu:9999"),
+        (None, None, "localhost:8004"),
+    ],
+)
+def test_the_grpc_address_is_given_or_one_above_http(monkeypatch, url, configured, address):
+    if configured:
+        monkeypatch.setenv("TRITON_GRPC_URL", configured)
+    assert client._grpc_address(url) == address
+
+
+def test_json_is_for_measuring_only():
+    with pytest.raises(PhotodupError, match="measure what JSON costs"):
+        client.connect("http://127.0.0.1:1", "triton-onnx-fp32-http-json")
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(PhotodupError, match="local, remote or auto"):
+        connect(mode="hybrid")

@@ -1,0 +1,130 @@
+"""FastAPI and Triton started together: found, ready, and gone with whoever started them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.triton import infer, needs_triton
+
+from photodup.errors import PhotodupError
+from photodup.serving.check import check
+from photodup.serving.embedded import embedded_servers, export_models
+from photodup.serving.endpoints import load_endpoints
+
+pytestmark = needs_triton()
+
+
+@pytest.mark.slow
+def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_repository) -> None:
+    code = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from photodup.serving.embedded import embedded_servers
+        from photodup.serving.endpoints import save_endpoints
+        with embedded_servers(pytorch_port=0, triton_http_port=0, triton_grpc_port=0, triton_metrics_port=0,
+                              repository=Path({str(tiny_repository)!r}), models=["openclip_vit_b32"],
+                              progress=print) as found:
+            save_endpoints(found, Path({str(tmp_path / "found.yaml")!r}))
+            print("READY", flush=True)
+            time.sleep(120)
+    """)
+    starter = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        said = []
+        for line in starter.stdout:
+            said.append(line.strip())
+            if line.startswith("READY"):
+                break
+        assert said[-1] == "READY", said
+        assert any(line.startswith("Triton is ready after") for line in said)
+        found = load_endpoints(tmp_path / "found.yaml")
+        assert {row["finding"] for row in check(found)} == {"ready"}
+        assert set(found.backends) == {
+            "fastapi-pytorch-fp32-http-jpeg",
+            "fastapi-pytorch-fp32-http-base64",
+            "triton-onnx-fp32-http-fp32",
+            "triton-onnx-fp32-grpc-fp32",
+        }
+        ports = {int(url.removesuffix("/metrics").rsplit(":", 1)[1]) for url in found.metrics.values()}
+        ports |= {int(url.rsplit(":", 1)[1]) for url in found.backends.values()}
+        assert len(ports) == 4
+        os.kill(starter.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while any(_open(port) for port in ports) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [port for port in ports if _open(port)] == []
+    finally:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+
+
+def test_a_port_in_use_is_said_before_anything_is_started() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said: list[str] = []
+        with (
+            pytest.raises(PhotodupError, match=rf"Port {port} for FastAPI is in use"),
+            embedded_servers(
+                pytorch_port=port,
+                triton_http_port=0,
+                triton_grpc_port=0,
+                triton_metrics_port=0,
+                progress=said.append,
+            ),
+        ):
+            pass
+        assert said == []  # no export, no server
+
+
+def test_an_export_that_cannot_be_made_is_one_sentence() -> None:
+    with pytest.raises(PhotodupError) as caught:
+        export_models({"MODEL_PRETRAINED": "/nonexistent/checkpoint.pt"})
+    assert "/nonexistent/checkpoint.pt" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def _open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tmp_path) -> None:
+    """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
+    from photodup.embedding.engines.encoder import load_model
+    from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
+    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.server import EmbeddedTriton
+
+    data = pytest.importorskip("skimage.data")
+    photos = [to_jpeg(Image.fromarray(picture), 90) for picture in (data.astronaut(), data.coffee())]
+    pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
+    sent = {
+        "openclip_vit_b32": normalize(pixels),
+        "openclip_vit_b32_fp16": normalize(pixels).astype(np.float16),
+        "openclip_vit_b32_uint8": pixels,
+        "openclip_vit_b32_jpeg": np.array([[photo] for photo in photos], dtype=object),
+    }
+    made = export_models()
+    reference = load_model().embed(normalize(pixels))
+    render_repository(
+        "cpu-embedded", tmp_path, made["files"], models=list(sent), model_digest=made["model_digest"]
+    )
+    with EmbeddedTriton(tmp_path, list(sent), http_port=0, grpc_port=0, metrics_port=0) as server:
+        for model, array in sent.items():
+            for protocol in ("http", "grpc"):
+                answer = infer(server, model, array, protocol)
+                assert np.linalg.norm(answer - reference, axis=1).max() < 1e-3, (model, protocol)
+                assert np.linalg.norm(answer - reference[::-1], axis=1).max() > 1e-3  # the photos do differ

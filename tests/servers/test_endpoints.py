@@ -1,0 +1,193 @@
+"""Endpoints files, and what the check says about servers that are wrong in each way we know."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.triton import needs_triton
+
+from photodup.embedding.backends import parse_backend
+from photodup.errors import PhotodupError
+from photodup.serving.check import check, render_check
+from photodup.serving.embedded import MODELS
+from photodup.serving.endpoints import (
+    Endpoints,
+    from_ports,
+    load_endpoints,
+    save_endpoints,
+)
+from photodup.serving.process.ports import claim_ports
+from photodup.serving.triton.repository import WEIGHTS
+
+GOOD = {
+    "name": "box",
+    "backends": {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("fastapi-pytorch-fp32-http-jpeg", ""),
+        ("triton-onnx-fp32-http-fp32", "openclip_vit_b32"),
+        ("triton-onnx-fp32-grpc-uint8", "openclip_vit_b32_uint8"),
+        ("triton-onnx-fp32-http-jpeg", "openclip_vit_b32_jpeg"),
+        ("triton-onnx-fp32-http-json", "openclip_vit_b32"),
+        ("triton-openvino-fp32-grpc-fp32", "openclip_vit_b32_openvino"),
+        ("triton-trt-fp16-http-fp32", "openclip_vit_b32_trt"),
+        ("triton-emulated-a100-fp32-grpc-fp32", "emulated_a100"),
+        ("triton-emulated-4090trt-fp32-http-jpeg", "emulated_4090trt_jpeg"),
+    ],
+)
+def test_a_backend_name_gives_the_model(name: str, model: str) -> None:
+    assert parse_backend(name).triton_model == model
+
+
+@pytest.mark.parametrize(
+    "name", ["triton-", "triton-onnx-fp32-http", "pytorch-grpc-jpeg", "triton-onnx-fp32-grpc-json", ""]
+)
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(PhotodupError, match="names no backend"):
+        parse_backend(name)
+
+
+def test_the_committed_default_is_what_embedded_servers_offer(root: Path) -> None:
+    found = load_endpoints(root / "notebooks/endpoints/embedded.yaml")
+    models = {parse_backend(name).triton_model for name in found.backends} - {""}
+    assert models == set(MODELS)
+    assert found == from_ports(
+        name="embedded", gpu="none", engines=("onnx", "openvino"), location="this machine"
+    )
+
+
+def test_every_endpoints_file_loads(root: Path) -> None:
+    for path in (root / "notebooks/endpoints").glob("*.yaml"):
+        for backend in load_endpoints(path).backends:
+            model = parse_backend(backend).triton_model
+            assert not model or model in WEIGHTS or model.startswith("emulated_")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": None}, "name"),
+        ({"name": "a/b"}, "name"),
+        ({"backends": {}}, "backends"),
+        ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "is no HTTP address.*use http://host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "is no gRPC address.*use host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "is no gRPC address.*use host:port"),
+        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "is no gRPC address.*use host:port"),
+        ({"backends": {"tritn-onnx-http-fp32": "http://h:1"}}, "names no backend"),
+        ({"price_per_hour_usd": -1}, "price_per_hour_usd"),
+        ({"backend": {}}, "backend"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_key(change: dict, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "box.yaml"
+    path.write_text(yaml.safe_dump(GOOD))
+    load_endpoints(path)
+    path.write_text(yaml.safe_dump(GOOD | change))
+    with pytest.raises(PhotodupError, match=rf"box\.yaml: .*{message}"):
+        load_endpoints(path)
+
+
+def test_no_file_and_no_yaml(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("name: [")
+    with pytest.raises(PhotodupError, match=r"No such file.*other\.yaml"):
+        load_endpoints(tmp_path / "gone.yaml")
+    with pytest.raises(PhotodupError, match="is not YAML"):
+        load_endpoints(tmp_path / "other.yaml")
+    (tmp_path / "other.yaml").write_text("- a\n")
+    with pytest.raises(PhotodupError, match="should be a mapping"):
+        load_endpoints(tmp_path / "other.yaml")
+
+
+@given(
+    ports=st.lists(st.integers(0, 65535), min_size=4, max_size=4),
+    engines=st.lists(st.sampled_from(["onnx", "trt", "openvino", "emulated-a100"]), unique=True, min_size=1),
+)
+def test_saving_and_loading_keeps_everything(ports: list[int], engines: list[str], tmp_path_factory) -> None:
+    if not any(ports[:3]):
+        with pytest.raises(ValueError, match="backends"):
+            from_ports("h", *ports, engines=engines)
+        return
+    made = from_ports("h.example", *ports, engines=engines, price_per_hour_usd=0.85)
+    path = tmp_path_factory.getbasetemp() / "roundtrip.yaml"
+    save_endpoints(made, path)
+    assert load_endpoints(path) == made
+
+
+def _findings(endpoints: Endpoints) -> dict[str, str]:
+    return {row["backend"]: row["finding"] for row in check(endpoints, timeout_s=2)}
+
+
+@needs_triton()
+def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -> None:
+    server = tiny_triton
+    http, grpc, metrics = server.http_port, server.grpc_port, server.metrics_port
+    dead = claim_ports("127.0.0.1", {"nobody": 0})["nobody"]
+    right = from_ports("127.0.0.1", 0, http, grpc, metrics, engines=("onnx", "openvino"))
+    assert set(_findings(right).values()) == {"ready"}
+
+    def one(name: str, url: str) -> str:
+        return _findings(Endpoints(name="x", backends={name: url}))[name]
+
+    local = "http://127.0.0.1"
+    assert "nothing listens" in one("triton-onnx-fp32-http-fp32", f"{local}:{dead}")
+    assert "nothing listens" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{dead}")
+    assert "gRPC port, given as HTTP" in one("triton-onnx-fp32-http-fp32", f"{local}:{grpc}")
+    assert "HTTP port, given as gRPC" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{http}")
+    assert "this is Triton's metrics port" in one("triton-onnx-fp32-http-fp32", f"{local}:{metrics}")
+    assert "this is Triton's HTTP port, not the FastAPI service" in one(
+        "fastapi-pytorch-fp32-http-jpeg", f"{local}:{http}"
+    )
+    assert "no model openclip_vit_b32_trt; ready are: openclip_vit_b32," in one(
+        "triton-trt-fp16-http-fp32", f"{local}:{http}"
+    )
+    assert "no model openclip_vit_b32_trt" in one("triton-trt-fp16-grpc-fp32", f"127.0.0.1:{grpc}")
+    assert "in the repository but not loaded" in one("triton-emulated-a100-fp32-http-jpeg", f"{local}:{http}")
+    assert "unknown host" in one("triton-onnx-fp32-http-fp32", "http://nonesuch.invalid:8000")
+
+
+@needs_triton()
+def test_the_command_exits_1_and_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton
+) -> None:
+    from typer.testing import CliRunner
+
+    from photodup.cli import app
+
+    server = tiny_triton
+    made = from_ports(
+        "127.0.0.1", 0, server.http_port, server.grpc_port, 0, engines=("onnx",), wires=("fp32",)
+    )
+    save_endpoints(made, tmp_path / "good.yaml")
+    result = CliRunner().invoke(app, ["endpoints", "check", str(tmp_path / "good.yaml")])
+    assert result.exit_code == 0
+    assert "BAD" not in result.output
+    bad = from_ports(
+        "127.0.0.1", 0, server.grpc_port, server.grpc_port, 0, engines=("onnx",), wires=("fp32",)
+    )
+    save_endpoints(bad, tmp_path / "bad.yaml")
+    result = CliRunner().invoke(app, ["endpoints", "check", str(tmp_path / "bad.yaml")])
+    assert result.exit_code == 1
+    assert result.output.count("BAD") == 1
+
+
+def test_the_table_lines_up() -> None:
+    rows = [
+        {"backend": "a", "url": "u", "ok": True, "finding": "ready"},
+        {"backend": "bbb", "url": "uuuu", "ok": False, "finding": "gone"},
+    ]
+    assert render_check(rows).splitlines() == ["ok   a    u     ready", "BAD  bbb  uuuu  gone"]
+
+
+def test_without_the_client_the_check_says_what_to_install(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PhotodupError, match="tritonclient"):
+        check(load_endpoints(root / "notebooks" / "endpoints" / "embedded.yaml"))

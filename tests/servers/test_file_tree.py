@@ -1,0 +1,263 @@
+"""Every photo command, watched: nothing changes but photodup's own folder, its catalogue and what was removed.
+
+Real commands in processes of their own, the review over HTTP. After each one every file is compared with
+before: path, kind, content, inode, time.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from support.review_library import make_library, photo, save
+
+MD5 = "ab" + "0" * 30
+TRASH = ".photodup-trash"
+
+
+def photodup(*arguments: object, status: int = 0) -> str:
+    command = [sys.executable, "-m", "photodup.cli", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"MODEL_PRETRAINED": "random:0", "INFERENCE_SERVICE_URL": "", "INFERENCE_BACKEND": ""}
+
+
+class Tree:
+    """All that lies below a folder, except where photodup may write."""
+
+    def __init__(self, folder: Path, *mine: Path) -> None:
+        self.folder = folder
+        self.mine = mine
+        self.before = self.now()
+
+    def now(self) -> dict[str, tuple]:
+        found = {}
+        for path in sorted(self.folder.rglob("*")):
+            is_catalogue = any(
+                str(path) == f"{file}{end}" for file in self.mine for end in ("", "-wal", "-shm")
+            )
+            if is_catalogue or any(own in path.parents or own == path for own in self.mine):
+                continue
+            status, content = path.lstat(), None
+            if path.is_symlink():
+                content = os.readlink(path)
+            elif path.is_file():
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+            time = status.st_mtime_ns if content else None  # that of a folder changes with what is made in it
+            found[str(path.relative_to(self.folder))] = (status.st_mode, content, status.st_ino, time)
+        return found
+
+    def check(self, *, gone: set[str] = frozenset()) -> None:
+        """Compare with the beginning; only these may be gone."""
+        now = self.now()
+        assert now.keys() - self.before.keys() == set(), "made outside its own folder"
+        assert self.before.keys() - now.keys() == gone, "gone"
+        assert {path: self.before[path] for path in now} == now, "changed"
+
+
+def users_files(folder: Path, elsewhere: Path) -> None:
+    """Files of a user, under every name that the first edition claimed, dropped or deleted."""
+    (folder / "thumbnails" / "ab").mkdir(parents=True)
+    for seed, name in enumerate(("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg")):
+        noise = np.random.default_rng(seed + 1).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+        save(Image.fromarray(noise), folder / "thumbnails" / "ab" / name)
+    (elsewhere / "cd").mkdir(parents=True)
+    save(photo("astronaut").resize((64, 64)), elsewhere / "cd" / f"{MD5}.jpg")
+    (folder / "thumbnails" / "cd").symlink_to(elsewhere / "cd")
+    with closing(sqlite3.connect(folder / "evidence.sqlite")) as db, db:
+        db.execute("CREATE TABLE evidence (exhibit TEXT)")
+        db.execute("CREATE TABLE pair (left TEXT, right TEXT)")
+    (folder / "settings.json").write_text('{"theme": "dark"}\n')
+    (folder / "feedback.jsonl").write_text('{"stars": 5}\n')
+    (folder / "review").mkdir()
+    (folder / "review" / "decisions.jsonl").write_text('{"paper": 7}\n')
+    (folder / "lock").write_text("of another program")
+    (folder / "neighbours-hash.npz").write_text("a list of neighbours")
+
+
+@contextmanager
+def reviewing(*arguments: object) -> Iterator[httpx.Client]:
+    command = [sys.executable, "-m", "photodup.cli", "review", *map(str, arguments), "--port", "0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+    try:
+        said = ""
+        while not (found := re.search(r"at (http://\S+/)\n", said)):
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        origin = "/".join(found[1].split("/")[:3])
+        with httpx.Client(base_url=found[1], headers={"Origin": origin}, timeout=60) as client:
+            client.follow_redirects = True
+            yield client
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def look_at_everything(client: httpx.Client) -> list[str]:
+    """Open each page and each picture; return the groups."""
+    keys = list(dict.fromkeys(re.findall(r"/group/([0-9a-f]+)", client.get("?tier=copies&status=").text)))
+    keys = keys or list(dict.fromkeys(re.findall(r"/group/([0-9a-f]+)", client.get("").text)))
+    for key in keys:
+        shown = client.get(f"group/{key}").text
+        for number in set(re.findall(r"/photo/(\d+)/", shown)):
+            for size in ("small", "screen", "large"):
+                assert client.get(f"photo/{number}/{size}.jpg").status_code == 200
+    for name in ("trash", "confirm", "settings"):
+        assert client.get(name).status_code == 200
+    return keys
+
+
+def remove_marked(client: httpx.Client) -> None:
+    plan = re.search(r'name="plan" value="([^"]+)"', client.get("confirm").text)[1]
+    assert client.post("remove", data={"plan": plan}).status_code == 200
+
+
+def in_trash(library: Path) -> set[str]:
+    """What `trash list` says, relative to the folder that is watched."""
+    found = set()
+    for line in photodup("trash", "list", library).splitlines()[:-1]:
+        files = re.search(r"MB  (.*)  \(", line)[1].split(", ")
+        found |= {f"{library.name}/{name}" for name in files}
+    return found
+
+
+@pytest.mark.parametrize("layout", ["default", "beside", "in the library"])
+def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, layout):
+    watched = tmp_path / "watched"
+    library, other = make_library(watched / "library"), make_library(watched / "other")
+    for made in (library, other):
+        shutil.rmtree(made / ".photodup")
+    folder = {"default": None, "beside": watched / "P", "in the library": library}[layout]
+    where, first, second = [], library / ".photodup", other / ".photodup"
+    mine = [first, library / TRASH, second, other / TRASH]
+    if folder:
+        users_files(folder, watched / "elsewhere")
+        first, second = folder / "catalogue.sqlite", folder / "second.sqlite"
+        where = ["--catalogue", first]
+        mine += [first, folder / "catalogue.sqlite.d", second, folder / "second.sqlite.d"]
+    tree = Tree(watched, *mine)
+
+    photodup("scan", library, *where)
+    tree.check()
+    if layout == "beside":
+        photodup("embed", library, *where)
+        tree.check()
+        photodup("group", library, *where, "--allow-random", "--threshold", 0.99)
+        tree.check()
+        with closing(sqlite3.connect(first)) as db, db:  # `review` takes no random weights
+            db.execute("DELETE FROM embedding")
+            db.execute("DELETE FROM model")
+    photodup("group", library, *where)
+    tree.check()
+
+    with reviewing(library, *where) as client:
+        keys = look_at_everything(client)
+        assert len(keys) >= 3
+        client.post("settings/keep", data={"resolution": 1, "size": 2, "folders": "2020"})
+        client.post("settings/backend", data={"backend": "other", "name": "local-pytorch", "url": ""})
+        tree.check()
+        photos = re.findall(r"/photo/(\d+)/", client.get(f"group/{keys[-1]}").text)
+        for number in dict.fromkeys(photos):
+            client.post(f"group/{keys[-1]}", data={"action": "keep_both", "photo": number})
+        client.post(f"group/{keys[1]}", data={"action": "skip"})
+        client.post("undo")
+        tree.check()
+        client.post("accept-all")
+        remove_marked(client)
+        gone = in_trash(library)
+        assert len(gone) >= 2
+        tree.check(gone=gone)
+        client.post("undo")
+        tree.check()  # every file is back: its name, content, inode and time
+        remove_marked(client)
+        tree.check(gone=gone)
+    photodup("trash", "restore", library)
+    tree.check()
+    photodup("scan", library, *where)
+    with reviewing(library, *where) as client:  # opening it tidies the pictures
+        look_at_everything(client)
+        tree.check()
+        client.post("accept-all")
+        remove_marked(client)
+    assert in_trash(library) == gone
+    photodup("trash", "purge", library, "--yes")
+    tree.check(gone=gone)
+    photodup("trash", "list", library)
+    photodup("scan", library, *where)
+    tree.check(gone=gone)
+
+    # A second catalogue in the same folder, and nothing of the first one's changes.
+    beside = Tree(
+        watched, second, watched / "P" / "second.sqlite.d", library / "second.sqlite.d", other / TRASH
+    )
+    photodup("scan", other, *(["--catalogue", second] if folder else []))
+    with reviewing(other, *(["--catalogue", second] if folder else [])) as client:
+        look_at_everything(client)
+        client.post("accept-all")
+        client.post("settings/keep", data={"size": 1})
+    beside.check()
+    tree.check(gone=gone)
+
+
+def test_demo_and_evaluate_change_nothing_else(tmp_path):
+    """`demo` into a folder with a user's files, `evaluate` on a folder of photographs."""
+    folder = tmp_path / "watched"
+    save(photo("coffee").resize((150, 100)), folder / "photos" / "a.jpg")
+    save(photo("rocket").resize((150, 100)), folder / "photos" / "b.jpg")
+    (folder / "demo").mkdir()
+    (folder / "demo" / "letter.txt").write_text("the user's own")
+    (folder / "taken").mkdir()
+    (folder / "taken" / "ground_truth.json").write_text('{"photos": []}')
+    (folder / "taken" / ".ground_truth.json.old").write_text("the user's own")
+    tree = Tree(folder)
+    assert "is no part of the demonstration" in photodup("demo", folder / "taken", status=2)
+    photodup("evaluate", folder / "photos", "--weights", "random:0")
+    tree.check()
+    photodup("demo", folder / "demo")
+    now = tree.now()
+    assert {path: now.get(path) for path in tree.before} == tree.before
+    assert all(path.startswith("demo/") for path in now.keys() - tree.before.keys())
+
+
+@pytest.mark.parametrize("link", [".photodup", ".photodup/thumbnails", ".photodup/evidence.sqlite",
+                                  ".photodup/feedback.jsonl", ".photodup/review"])  # fmt: skip
+def test_a_library_with_links_changes_nothing_behind_them(tmp_path, link):
+    """As somebody may hand it over: links where photodup writes and deletes."""
+    library = make_library(tmp_path / "library")
+    with reviewing(library) as client:
+        look_at_everything(client)
+    users_files(tmp_path / "mine", tmp_path / "elsewhere")
+    target = library / link
+    if target.is_dir():
+        shutil.copytree(target, tmp_path / "mine", dirs_exist_ok=True)
+        shutil.rmtree(target)
+    elif target.exists():
+        target.unlink()
+    is_file = target.suffix in (".sqlite", ".jsonl")
+    target.symlink_to(tmp_path / "mine" / target.name if is_file else tmp_path / "mine")
+    tree = Tree(tmp_path / "mine")
+    for command in (["scan"], ["group"], ["review", "--port", 0]):
+        said = photodup(command[0], library, *command[1:], status=2)
+        assert "link" in said and said.count("\n") == 1, "one sentence"
+        tree.check()

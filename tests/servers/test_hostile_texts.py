@@ -1,0 +1,325 @@
+"""What comes with a library besides photographs: settings, damaged lines, foreign catalogues, names that give orders."""
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+from support.hostile_library import OP, VICTIM, entry, line, payload, write_journal
+from support.review_library import make_library
+
+from photodup.names import escaped, printable
+from photodup.photos.embed.choose import choose
+from photodup.photos.library.catalogue import Catalogue, CatalogueError
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.scan import scan
+from photodup.photos.library.settings import Settings, load_settings, save_settings
+from photodup.photos.review.serve import ReviewServer
+from photodup.photos.review.session import ReviewSession
+from photodup.photos.trash.trash import Trash
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A scanned library of a user who has no key yet and no server on the usual ports."""
+    monkeypatch.setenv("PHOTODUP_CONFIG", str(tmp_path / "config"))
+    for name in ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", {})
+    return make_library(tmp_path / "library")
+
+
+def photodup(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "photodup.cli", *map(str, arguments)],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        **options,
+    )
+
+
+# ---- the address that photographs are sent to ------------------------------------------------------------
+
+
+@pytest.fixture
+def listener():
+    """A server that somebody else wants the photographs to go to; it counts who calls."""
+    calls, server = [], socket.create_server(("127.0.0.1", 0))
+
+    def accept():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            calls.append(connection)
+            connection.close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}", calls
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+
+
+def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, listener):
+    url, calls = listener
+    supplied = {"backend": "pytorch-http-jpeg", "url": url, "keep": ["size"], "folders": []}
+    file = library / ".photodup" / "settings.json"
+    file.write_text(json.dumps(supplied))
+    done = photodup("embed", library, text=True, env=os.environ | {"MODEL_PRETRAINED": "onnx:/nowhere"})
+    assert f"name the server {url}" in done.stdout and "not used" in done.stdout and calls == []
+    with ReviewServer(library) as server:
+        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+        with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+            text = client.get("settings").text
+            assert url in text and "Use this address" in text and calls == []
+            client.post("settings/keep", data={"oldest": "1"})
+            assert json.loads(file.read_text())["url"] == url, "it stays for whoever chose it"
+            assert load_settings(file.parent).ignored == ("pytorch-http-jpeg", url) and calls == []
+            chosen = {"backend": f"pytorch-http-jpeg {url}"}
+            assert client.post("settings/backend", data=chosen).status_code == 303
+            assert "Use this address" not in client.get("settings").text
+    assert calls, "once it was chosen, it is asked whether it answers"
+    stored = load_settings(file.parent)
+    assert (stored.backend, stored.url, stored.keep, stored.warning) == (
+        "pytorch-http-jpeg",
+        url,
+        ("oldest",),
+        None,
+    )
+
+
+def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
+    folder = library / ".photodup"
+    save_settings(folder, Settings("pytorch-http-jpeg", "http://mine:8002"))
+    assert load_settings(folder).url == "http://mine:8002"
+    assert choose(load_settings(folder)).url == "http://mine:8002"
+    values = json.loads((folder / "settings.json").read_text())
+    for change in ({"url": "http://yours:8002"}, {"backend": "pytorch-http-base64"}, {"signature": 1}):
+        (folder / "settings.json").write_text(json.dumps(values | change))
+        settings = load_settings(folder)
+        assert (settings.backend, settings.url) == ("auto", None) and settings.warning
+    (folder / "settings.json").write_text(json.dumps(values))
+    monkeypatch.setenv("PHOTODUP_CONFIG", str(tmp_path / "another user"))
+    assert load_settings(folder).url is None
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"ignored": ["auto", "x"]}', '{"keep": "\\u001b[31m"}', "\0"]
+)
+def test_settings_that_cannot_be_used_are_one_sentence_without_orders(library, text):
+    (library / ".photodup" / "settings.json").write_text(text)
+    done = photodup("group", library, text=True)
+    assert done.returncode == 2 and "settings.json cannot be used" in done.stderr
+    assert done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
+
+
+# ---- damaged lines ---------------------------------------------------------------------------------------
+
+DAMAGED = {
+    "no JSON": b"{nonsense",
+    "a NUL": b'{"op": "\\u0000", "state": "removed", "time": 0, "group": "\\u0000", "kind": "same"}',
+    "raw NULs": b"\0\0\0\0",
+    "not UTF-8": b'{"op": "\xff\xfe"}',
+    "a list": b"[1, 2]",
+    "null": b"null",
+    "brackets without end": b"[" * 100_000,
+    "a number without end": b'{"time": ' + b"9" * 10_000 + b', "number": 1e999}',
+    "wrong types": b'{"op": 1, "state": [], "time": "x", "files": 3, "group": {}, "status": {}, "kind": []}',
+    "lists of lists": b'{"group": "a", "status": "todo", "remove": [[[]]], "apart": 1, "kind": "same", "md5s": [[]]}',
+}
+HOSTILE_FILES = {
+    "NUL in a name": {"home": "a\0b"},
+    "a lone surrogate": {"home": "\ud800.jpg"},
+    "a huge number": {"mtime_ns": 10**30},
+    "a negative size": {"size": -1},
+    "a fraction": {"atime_ns": 1.5},
+    "no MD5": {"md5": "x"},
+    "more than there is": {"colour": "red"},
+    "our own folder": {"home": ".PHOTODUP-trash/journal.jsonl"},
+    "a name that is empty": {"home": ""},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_line_costs_only_itself(library, damage):
+    session = ReviewSession(library)
+    first, second, _ = session.items
+    session.skip(first)
+    apart = session.items[second].members[0][0].id
+    session.set_apart(second, apart, "not_duplicate")
+    third = list(session.items)[2]
+    session.accept(third, [session.items[third].group.keeper.id])
+    session.apply()
+    labels = session.feedback.labelled_pairs()
+    journals = [
+        library / ".photodup" / "review" / "decisions.jsonl",
+        library / ".photodup" / "feedback.jsonl",
+        library / ".photodup-trash" / "journal.jsonl",
+    ]
+    for journal in journals:
+        journal.write_bytes(DAMAGED[damage] + b"\n" + journal.read_bytes() + DAMAGED[damage] + b"\n")
+    kept = {journal: journal.read_bytes() for journal in journals}
+    again = ReviewSession(library)
+    assert again.items[first].status == session.items[first].status
+    assert again.feedback.labelled_pairs() == labels
+    assert [o.id for o in again.trash.listing()] == [o.id for o in session.trash.listing()]
+    for journal in journals:
+        sentences = [sentence for sentence in again.problems if journal.name in sentence]
+        assert len(sentences) == 2 and sentences[0].startswith(f"Line 1 of {journal} is damaged")
+        assert all("\n" not in sentence for sentence in sentences)
+        assert journal.read_bytes() == kept[journal], "it is left for a person to look at"
+    listed = photodup("trash", "list", library, text=True)
+    assert listed.returncode == 0 and "1 removals" in listed.stdout and "Line 1 of" in listed.stdout
+    grouped = photodup("group", library, text=True)
+    assert grouped.returncode == 0 and "feedback.jsonl is damaged" in grouped.stdout
+    with ReviewServer(library) as server:
+        assert httpx.get(server.url, timeout=30).text.count("is damaged") == 6
+        assert "Line 1 of" in httpx.get(server.url + "trash", timeout=30).text
+    again.restore([operation.id for operation in again.trash.listing()])
+    assert Trash(library).listing() == []
+
+
+@pytest.mark.parametrize("damage", HOSTILE_FILES)
+def test_a_file_that_no_photodup_would_name_costs_only_its_line(library, damage):
+    payload(library, f"items/{OP}/x", VICTIM)
+    sound = entry("x.jpg", f"items/{OP}/x")
+    write_journal(library, line("removed", sound | HOSTILE_FILES[damage]), line("removed", sound))
+    trash = Trash(library)
+    assert len(trash.unsigned()) == 1 and "Line 1 of" in trash.problems[0]
+    for time in (float("nan"), 10**400, -1, True, 1e300):
+        write_journal(library, line("removed", sound, time=time))
+    assert len(Trash(library).problems) == 6
+    assert trash.restore(trash.unsigned(), confirmed=True) == [library / "x.jpg"]
+
+
+def test_a_label_of_very_many_contents_is_no_label(library):
+    """Its pairs grow with the square: a line of a megabyte would fill the memory."""
+    path = library / ".photodup" / "feedback.jsonl"
+    path.write_text(
+        json.dumps({"kind": "not_duplicate", "md5s": [f"{n:032x}" for n in range(20_000)]}) + "\n"
+    )
+    feedback = Feedback(path.parent)
+    assert feedback.apart() == set() and "Line 1" in feedback.problems[0]
+
+
+@pytest.mark.parametrize("name", ["feedback.jsonl", "review/decisions.jsonl"])
+def test_what_was_decided_is_not_written_through_a_link(library, tmp_path, name):
+    mine = tmp_path / "my notes"
+    mine.write_text("no newline at the end")
+    (library / ".photodup" / "review").mkdir(exist_ok=True)
+    (library / ".photodup" / name).symlink_to(mine)
+    done = photodup("group", library, text=True)
+    assert "Traceback" not in done.stderr
+    try:
+        session = ReviewSession(library)
+        key = next(iter(session.items))
+        session.set_apart(key, session.items[key].members[0][0].id, "keep_both")
+    except Exception as error:
+        assert name.split("/")[-1] in str(error) or "could not be written" in str(error)
+    assert mine.read_text() == "no newline at the end"
+
+
+# ---- the page ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_restores_what_others_removed_only_by_its_own_button(library):
+    payload(library, f"items/{OP}/x", VICTIM)
+    sent = entry("given.jpg", f"items/{OP}/x")
+    write_journal(library, line("removing", sent, reason="\x1b[8m<b>hidden</b>"))
+    with ReviewServer(library) as server:
+        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+        with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+            text = client.get("trash").text
+            assert "The trash is empty" in text and "Not written by your photodup" in text
+            assert "given.jpg" in text and "\x1b" not in text and "<b>hidden" not in text
+            client.post("restore", data={"operation": OP})
+            assert not (library / "given.jpg").exists(), "the other form names nothing of this one"
+            done = client.post("restore", data={"operation": OP, "unsigned": "yes"})
+            assert "1 file is back" in done.text
+            assert "Not written by your photodup" not in client.get("trash").text
+    assert (library / "given.jpg").read_bytes() == VICTIM
+
+
+# ---- a catalogue of somebody else ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", ["file.md5", "content.phash", "model.is_random", "setting.value"])
+def test_a_catalogue_that_lacks_a_column_is_one_sentence(library, column):
+    table, name = column.split(".")
+    path = library / ".photodup" / "catalogue.sqlite"
+    with sqlite3.connect(path) as connection:
+        # As a giver would: any table that has the name and not the columns.
+        connection.execute("PRAGMA foreign_keys = OFF")
+        others = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != name]
+        connection.execute(f"CREATE TABLE other AS SELECT {', '.join(others)} FROM {table}")
+        connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"ALTER TABLE other RENAME TO {table}")
+    connection.close()
+    with pytest.raises(CatalogueError, match=f"lacks {column}"):
+        Catalogue(library)
+    for command in ("group", "scan", "embed"):
+        done = photodup(command, library, text=True)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and f"lacks {column}" in done.stderr
+
+
+# ---- names on terminals ----------------------------------------------------------------------------------
+
+ORDERS = {
+    "\x1b[2Jclear.jpg": r"\x1b[2Jclear.jpg",
+    "two\nlines.jpg": r"two\nlines.jpg",
+    "over\rwritten.jpg": r"over\rwritten.jpg",
+    "photo_\u202egpj.exe.jpg": r"photo_\u202egpj.exe.jpg",
+    "c1 \x9b31m.jpg": r"c1 \x9b31m.jpg",
+    "del\x7f.jpg": r"del\x7f.jpg",
+    "isolate \u2066\u2069.jpg": r"isolate \u2066\u2069.jpg",
+    "写真 é עברית 👨\u200d👩.jpg": "写真 é עברית 👨\u200d👩.jpg",
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_name_gives_no_orders(name):
+    assert printable(name) == ORDERS[name]
+    assert printable(name.encode()) == ORDERS[name]
+    assert escaped("a\nb\x1b", keep="\n") == "a\nb\\x1b"
+    assert escaped("\ud800") == "\ufffd"
+
+
+def test_no_command_prints_a_name_raw(library):
+    source = (library / "2020" / "IMG_1.jpg").read_bytes()
+    for number, name in enumerate(ORDERS):
+        (library / name).write_bytes(source)
+        (library / f"{number}{name}").write_bytes(b"no image")
+    folder = library / "\x1b]0;folder\x07\n"
+    folder.mkdir()
+    (folder / "x.jpg").write_bytes(source)
+    scan(library, progress=False)
+    session = ReviewSession(library)
+    session.accept_all()
+    session.apply()
+    payload(library, f"items/{OP}/x", VICTIM)
+    sent = entry("\x1b[31mred.jpg", f"items/{OP}/x")
+    write_journal(library, line("removed", sent, reason="\x1b[8mhidden\n\u202e"))
+    missing = library / "\x1b[31mnone\n"
+    outputs = [
+        photodup(command, library, env=os.environ | {"MODEL_PRETRAINED": "random:0"})
+        for command in ("scan", "group")
+    ]
+    outputs += [photodup("trash", "list", library), photodup("trash", "restore", library)]
+    outputs += [photodup("trash", "restore", library, "--unsigned", "--yes")]
+    outputs += [photodup(command, missing) for command in ("scan", "group", "embed")]
+    outputs += [photodup("trash", "list", missing), photodup("trash", "restore", library, "\x1b[31m")]
+    allowed = {"\n", "\r"}  # ends of our own lines; a progress bar returns
+    for done in outputs:
+        said = done.stdout.decode() + done.stderr.decode()
+        orders = {c for c in said if escaped(c) != c} - allowed
+        assert not orders and "Traceback" not in said, (done.args, orders)
+        lines = done.stdout.decode().splitlines()
+        assert not any(text.startswith(("lines.jpg", "none")) for text in lines), done.args
+    assert rb"two\nlines.jpg" in outputs[1].stdout + outputs[2].stdout

@@ -1,0 +1,223 @@
+"""Slow and many: trickled bodies, ten times the load, and the key. Against real services over TCP."""
+
+import asyncio
+import socket
+import time
+
+import httpx
+import pytest
+from support.hostile_images import encoded, grain
+from support.paths import ROOT
+from support.service import as_files, check_against_openapi, stuck_upload, until
+
+from photodup.embedding.backends import parse_backend
+from photodup.embedding.client.answers import Patience, ServerError
+from photodup.embedding.client.service import PyTorchHttp
+from photodup.serving.service.admission import Admission, Pace, Refused
+from photodup.serving.service.gate import is_loopback
+
+PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
+FILES = as_files([PHOTO])
+SLOW_ENCODER = str(ROOT / "tests" / "support" / "slow_encoder.py")
+
+
+def post(url: str, **request) -> httpx.Response:
+    return httpx.post(f"{url}/embed", **({"files": FILES, "timeout": 60} | request))
+
+
+# Bodies that do not arrive
+
+
+def test_three_hundred_trickled_bodies_keep_nobody_out(small_service):
+    server = small_service(MAX_IN_FLIGHT=8, BODY_SECONDS=60, MIN_BODY_RATE=200)
+    stuck = [stuck_upload(server.url, sent=1) for _ in range(300)]
+    try:
+        until(lambda: server.metrics()["photodup_requests_in_flight"] >= 300, 30)
+        for _ in range(5):
+            for connection in stuck:
+                connection.sendall(b" ")
+            assert post(server.url).status_code == 200
+        # After five seconds at that rate they are told so, and the places they took are free.
+        until(lambda: server.metrics()["photodup_requests_in_flight"] == 0, 40)
+        answer = stuck[0].recv(4096).decode()
+        assert answer.startswith("HTTP/1.1 408") and "less than 200 bytes a second" in answer
+        assert "MIN_BODY_RATE" in answer
+    finally:
+        for connection in stuck:
+            connection.close()
+    assert server.metrics()['photodup_requests_total{status="408"}'] == 300
+
+
+def test_a_body_has_a_deadline_whatever_its_rate(small_service):
+    server = small_service(BODY_SECONDS=2, MIN_BODY_RATE=1)
+    connection = stuck_upload(server.url, sent=1)
+    started = time.monotonic()
+    connection.settimeout(0.1)
+    answer = b""
+    while not answer:
+        assert time.monotonic() - started < 20
+        try:
+            connection.sendall(b" " * 1000)
+            answer = connection.recv(4096)
+        except TimeoutError:
+            continue
+    assert b" 408 " in answer and b"not complete after 2 seconds" in answer
+    connection.close()
+
+
+def test_a_slow_but_steady_body_is_read(small_service):
+    server = small_service(MIN_BODY_RATE=1000)
+    start = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'
+    body = start + PHOTO + b"\r\n--x--\r\n"
+
+    def pieces():
+        for first in range(0, len(body), 1500):
+            yield body[first : first + 1500]
+            time.sleep(1.5 * 7500 / len(body))
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert post(server.url, files=None, content=pieces(), headers=headers).status_code == 200
+
+
+def test_headers_that_never_end_are_not_waited_for(small_service):
+    server = small_service()
+    host, port = server.url.removeprefix("http://").split(":")
+    silent, half = (socket.create_connection((host, int(port))) for _ in range(2))
+    half.sendall(b"POST /embed HTTP/1.1\r\nHost: x\r\n")
+    for connection in (silent, half):
+        connection.settimeout(30)
+        assert connection.recv(100) == b""
+        connection.close()
+
+
+# Ten times the load
+
+
+def test_honest_work_in_flight_is_finished_when_the_service_is_stopped(launch):
+    server = launch(program=(SLOW_ENCODER,), SLOW_MS=700)
+    server.wait()
+
+    async def send_and_stop() -> httpx.Response:
+        async with httpx.AsyncClient(timeout=60) as client:
+            answer = asyncio.create_task(client.post(f"{server.url}/embed", files=as_files([PHOTO] * 8)))
+            await asyncio.sleep(1)
+            server.process.terminate()
+            return await answer
+
+    answer = asyncio.run(send_and_stop())
+    assert answer.status_code == 200 and len(answer.json()["embeddings"]) == 8
+    server.process.wait(10)
+
+
+def test_a_refusal_is_documented_and_says_when_to_come_back(launch):
+    server = launch(program=(SLOW_ENCODER,), SLOW_MS=300, MAX_WAIT_S=0.5, BATCH_MAX=1)
+    server.wait()
+
+    async def burst() -> list[httpx.Response]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            sent = (client.post(f"{server.url}/embed", files=FILES) for _ in range(12))
+            return await asyncio.gather(*sent)
+
+    answers = asyncio.run(burst())
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert refused and any(answer.status_code == 200 for answer in answers)
+    assert "expected wait" in refused[0].json()["detail"] and "MAX_WAIT_S" in refused[0].json()["detail"]
+    assert int(refused[0].headers["retry-after"]) >= 1
+    check_against_openapi(refused[0], server.url)
+    assert post(server.url).status_code == 200
+    server.stop()
+
+
+def test_the_expected_wait_is_that_of_the_slowest_stage():
+    admission = Admission(max_requests=100, max_wait_s=2, lanes=2)
+    with admission.enter(1000):
+        assert admission.expected_wait_s == 0  # nothing is known yet
+        admission.decoding.add(10, 0.1)
+        assert admission.expected_wait_s == pytest.approx(1000 * 0.01 / 2)
+        admission.computing.add(1, 0.1)
+        assert admission.expected_wait_s == pytest.approx(1000 * 0.1)
+        with pytest.raises(Refused, match=r"100\.0 s") as refused:
+            admission.check()
+        assert refused.value.retry_after_s == 98
+    assert admission.expected_wait_s == 0
+    with admission.enter(64) as place:
+        place.go_on_to("costly", 60)
+        admission.check()  # what may take long holds up nobody else
+        admission.costly.add(1, 10)
+        with pytest.raises(Refused):
+            admission.check_costly()
+
+
+def test_an_estimate_follows_a_change_within_seconds_of_work():
+    pace = Pace()
+    pace.add(1, 10)  # a first execution that had to compile
+    for _ in range(60):
+        pace.add(1, 0.05)
+    assert pace.seconds_per_image < 0.2
+    for _ in range(5):
+        pace.add(1, 1)
+    assert pace.seconds_per_image > 0.5
+
+
+# The key
+
+
+KEY = "a-key-of-this-test"
+
+
+def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_service):
+    server = small_service(API_KEY=KEY)
+    for path in ("/healthz", "/readyz", "/health"):
+        assert httpx.get(server.url + path).status_code == 200
+    for path in ("/info", "/metrics", "/openapi.json", "/docs", "/nothing"):
+        assert httpx.get(server.url + path).status_code == 401
+    wrong = [
+        {},
+        {"X-API-Key": "x"},
+        {"X-API-Key": KEY[:-1]},
+        {"Authorization": f"Basic {KEY}"},
+        {"X-API-Key": ""},
+    ]
+    for headers in [*wrong, {"Authorization": "Bearer"}, {"Authorization": "Bearer é".encode()}]:
+        refused = post(server.url, headers=headers)
+        assert refused.status_code == 401 and "X-API-Key" in refused.json()["detail"]
+        assert KEY not in refused.text
+    for headers in (
+        {"X-API-Key": KEY},
+        {"Authorization": f"Bearer {KEY}"},
+        {"authorization": f"bearer {KEY}"},
+    ):
+        assert post(server.url, headers=headers).status_code == 200
+    assert KEY not in server.log.read_text()
+
+    backend = parse_backend("pytorch-http-jpeg")
+    stranger = PyTorchHttp(server.url, backend, Patience())
+    with pytest.raises(ServerError, match=r"asks for an API key.*PHOTODUP_API_KEY"):
+        stranger.describe()
+    stranger.close()
+    monkeypatch.setenv("PHOTODUP_API_KEY", KEY)
+    client = PyTorchHttp(server.url, backend, Patience())
+    assert client.describe().name and client.infer([PHOTO]).shape == (1, 512)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"HOST": "0.0.0.0"}, True),
+        ({"HOST": "0.0.0.0", "API_KEY": ""}, True),
+        ({"HOST": "0.0.0.0", "API_KEY": KEY}, False),
+        ({"HOST": "127.0.0.1"}, False),
+    ],
+)
+def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, warns, launch):
+    server = launch(**settings)
+    server.wait()
+    server.stop()
+    assert ("asks for no key" in server.log.read_text()) is warns
+    assert server.log.read_text().count("API_KEY") == warns
+
+
+def test_which_addresses_are_this_machine_only():
+    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
+    assert not any(map(is_loopback, ("", "0.0.0.0", "::", "192.168.1.2", "example.org")))

@@ -1,0 +1,406 @@
+"""What photodup makes for a library lies in one folder of its own; what is somebody else's stays as it is."""
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.review_library import make_library, photo, save
+
+from photodup.errors import PhotodupError
+from photodup.names import printable
+from photodup.photos.commands.group_command import print_groups
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue, CatalogueError
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.scan import scan
+from photodup.photos.library.settings import Settings, load_settings, save_settings
+from photodup.photos.own.catalogue_file import APPLICATION_ID, Kind, kind_of
+from photodup.photos.own.own_folder import MARKER, OwnFolder, OwnFolderError
+from photodup.photos.review.pictures import picture
+from photodup.photos.review.session import ReviewSession
+from photodup.photos.search.kept_pairs import stored_pairs
+
+MD5 = "ab" + "0" * 30
+
+
+def listing(folder: Path, *without: Path) -> dict[str, tuple]:
+    """Everything below a folder: kind, content, inode and time."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if any(path == other or other in path.parents for other in without):
+            continue
+        status = path.lstat()
+        content = None
+        if path.is_symlink():
+            content = os.readlink(path)
+        elif path.is_file():
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        time = status.st_mtime_ns if content else None  # a folder's changes when our own folder appears in it
+        found[str(path.relative_to(folder))] = (status.st_mode, content, status.st_ino, time)
+    return found
+
+
+def users_files(folder: Path) -> None:
+    """Put files of a user there, under every name that the first edition claimed beside a catalogue."""
+    (folder / "thumbnails" / "ab").mkdir(parents=True)
+    for name in ("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg"):
+        (folder / "thumbnails" / "ab" / name).write_bytes(b"a picture of the user's " + name.encode())
+    with closing(sqlite3.connect(folder / "evidence.sqlite")) as db, db:
+        db.execute("CREATE TABLE pair (left TEXT, right TEXT)")
+        db.execute("INSERT INTO pair VALUES ('exhibit', 'A')")
+    (folder / "settings.json").write_text('{"theme": "dark"}\n')
+    (folder / "feedback.jsonl").write_text('{"stars": 5}\n')
+    (folder / "review").mkdir()
+    (folder / "review" / "decisions.jsonl").write_text('{"paper": 7, "accepted": true}\n')
+    (folder / "lock").write_text("of another program")
+    (folder / "neighbours-hash.npz").write_text("a list of the user's neighbours")
+
+
+def use(library: Path, catalogue: Path | None) -> ReviewSession:
+    """Scan, group, open the review, look at every picture, decide, change settings."""
+    scan(library, catalogue, progress=False)
+    session = ReviewSession(library, catalogue)
+    for item in session.photos.values():
+        picture(library, session.own, item, "small")
+    names = {printable(item.group.keeper.path): key for key, item in session.items.items()}
+    key, other = names["2020/IMG_1.jpg"], names["2020/IMG_2.jpg"]
+    session.set_apart(key, session.items[key].members[0][0].id, "keep_both")
+    session.skip(other)
+    session.change(Settings(keep=("size", "resolution")))
+    return ReviewSession(library, catalogue)
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "in the library"])
+def test_nothing_beside_a_catalogue_is_claimed_dropped_or_deleted(tmp_path, where):
+    library = make_library(tmp_path / "library")
+    shutil.rmtree(library / ".photodup")
+    beside = library if where == "in the library" else tmp_path / "P"
+    users_files(beside)
+    before, catalogue = listing(tmp_path), beside / "catalogue.sqlite"
+    session = use(library, catalogue)
+    own = beside / "catalogue.sqlite.d"
+    assert session.own.path == own and (own / "evidence.sqlite").is_file() and (own / MARKER).is_file()
+    assert (own / "settings.json").is_file() and len(list(own.rglob("*-small.jpg"))) >= 3
+    new = {path for path in listing(tmp_path, own) if path not in before}
+    assert {Path(path).name for path in new} <= {
+        "catalogue.sqlite",
+        "catalogue.sqlite-wal",
+        "catalogue.sqlite-shm",
+    }
+    assert {path: now for path, now in listing(tmp_path, own).items() if path in before} == before
+    report = scan(library, catalogue, progress=False)
+    # The pictures in our own folder are no photographs of the library; the user's are.
+    assert (report.n_read, report.n_found) == (0, 7 + (where == "in the library" and 3) - report.n_missing)
+
+
+def test_two_catalogues_in_one_folder_share_nothing(tmp_path):
+    for name in ("a", "b"):
+        make_library(tmp_path / name)
+        scan(tmp_path / name, tmp_path / "P" / f"{name}.sqlite", progress=False)
+    first = use(tmp_path / "a", tmp_path / "P" / "a.sqlite")
+    before = listing(tmp_path / "P" / "a.sqlite.d")
+    second = ReviewSession(tmp_path / "b", tmp_path / "P" / "b.sqlite")
+    assert (len(first.items), len(second.items)) == (2, 3), "told apart in one of them"
+    assert first.settings != second.settings == Settings()
+    second.accept_all()
+    second.change(Settings(keep=("folder",), folders=("2020",)))
+    assert listing(tmp_path / "P" / "a.sqlite.d") == before
+
+
+@pytest.mark.parametrize("link", ["", "thumbnails", "thumbnails/ab", "evidence.sqlite", "feedback.jsonl", "review",
+                                  "review/decisions.jsonl", "settings.json", "catalogue.sqlite"])  # fmt: skip
+def test_no_link_is_followed(tmp_path, link):
+    """A library that somebody gave me may hold links: photodup would write or delete where they lead."""
+    library = make_library(tmp_path / "library")
+    ReviewSession(library)
+    target, users = library / ".photodup" / link, tmp_path / "mine"
+    users_files(users)
+    (users / "ab").mkdir()
+    (users / "ab" / f"{MD5}-small.jpg").write_bytes(b"mine")
+    (users / f"{MD5}-small.jpg").write_bytes(b"mine")
+    is_folder = link in ("", "thumbnails", "thumbnails/ab", "review")
+    if target.is_dir():
+        shutil.copytree(target, users, dirs_exist_ok=True)
+        shutil.rmtree(target)
+    target.parent.mkdir(exist_ok=True)
+    for old in target.parent.glob(target.name + "*"):
+        shutil.move(old, users / f"of another library {old.name}")
+    there = "of another library catalogue.sqlite" if link == "catalogue.sqlite" else "evidence.sqlite"
+    target.symlink_to(users if is_folder else users / there)
+    before = listing(users)
+    if link == "thumbnails/ab":  # one of 256: nothing goes through it, and the rest works
+        session = ReviewSession(library)
+        session.own.write(b"x", "thumbnails", "cd", "x")
+        with pytest.raises(OSError):
+            session.own.write(b"x", "thumbnails", "ab", f"{MD5}-small.jpg")
+    else:
+        with pytest.raises(OwnFolderError, match=r"link.*replace it"):
+            ReviewSession(library)
+        with pytest.raises(OwnFolderError, match=r"link.*replace it"):
+            scan(library, progress=False)
+    assert listing(users) == before
+
+
+def test_a_folder_that_is_not_ours_is_refused_with_one_sentence(tmp_path):
+    save(photo("coffee"), tmp_path / "library" / "a.jpg")
+    for own, catalogue in (
+        (tmp_path / "library" / ".photodup", None),
+        (tmp_path / "P" / "c.sqlite.d", tmp_path / "P" / "c.sqlite"),
+    ):
+        own.mkdir(parents=True)
+        (own / "letter.txt").write_text("not of photodup")
+        before = listing(tmp_path)
+        with pytest.raises(OwnFolderError, match=r"holds files and was not made by photodup: move it away"):
+            scan(tmp_path / "library", catalogue, progress=False)
+        assert listing(tmp_path) == before
+        (own / "letter.txt").unlink()  # an empty one is taken
+        assert scan(tmp_path / "library", catalogue, progress=False).n_read == 1
+        (own / "letter.txt").write_text("put there later")
+        assert ReviewSession(tmp_path / "library", catalogue).own.path == own
+        assert (own / "letter.txt").read_text() == "put there later"
+
+
+def test_only_names_of_the_shape_that_photodup_writes_are_deleted(tmp_path):
+    own = OwnFolder(tmp_path / "own")
+    own.prepare()
+    ours = [f"thumbnails/ab/{MD5}-{size}.jpg" for size in ("small", "screen", "large")]
+    theirs = ["holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.JPG", f"{MD5}-huge.jpg", f"x{MD5}-small.jpg",
+              f"cd{MD5[2:]}-small.jpg", f"{MD5}-small.jpg.bak", f"{MD5.upper()}-small.jpg"]  # fmt: skip
+    for name in (*ours, *(f"thumbnails/ab/{name}" for name in theirs), f"thumbnails/zz/{MD5}-small.jpg"):
+        own.write(b"x", *name.split("/"))
+    own.delete_thumbnails(except_of={MD5})
+    assert all((own.path / name).exists() for name in ours), "still shown"
+    own.delete_thumbnails(except_of=set())
+    assert not any((own.path / name).exists() for name in ours)
+    assert sorted(os.listdir(own.path / "thumbnails" / "ab")) == sorted(theirs)
+    assert (own.path / "thumbnails" / "zz" / f"{MD5}-small.jpg").exists()
+    for name in ("settings.json", "feedback.jsonl", "review/decisions.jsonl", "catalogue.sqlite", MARKER, "../x",
+                 f"thumbnails/../{MD5}-small.jpg", "neighbours-../../x.npz"):  # fmt: skip
+        with pytest.raises(ValueError, match="no file that can be made again"):
+            own.delete(name)
+    # Without the marker, nothing at all.
+    own.write(b"x", *ours[0].split("/"))
+    (own.path / MARKER).unlink()
+    with pytest.raises(OwnFolderError, match="was not made by photodup"):
+        own.delete(ours[0])
+    own.delete_thumbnails(except_of=set())
+    assert (own.path / ours[0]).exists()
+
+
+def test_a_servers_word_for_its_model_names_no_file_elsewhere(tmp_path):
+    own = OwnFolder(tmp_path / "a" / "b" / "own")
+    own.prepare()
+    vectors = np.eye(4, dtype=np.float32)
+    before = listing(tmp_path, own.path)
+    stored_pairs(own.path, "x/../../../../out", [f"{i:032x}" for i in range(4)], vectors, 0.5)
+    assert listing(tmp_path, own.path) == before
+    assert len(list(own.path.glob("neighbours-*.npz"))) == 1
+
+
+# ---- the first edition -----------------------------------------------------------------------------------
+
+
+def as_first_edition(file: Path, own: Path) -> None:
+    """Take away what the second edition added: the marker and the application_id."""
+    (own / MARKER).unlink()
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA application_id = 0")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def test_a_library_of_the_first_edition_keeps_everything(tmp_path):
+    library = make_library(tmp_path / "library")
+    before = use(library, None)
+    own = library / ".photodup"
+    as_first_edition(own / "catalogue.sqlite", own)
+    kept = listing(own, *(own / f"catalogue.sqlite{suffix}" for suffix in ("", "-wal", "-shm")))
+    after = ReviewSession(library)
+    assert [(i.key, i.status) for i in after.items.values()] == [
+        (i.key, i.status) for i in before.items.values()
+    ]
+    assert after.settings == before.settings and after.note is None
+    now = listing(own)
+    assert {path: now[path] for path in kept} == kept and (own / MARKER).is_file()
+    with closing(sqlite3.connect(own / "catalogue.sqlite")) as db:
+        assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    # Also where only the decisions are left.
+    (own / MARKER).unlink()
+    for file in own.glob("catalogue.sqlite*"):
+        file.unlink()
+    scan(library, progress=False)
+    assert ReviewSession(library).settings == before.settings
+
+
+def test_decisions_beside_a_catalogue_are_copied_where_they_are_certainly_ours(tmp_path, capsys):
+    library = make_library(tmp_path / "library")
+    folder, catalogue = tmp_path / "P", tmp_path / "P" / "c.sqlite"
+    before = use(library, catalogue)
+    own = folder / "c.sqlite.d"
+    as_first_edition(catalogue, own)
+    for name in ("feedback.jsonl", "settings.json", "review", "evidence.sqlite", "thumbnails"):
+        (own / name).rename(folder / name)
+    shutil.rmtree(own)
+    old = listing(folder, *(folder / f"c.sqlite{suffix}" for suffix in ("", "-wal", "-shm")))
+    with Catalogue(library, catalogue) as opened:
+        print_groups(opened)
+    said = [line for line in capsys.readouterr().out.splitlines() if "earlier decisions" in line]
+    assert len(said) == 1 and "feedback.jsonl, review/decisions.jsonl, settings.json" in said[0]
+    after = ReviewSession(library, catalogue)
+    assert [(i.key, i.status) for i in after.items.values()] == [
+        (i.key, i.status) for i in before.items.values()
+    ]
+    assert after.settings == before.settings and after.note is None, "said once"
+    now = listing(folder)
+    assert {path: now[path] for path in old} == old, "copied, not moved"
+
+
+def test_files_beside_a_first_edition_catalogue_that_are_not_ours_are_not_copied(tmp_path):
+    library = make_library(tmp_path / "library")
+    folder, catalogue = tmp_path / "P", tmp_path / "P" / "c.sqlite"
+    scan(library, catalogue, progress=False)
+    as_first_edition(catalogue, folder / "c.sqlite.d")
+    shutil.rmtree(folder / "c.sqlite.d")
+    users_files(folder)
+    session = ReviewSession(library, catalogue)
+    assert session.note is None and session.settings == Settings() and len(session.items) == 3
+    assert not (session.own.path / "settings.json").exists()
+
+
+# ---- what is no catalogue --------------------------------------------------------------------------------
+
+
+def lightroom(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE content (id INTEGER, body TEXT)")
+        db.execute("CREATE TABLE file (id INTEGER, name TEXT)")
+        db.execute("INSERT INTO file VALUES (1, 'mine')")
+
+
+def other_id(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA application_id = 42")
+        db.execute("VACUUM")
+
+
+FOREIGN = {
+    "another program's tables of our names": lightroom,
+    "another program's id": other_id,
+    "a text": lambda path: path.write_text("a letter"),
+    "an empty file": lambda path: path.touch(),
+    "a picture": lambda path: save(photo("coffee"), path),
+    "a folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_is_no_catalogue_of_ours_is_refused_and_left_untouched(tmp_path, what):
+    save(photo("coffee"), tmp_path / "library" / "a.jpg")
+    (tmp_path / "P").mkdir()
+    file = tmp_path / "P" / "file.sqlite"
+    FOREIGN[what](file)
+    before = listing(tmp_path)
+    for _ in range(2):
+        with pytest.raises(CatalogueError, match="--catalogue"):
+            scan(tmp_path / "library", file, progress=False)
+        with pytest.raises(CatalogueError):
+            Catalogue(tmp_path / "library", file)
+    assert listing(tmp_path) == before
+
+
+def test_another_programs_database_in_use_is_left_untouched(tmp_path):
+    """Its tables may be in the log alone; opening it the usual way would write beside it."""
+    save(photo("coffee"), tmp_path / "library" / "a.jpg")
+    (tmp_path / "P").mkdir()
+    db = sqlite3.connect(tmp_path / "P" / "c.sqlite", isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("CREATE TABLE mine (a)")
+    before = listing(tmp_path)
+    with pytest.raises(CatalogueError, match="database of another program"):
+        scan(tmp_path / "library", tmp_path / "P" / "c.sqlite", progress=False)
+    assert listing(tmp_path) == before
+    db.close()
+
+
+def test_a_log_without_its_database_is_left_untouched(tmp_path):
+    save(photo("coffee"), tmp_path / "library" / "a.jpg")
+    (tmp_path / "P").mkdir()
+    (tmp_path / "P" / "c.sqlite-wal").write_text("the user's own")
+    before = listing(tmp_path)
+    with pytest.raises(CatalogueError, match=r"c.sqlite-wal is there without its database"):
+        scan(tmp_path / "library", tmp_path / "P" / "c.sqlite", progress=False)
+    assert listing(tmp_path) == before
+
+
+def test_the_catalogue_of_another_library_is_refused(tmp_path):
+    for name in ("a", "b"):
+        save(photo("coffee"), tmp_path / name / "a.jpg")
+    scan(tmp_path / "a", progress=False)
+    before = listing(tmp_path)
+    with pytest.raises(CatalogueError, match=r"is the catalogue of .*a, not of .*b"):
+        scan(tmp_path / "b", tmp_path / "a" / ".photodup" / "catalogue.sqlite", progress=False)
+    assert listing(tmp_path) == before
+
+
+def damage(file: Path) -> None:
+    for log in file.parent.glob(f"{file.name}-*"):
+        log.unlink()
+    with open(file, "r+b") as opened:
+        opened.seek(100)
+        opened.write(b"\xff" * 20_000)
+
+
+def test_a_damaged_catalogue_of_ours_is_set_aside_in_its_own_folder(tmp_path):
+    library = make_library(tmp_path / "library")
+    catalogue = tmp_path / "P" / "c.sqlite"
+    use(library, catalogue)
+    damage(catalogue)
+    bad, others = catalogue.read_bytes(), tmp_path / "P" / "c.sqlite.damaged-mine"
+    others.write_text("the user's own")
+    report = scan(library, catalogue, progress=False)
+    assert report.set_aside.parent == tmp_path / "P" / "c.sqlite.d" and report.set_aside.read_bytes() == bad
+    assert others.read_text() == "the user's own" and report.n_read == 7
+    assert len(ReviewSession(library, catalogue).items) == 2, "the decisions are kept"
+
+
+def test_a_damaged_database_of_another_program_is_left_untouched(tmp_path):
+    save(photo("coffee"), tmp_path / "library" / "a.jpg")
+    file = tmp_path / "P" / "c.sqlite"
+    file.parent.mkdir()
+    lightroom(file)
+    damage(file)
+    file.with_name("c.sqlite-wal").write_text("the user's own")
+    before = listing(tmp_path)
+    with pytest.raises(CatalogueError, match="is no catalogue, or its beginning is destroyed"):
+        scan(tmp_path / "library", file, progress=False)
+    assert listing(tmp_path) == before
+
+
+def test_a_scan_that_was_killed_at_its_beginning_goes_on(tmp_path):
+    save(photo("coffee"), tmp_path / "library" / "a.jpg")
+    file = tmp_path / "P" / "c.sqlite"
+    OwnFolder(tmp_path / "P" / "c.sqlite.d").prepare()
+    assert kind_of(file) is Kind.ABSENT
+    file.touch()
+    assert scan(tmp_path / "library", file, progress=False).n_read == 1
+    assert kind_of(file) is Kind.OURS
+    with Catalogue(tmp_path / "library", file) as opened:
+        assert find_tiers(opened).n_photos == 1
+
+
+def test_settings_and_feedback_know_their_place(tmp_path):
+    own = OwnFolder(tmp_path / "own")
+    own.prepare()
+    save_settings(own.path, Settings(folders=("2020",)))
+    Feedback(own.path).add("keep_both", ["a" * 32, "b" * 32])
+    assert json.loads(own.settings.read_text())["folders"] == ["2020"]
+    assert load_settings(own.path).folders == ("2020",) and own.feedback.is_file()
+    own.settings.unlink()
+    own.settings.symlink_to(own.feedback)
+    with pytest.raises(PhotodupError, match="is a link"):
+        load_settings(own.path)

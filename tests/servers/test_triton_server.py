@@ -1,0 +1,324 @@
+"""The embedded Triton as a process and as a server; every test talks to the real binary."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.triton import executions, infer, needs_triton, tiny_embedding, tiny_graph
+
+from photodup.errors import PhotodupError
+from photodup.serving.triton.config import read_config, set_batching, set_parameter
+from photodup.serving.triton.repository import add_version, render_repository
+from photodup.serving.triton.server import EmbeddedTriton
+
+pytestmark = needs_triton()
+CONVERT = {"fp32": np.float32, "fp16": np.float16, "uint8": np.uint8}
+
+
+@pytest.fixture
+def pixels() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (3, 3, 224, 224), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("model", "wire"),
+    [
+        ("openclip_vit_b32", "fp32"),
+        ("openclip_vit_b32_openvino", "fp32"),
+        ("openclip_vit_b32_fp16", "fp16"),
+        ("openclip_vit_b32_uint8", "uint8"),
+    ],
+)
+def test_answers_are_those_of_the_graph(
+    model: str, wire: str, protocol: str, pixels: np.ndarray, tiny_triton
+) -> None:
+    answer = infer(tiny_triton, model, pixels.astype(CONVERT[wire]), protocol)
+    assert answer.shape == (3, 512)
+    np.testing.assert_allclose(answer, tiny_embedding(pixels), atol=1e-5)
+    assert np.abs(answer - tiny_embedding(pixels, seed=1)).max() > 0.01  # other weights are noticed
+
+
+@pytest.mark.parametrize("bad", [np.zeros((1, 3, 224, 224), np.float64), np.zeros((1, 3, 9, 9), np.float32)])
+def test_a_wrong_tensor_is_refused_and_the_server_lives_on(
+    bad: np.ndarray, pixels: np.ndarray, tiny_triton
+) -> None:
+    from tritonclient.utils import InferenceServerException
+
+    with pytest.raises(InferenceServerException, match=r"image|shape"):
+        infer(tiny_triton, "openclip_vit_b32", bad)
+    assert infer(tiny_triton, "openclip_vit_b32", pixels.astype(np.float32)).shape == (3, 512)
+
+
+def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
+    """32 single requests on a model that takes 100 ms: fewer executions than images, all answered right."""
+    from photodup.serving.triton.emulated import emulated_embedding
+
+    server = tiny_triton
+    config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
+    set_parameter(config, base_ms=100)
+    server.load("emulated_4080trt", config)
+    try:
+        images = np.random.default_rng(2).normal(size=(32, 1, 3, 224, 224)).astype(np.float32)
+        before = executions(server, "emulated_4080trt")
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda a: infer(server, "emulated_4080trt", a, "grpc"), images))
+        after = executions(server, "emulated_4080trt")
+        for image, answer in zip(images, answers, strict=True):  # nobody got somebody else's answer
+            np.testing.assert_allclose(answer, emulated_embedding(image), atol=1e-6)
+        assert after[0] - before[0] == 32
+        assert after[1] - before[1] < 32
+        set_batching(config, "off")
+        server.load("emulated_4080trt", config)
+        before = executions(server, "emulated_4080trt")
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda a: infer(server, "emulated_4080trt", a, "grpc"), images[:16]))
+        after = executions(server, "emulated_4080trt")
+        assert (after[0] - before[0], after[1] - before[1]) == (16, 16)  # and without the batcher they do not
+    finally:
+        server.unload("emulated_4080trt")
+
+
+def test_a_configuration_tried_out_is_gone_after_the_next_load(tiny_triton) -> None:
+    """Triton keeps it if the model is merely loaded again: later tests would meet another server."""
+    from tritonclient.grpc import InferenceServerClient
+
+    server, model = tiny_triton, "openclip_vit_b32"
+
+    def served() -> tuple[bool, int]:
+        with InferenceServerClient(server.grpc_url) as client:
+            config = client.get_model_config(model).config
+        return config.HasField("dynamic_batching"), config.instance_group[0].count
+
+    before, file = served(), read_config(server.repository / model / "config.pbtxt")
+    assert before[0]
+    config = read_config(server.repository / model / "config.pbtxt")
+    set_batching(config, "off")
+    config.instance_group[0].count = before[1] + 1
+    server.load(model, config)
+    during = served()
+    server.load(model)
+    assert during == (False, before[1] + 1)
+    assert served() == before
+    assert read_config(server.repository / model / "config.pbtxt") == file
+
+
+def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray, tiny_repository) -> None:
+    """The code that runs the graph, given one execution of four requests, one of them wrong.
+
+    With a stand-in for Triton's module: the real front end refuses wrong tensors before they get that far.
+    """
+    code = textwrap.dedent("""
+        import sys, types, json
+        import numpy as np
+        pb = types.ModuleType("triton_python_backend_utils")
+        class Tensor:
+            def __init__(self, name, array): self.name, self.array = name, array
+            def as_numpy(self): return self.array
+        class Response:
+            def __init__(self, tensors=None, error=None): self.tensors, self.error = tensors, error
+        pb.Tensor, pb.InferenceResponse, pb.TritonError = Tensor, Response, str
+        pb.get_input_tensor_by_name = lambda request, name: request
+        pb.triton_string_to_numpy = lambda text: np.float32
+        sys.modules["triton_python_backend_utils"] = pb
+        sys.path.insert(0, sys.argv[1] + "/openclip_vit_b32/1")
+        import model
+        m = model.TritonPythonModel()
+        config = {"parameters": {}, "input": [{"dims": ["3", "224", "224"], "data_type": "TYPE_FP32"}]}
+        m.initialize({"model_config": json.dumps(config), "model_instance_name": "m_0_0",
+                      "model_repository": sys.argv[1] + "/openclip_vit_b32", "model_version": "1"})
+        runs = []
+        compute = m.run
+        def spy(batch): runs.append(1); return compute(batch)
+        m.run = spy
+        good = [np.random.default_rng(n).normal(size=(n, 3, 224, 224)).astype(np.float32) for n in (1, 2, 3)]
+        bad = np.zeros((1, 3, 224, 224), np.float64)
+        out = m.execute([Tensor("image", a) for a in (good[0], bad, good[1], good[2])])
+        assert len(runs) == 1, runs
+        assert [r.error is None for r in out] == [True, False, True, True]
+        assert "float32" in out[1].error and "float64" in out[1].error
+        alone = [compute(a) for a in good]
+        for answer, expected in zip((out[0], out[2], out[3]), alone):
+            np.testing.assert_allclose(answer.tensors[0].array, expected, atol=1e-6)
+    """)
+    venv = Path(os.environ.get("PHOTODUP_TRITON_VENV") or Path(os.environ["PHOTODUP_ROOT"]) / ".venv-triton")
+    done = subprocess.run(
+        [str(venv / "bin" / "python"), "-c", code, str(tiny_repository)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_2_replaces_version_1_without_a_failed_request(
+    pixels: np.ndarray, tiny_triton, tmp_path
+) -> None:
+    import tritonclient.grpc as client_module
+
+    server = tiny_triton
+    model = "openclip_vit_b32_uint8"
+    old, new = tiny_embedding(pixels), tiny_embedding(pixels, seed=7)
+    failures, seen, stop = [], [], threading.Event()
+
+    def ask() -> None:
+        with client_module.InferenceServerClient(server.grpc_url) as client:
+            while not stop.is_set():
+                tensor = client_module.InferInput("image", list(pixels.shape), "UINT8")
+                tensor.set_data_from_numpy(pixels)
+                try:
+                    answer = client.infer(model, [tensor]).as_numpy("embedding")
+                except Exception as error:
+                    failures.append(error)
+                    return
+                versions = [name for name, e in (("1", old), ("2", new)) if np.allclose(answer, e, atol=1e-5)]
+                seen.append(versions[0] if versions else "neither")
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        time.sleep(0.3)
+        new_graph = tiny_graph(tmp_path / "uint8-2.onnx", "uint8", seed=7)
+        folder = add_version(server.repository, model, 2, new_graph)
+        server.load(model)
+        time.sleep(0.3)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert set(seen) == {"1", "2"}
+    assert seen[-1] == "2"
+    with client_module.InferenceServerClient(server.grpc_url) as client:
+        assert client.is_model_ready(model, "2")
+        assert not client.is_model_ready(model, "1")
+        shutil.rmtree(folder)  # and back again
+        server.load(model)
+        assert client.is_model_ready(model, "1")
+
+
+def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
+    broken = tmp_path / "openclip_vit_b32" / "1" / "model.onnx"
+    broken.unlink()
+    broken.write_bytes(b"not a graph")
+    with (
+        pytest.raises(PhotodupError, match=r"Triton ended while it started: .*openclip_vit_b32.*log"),
+        EmbeddedTriton(tmp_path, http_port=0, grpc_port=0, metrics_port=0),
+    ):
+        pass
+
+
+def test_a_wrong_line_in_a_configuration_is_named_before_the_start(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
+    path = tmp_path / "openclip_vit_b32" / "config.pbtxt"
+    path.write_text(path.read_text().replace("max_batch_size", "max_batch"))
+    with pytest.raises(PhotodupError, match=r"openclip_vit_b32/config\.pbtxt.*line \d+.*max_batch"):
+        EmbeddedTriton(tmp_path, http_port=0, grpc_port=0, metrics_port=0).start()
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PhotodupError, match=rf"Port {port} for Triton gRPC is in use"):
+            EmbeddedTriton(tmp_path, [], http_port=0, grpc_port=port, metrics_port=0).start()
+    with pytest.raises(PhotodupError, match="cannot share a port"):
+        EmbeddedTriton(tmp_path, [], http_port=8003, grpc_port=8003, metrics_port=0).start()
+
+
+def test_no_triton_here_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHOTODUP_TRITON_VENV", str(tmp_path))
+    with pytest.raises(PhotodupError, match="make install"):
+        EmbeddedTriton(tmp_path, []).start()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(PhotodupError, match=r"Linux on x86-64 only.*endpoints file"):
+        EmbeddedTriton(tmp_path, []).start()
+
+
+def test_a_model_that_is_not_rendered_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PhotodupError, match="Model nonesuch is not in"):
+        EmbeddedTriton(tmp_path, ["nonesuch"], http_port=0, grpc_port=0, metrics_port=0).start()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "supervisor"])
+def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str", tiny_repository) -> None:
+    """Start a server in a process of its own, kill that (or the supervisor between them), look for remains."""
+    code = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from photodup.serving.triton.server import EmbeddedTriton
+        server = EmbeddedTriton(Path({str(tiny_repository)!r}), ["openclip_vit_b32"],
+                                http_port=0, grpc_port=0, metrics_port=0)
+        with server:
+            print(server.http_port, server.grpc_port, server._process._process.pid, flush=True)
+            time.sleep(60)
+    """)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        http, grpc, supervisor = map(int, starter.stdout.readline().split())
+        family = _descendants(supervisor)
+        assert len(family) >= 3, "supervisor, server and stub were expected"
+        os.kill(
+            supervisor if how == "supervisor" else starter.pid, signal.SIGKILL if how == "supervisor" else how
+        )
+        deadline = time.monotonic() + 120
+        while any(_alive(pid) for pid in family) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [pid for pid in family if _alive(pid)] == []
+        for port in (http, grpc):
+            with socket.socket() as probe:
+                assert probe.connect_ex(("127.0.0.1", port)) != 0
+    finally:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [pid] + [found for child in children for found in _descendants_any_thread(child)]
+
+
+def _descendants_any_thread(pid: int) -> list[int]:
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += _descendants_any_thread(int(child))
+    return found
+
+
+def test_pinned_instances_keep_to_their_own_cores(tmp_path: Path, tiny_exports) -> None:
+    """Two instances with one thread each on two cores: what stands for two devices must not share one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("one core only")
+    models = ["openclip_vit_b32"]
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=models, instances=2, threads=1, pin=True)
+    with EmbeddedTriton(tmp_path, models, http_port=0, grpc_port=0, metrics_port=0) as server:
+        stubs = [pid for pid in _descendants(server._process._process.pid) if _is_stub(pid)]
+        assert sorted(sorted(os.sched_getaffinity(pid)) for pid in stubs) == [[cores[0]], [cores[1]]]
+
+
+def _is_stub(pid: int) -> bool:
+    return b"triton_python_backend_stub" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]

@@ -1,0 +1,41 @@
+"""Pictures in memory, encoded as the tests ask."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+
+def encoded(image: Image.Image, fmt: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, fmt, **options)
+    return buffer.getvalue()
+
+
+def photo(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
+    """Smooth colour with some texture, like a photograph and unlike noise."""
+    rng = np.random.default_rng(seed)
+    small = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+    smooth = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    return Image.fromarray(np.clip(smooth + rng.integers(-12, 13, smooth.shape), 0, 255).astype(np.uint8))
+
+
+def bomb(width: int = 40_000, height: int = 40_000) -> bytes:
+    """A PNG whose header promises 1.6 gigapixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows = zlib.compress(b"\0" * 10_000_000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def photographs(n: int, seed: int = 0) -> np.ndarray:
+    """Return smooth colours as photographs have, float32 [n, 3, 224, 224]; noise would average to grey in the tiny encoder."""
+    from photodup.embedding.imaging import normalize
+
+    colours = np.random.default_rng(seed).integers(0, 256, (n, 3, 7, 7), dtype=np.uint8)
+    return normalize(colours.repeat(32, axis=2).repeat(32, axis=3))

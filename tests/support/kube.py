@@ -1,0 +1,68 @@
+"""A curve of one service, an autoscaler, its pods and a workload for the tests of the cluster."""
+
+from dataclasses import replace
+
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
+from photodup.study.kubernetes.autoscaler.replicas import PodView
+from photodup.study.kubernetes.curve import ServiceCurve
+from photodup.study.kubernetes.manifests import Probe, Workload
+from photodup.study.kubernetes.simulate import Load
+
+ONE = ServiceCurve((1, 2, 4), (10.0, 15.0, 20.0), (1.0, 1.5, 2.0))
+
+
+def scaler(target=60, low=1, high=100, behavior=None, request=1.0):
+    metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": target}}
+    spec = {"minReplicas": low, "maxReplicas": high, "metrics": [{"type": "Resource", "resource": metric}]}
+    if behavior is not None:
+        spec["behavior"] = behavior
+    return Autoscaler(spec, {"cpu": request})
+
+
+def pods(*cores, ready=None, now=1000.0):
+    """Running pods, old enough to be believed; None is a missing sample."""
+    ready = ready or [True] * len(cores)
+    return [
+        PodView(
+            ready=is_ready,
+            started_s=now - (3600 if is_ready else 100),
+            ready_changed_s=now - 3600,
+            values={} if used is None else {"cpu": used},
+            sampled_s=now - 5,
+        )
+        for used, is_ready in zip(cores, ready, strict=True)
+    ]
+
+
+def workload(**changes):
+    ready = Probe("/readyz", 0, 5, 5, 3, 1)
+    spec = {
+        "minReplicas": 2,
+        "maxReplicas": 6,
+        "metrics": [
+            {
+                "type": "Resource",
+                "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}},
+            }
+        ],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 180}},
+    }
+    made = Workload(
+        name="photodup",
+        replicas=1,
+        hpa=spec,
+        requests={"cpu": 0.5},
+        limits={"cpu": 2.0},
+        quota=None,
+        startup=replace(ready, failure_threshold=12),
+        readiness=ready,
+        liveness=Probe("/healthz", 0, 20, 10, 6, 1),
+        max_surge=1,
+        start_s=20.0,
+        grace_s=40.0,
+        pre_stop_s=5.0,
+    )
+    return replace(made, **changes)
+
+
+BURST = Load(in_flight=24, from_s=60.0, until_s=240.0)

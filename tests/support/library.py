@@ -1,0 +1,36 @@
+"""Pictures on disk and a stand-in encoder for the tests of the catalogue."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from photodup.embedding.imaging import ImageError, decode
+from photodup.errors import PhotodupError
+
+
+def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:
+    """Write a small picture with structure; another seed gives another one."""
+    values = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).resize(size, Image.Resampling.BICUBIC).save(path, **save)
+    return path
+
+
+class CountingEmbedder:
+    """A stand-in encoder (mean colours): the catalogue cares about bytes in and unit vectors out."""
+
+    backend, model_name, model_digest, is_random = "test", "mean-colours", "a" * 64, False
+
+    def __init__(self, fail_after: int | None = None) -> None:
+        self.seen: list[int] = []
+        self.fail_after = fail_after
+
+    def embed(self, images):
+        if self.fail_after is not None and sum(self.seen) >= self.fail_after:
+            raise PhotodupError("the server went away")
+        if any(image.startswith(b"BAD") for image in images):
+            raise ImageError("refused")
+        self.seen.append(len(images))
+        rows = [np.asarray(decode(image).resize((2, 2)), dtype=np.float32).ravel() + 1 for image in images]
+        return np.array([row / np.linalg.norm(row) for row in rows], dtype=np.float32)

@@ -1,0 +1,122 @@
+"""A real Triton for the tests, with a tiny graph in place of the 350 MB one. Conftest's fixtures stop it."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TINY_MODELS = [
+    "openclip_vit_b32",
+    "openclip_vit_b32_openvino",
+    "openclip_vit_b32_fp16",
+    "openclip_vit_b32_uint8",
+    "openclip_vit_b32_jpeg",
+    "openclip_vit_b32_preprocess",
+]
+
+
+def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str) -> Path:
+    """Write an encoder of 300 KB: mean colours of a 7 × 7 grid, a random projection, length 1. Black is no zero."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    wire = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}[variant]
+    weights, bias = _weights(seed)
+    nodes = [
+        helper.make_node("Cast", ["image"], ["pixels"], to=TensorProto.FLOAT),
+        helper.make_node("AveragePool", ["pixels"], ["grid"], kernel_shape=[32, 32], strides=[32, 32]),
+        helper.make_node("Flatten", ["grid"], ["colours"]),
+        helper.make_node("MatMul", ["colours", "weights"], ["projected"]),
+        helper.make_node("Add", ["projected", "bias"], ["moved"]),
+        helper.make_node("LpNormalization", ["moved"], ["embedding"], axis=1, p=2),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("image", wire, ["n", 3, 224, 224])],
+        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 512])],
+        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")],
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    helper.set_model_props(model, metadata)
+    onnx.save(model, path)
+    return path
+
+
+def _weights(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return random.normal(size=(147, 512)).astype(np.float32), random.normal(size=512).astype(np.float32)
+
+
+def tiny_embedding(images: np.ndarray, seed: int = 0) -> np.ndarray:
+    """What `tiny_graph` computes, in NumPy."""
+    weights, bias = _weights(seed)
+    grid = images.astype(np.float32).reshape(len(images), 3, 7, 32, 7, 32).mean(axis=(3, 5))
+    projected = grid.reshape(len(images), 147) @ weights + bias
+    return projected / np.linalg.norm(projected, axis=1, keepdims=True)
+
+
+def tiny_exports(folder: Path) -> dict[str, Path]:
+    """Write a tiny graph for each precision."""
+    return {v: tiny_graph(folder / f"{v}.onnx", v) for v in ("fp32", "fp16", "uint8")}
+
+
+def needs_triton():
+    """Skip where no embedded Triton can exist; where it could, its absence is a failure."""
+    import platform
+    import sys
+
+    possible = sys.platform == "linux" and platform.machine() == "x86_64"
+    return pytest.mark.skipif(not possible, reason="the embedded Triton is for Linux on x86-64 only")
+
+
+def render_tiny(folder: Path, exports: dict[str, Path], models: list[str]) -> Path:
+    """A repository of tiny graphs in `folder`, for a server of a test's own."""
+    from photodup.serving.triton.repository import render_repository
+
+    return render_repository("cpu-embedded", folder, exports, models=models, model_digest="tiny")
+
+
+def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
+    """The repository of the shared server: tiny graphs and emulated models."""
+    from photodup.serving.triton.repository import render_repository
+
+    render_tiny(folder, exports, TINY_MODELS)
+    emulated = ["emulated_zero", "emulated_a100_jpeg", "emulated_4080trt"]
+    return render_repository("cpu-embedded", folder, {}, models=emulated)
+
+
+def infer(
+    server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"
+) -> np.ndarray:
+    """One request with a client of its own; BYTES for object arrays."""
+    from tritonclient.utils import np_to_triton_dtype
+
+    if protocol == "http":
+        import tritonclient.http as client_module
+
+        url = server.http_url.removeprefix("http://")
+    else:
+        import tritonclient.grpc as client_module
+
+        url = server.grpc_url
+    name = "encoded" if array.dtype == object else "image"
+    tensor = client_module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    tensor.set_data_from_numpy(array)
+    client = client_module.InferenceServerClient(url)
+    try:
+        return client.infer(model, [tensor]).as_numpy(output)
+    finally:
+        client.close()
+
+
+def executions(server, model: str) -> tuple[int, int]:
+    """Return (images answered, executions) of a model so far, over its versions."""
+    import tritonclient.grpc as client_module
+
+    time.sleep(0.1)  # Triton counts a request after it has answered it
+    with client_module.InferenceServerClient(server.grpc_url) as client:
+        found = client.get_inference_statistics(model).model_stats
+    return sum(s.inference_count for s in found), sum(s.execution_count for s in found)

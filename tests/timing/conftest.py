@@ -1,0 +1,17 @@
+"""Tests that assert on times: nothing may run beside them, so they take turns in one process."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ours = [item for item in items if HERE in item.path.parents]
+    if ours and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError(
+            "tests/timing asserts on times and runs alone: leave out -n, or run the other rooms."
+        )
+    for item in ours:
+        item.add_marker(pytest.mark.quiet)

@@ -1,0 +1,402 @@
+"""Server counters are read as differences, from a real Triton and from the real service's own metrics."""
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photodup.bench.backends.adapters import adapter
+from photodup.bench.load import counters
+from photodup.bench.load.counters import CounterError
+from photodup.bench.load.load import Load, Stopping, measure
+from photodup.errors import PhotodupError
+
+TRITON_PAGE = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="a",version="1"} %d
+nv_inference_request_success{model="b",version="1"} 5
+# TYPE nv_inference_count counter
+nv_inference_count{model="a",version="1"} %d
+# TYPE nv_inference_exec_count counter
+nv_inference_exec_count{model="a",version="1"} %d
+# TYPE nv_inference_queue_duration_us counter
+nv_inference_queue_duration_us{model="a",version="1"} %d
+# TYPE nv_inference_compute_infer_duration_us counter
+nv_inference_compute_infer_duration_us{model="a",version="1"} %d
+"""
+
+
+def page(*values):
+    return counters.parse(TRITON_PAGE % values)
+
+
+def test_only_the_window_counts_not_what_was_before():
+    """A minute of engine building before the window must not show in it: the error of the published means."""
+    columns = counters.triton_window(
+        page(10, 10, 10, 0, 60_000_000), page(30, 90, 40, 8_000, 60_080_000), ["a"]
+    )
+
+    assert columns["server_requests"] == 20
+    assert columns["server_batch_mean"] == pytest.approx(80 / 30)
+    assert columns["server_queue_ms_mean"] == pytest.approx(0.4)
+    assert columns["server_compute_infer_ms_mean"] == pytest.approx(4.0)
+    assert "server_compute_output_ms_mean" not in columns  # not reported is absent, not zero
+
+
+def test_a_restarted_server_is_noticed():
+    with pytest.raises(CounterError, match="restarted"):
+        counters.triton_window(page(30, 90, 40, 8_000, 1), page(31, 20, 20, 0, 0), ["a"])
+
+
+def test_a_model_that_answered_nothing_has_no_columns():
+    same = page(10, 10, 10, 0, 0)
+
+    assert counters.triton_window(same, same, ["a"]) == {}
+    assert counters.triton_window(same, same, ["typo"]) == {}
+
+
+def test_gpu_columns_are_absent_without_a_gpu():
+    assert counters.triton_gpu(page(1, 1, 1, 1, 1)) == {}
+    text = 'nv_gpu_utilization{gpu_uuid="x"} 0.5\nnv_gpu_utilization{gpu_uuid="y"} 0.7\n'
+    text += 'nv_gpu_memory_used_bytes{gpu_uuid="x"} 1048576\nnv_gpu_memory_used_bytes{gpu_uuid="y"} 1048576\n'
+    assert counters.triton_gpu(counters.parse(text)) == {
+        "gpu_memory_mib": 2.0,
+        "gpu_utilization": pytest.approx(0.6),
+    }
+
+
+def test_a_machine_without_a_gpu_has_no_gpu_columns():
+    from photodup.bench.record import environment
+
+    with counters.GpuSampler(interval_s=0.05) as gpu:
+        time.sleep(0.1)
+
+    assert bool(gpu.columns()) == bool(environment.describe()["gpus"])
+
+
+@pytest.mark.gpu
+def test_a_local_gpu_is_sampled():
+    from photodup.bench.record import environment
+
+    if not environment.describe()["gpus"]:
+        pytest.skip("needs an NVIDIA GPU")
+    import torch
+
+    with counters.GpuSampler(interval_s=0.05) as gpu:
+        x = torch.zeros(4096, 4096, device="cuda")
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            x = x @ x
+        torch.cuda.synchronize()
+
+    assert gpu.columns()["gpu_utilization"] > 0.1 and gpu.columns()["gpu_memory_mib"] > 64
+
+
+def test_something_else_than_metrics_is_named():
+    with pytest.raises(CounterError, match="text format"):
+        counters.parse("<html><body>404</body></html>")
+    with pytest.raises(CounterError, match=r"No metrics at http://127\.0\.0\.1:9/metrics"):
+        counters.read("http://127.0.0.1:9")
+
+
+def test_missing_metrics_leave_the_point_alone():
+    from photodup.bench.backends.adapter import Dummy
+
+    point = measure(
+        Dummy(2),
+        [b"a", b"b"],
+        Load("single_stream"),
+        Stopping(0.2, 20, 1),
+        probe=counters.probe("http://127.0.0.1:9", counters.fastapi_window),
+    )
+
+    assert "No metrics" in point["counters_error"] and point["n_requests"] >= 20
+    assert "server_queue_ms_mean" not in point
+
+
+def test_the_service_is_counted_in_the_same_columns():
+    from photodup.serving.service.stages import Stages
+
+    stages = Stages()
+
+    def request(queue_s, compute_s):
+        stages.stage("decode", 0.004)
+        stages.stage("queue", queue_s)
+        stages.stage("compute", compute_s)
+        stages.request(200)
+
+    request(9, 9)  # before the window
+    before = counters.parse(stages.page().decode())
+    for _ in range(4):
+        request(0.001, 0.020)
+    stages.request(400)
+    stages.execution(4, 4, 0.020)
+    columns = counters.fastapi_window(before, counters.parse(stages.page().decode()))
+
+    assert columns["server_requests"] == 4 and columns["server_batch_mean"] == 4
+    assert columns["server_queue_ms_mean"] == pytest.approx(1.0)
+    assert columns["server_compute_infer_ms_mean"] == pytest.approx(20.0)
+    assert columns["server_decode_ms_mean"] == pytest.approx(4.0)
+    assert "server_respond_ms_mean" not in columns
+
+
+def test_a_cold_start_is_taken_apart():
+    began, calls = [], []
+
+    def request():
+        calls.append(1)
+        time.sleep(0.2 if len(calls) == 1 else 0.01)
+
+    columns = counters.cold_start(
+        lambda: began.append(time.monotonic()), lambda: time.monotonic() - began[0] > 0.15, request
+    )
+
+    assert columns["ready_s"] >= 0.15 and columns["first_answer_ms"] >= 200
+    assert 10 <= columns["second_answer_ms"] < columns["first_answer_ms"]
+    assert columns["first_answer_s"] >= 0.35
+    with pytest.raises(CounterError, match="not ready"):
+        counters.cold_start(lambda: None, lambda: False, request, limit_s=0.05)
+
+
+def test_memory_counts_children_too():
+    code = "import subprocess, sys, time; x = bytearray(50 << 20); "
+    child = f"{code} print('up', flush=True); time.sleep(60)"
+    parent = f"{code} subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout.readline() == b"up\n"
+        assert 100 < counters.memory_mib(process.pid) < 200
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+# A real Triton with the emulated accelerator: everything is real but the arithmetic, and it starts in seconds.
+
+
+@pytest.fixture(scope="module")
+def photos():
+    import sklearn.datasets
+
+    folder = Path(sklearn.datasets.__file__).parent / "images"
+    from photodup.embedding.imaging import decode, to_jpeg
+
+    files = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))]
+    turned = [to_jpeg(decode(data).rotate(angle), 90) for data in files for angle in (90, 180)]
+    return files + turned
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory):
+    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.server import EmbeddedTriton
+
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        pytest.skip("the embedded Triton is for Linux on x86-64 only")
+    models = ["emulated_4090", "emulated_4090_uint8", "emulated_4090_fp16", "emulated_4090_jpeg"]
+    repository = render_repository("cpu-embedded", tmp_path_factory.mktemp("repository"), {}, models=models)
+    with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as server:
+        yield server
+
+
+@pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8", "json", "jpeg"])
+def test_every_wire_over_http_gets_embeddings_from_a_real_triton(triton, photos, wire):
+    system = adapter(f"triton-emulated-4090-fp32-http-{wire}", triton.http_url)
+    worker = system.open()
+    batch = worker.decode(worker.request(system.prepare(photos[:4])))
+    alone = worker.decode(worker.request(system.prepare(photos[2:3])))
+    worker.close()
+
+    assert batch.shape == (4, 512) and batch.dtype == np.float32
+    np.testing.assert_allclose(batch[2], alone[0], atol=1e-6)  # order is kept
+    np.testing.assert_allclose(np.linalg.norm(batch, axis=1), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("wire", ["fp32", "uint8", "jpeg"])
+def test_grpc_answers_as_http_does(triton, photos, wire):
+    answers = []
+    for protocol, url in (("http", triton.http_url), ("grpc", triton.grpc_url)):
+        system = adapter(f"triton-emulated-4090-fp32-{protocol}-{wire}", url)
+        worker = system.open()
+        answers.append(worker.decode(worker.request(system.prepare(photos))))
+        worker.close()
+        system.close()
+
+    np.testing.assert_array_equal(*answers)
+
+
+@pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio", "http"])
+def test_counters_and_client_agree_under_every_channel_policy(triton, photos, channel):
+    if channel == "http":
+        system = adapter("triton-emulated-4090-fp32-http-uint8", triton.http_url)
+    else:
+        system = adapter("triton-emulated-4090-fp32-grpc-uint8", triton.grpc_url, channel=channel)
+    point = measure(
+        system,
+        photos,
+        Load("closed_loop", batch=2, concurrency=4, span="prepared"),
+        Stopping(1, 64, 2),
+        probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
+    )
+
+    assert point.get("status") != "failed", point["error"]
+    assert "counters_error" not in point
+    assert point["server_requests"] == pytest.approx(point["n_requests"], rel=0.1, abs=8)
+    assert point["server_inferences"] == pytest.approx(2 * point["server_requests"], abs=8)
+    assert 2 <= point["server_batch_mean"] <= 8
+    inside = point["server_queue_ms_mean"] + point["server_compute_infer_ms_mean"]
+    assert 0 < inside < point["request_ms_mean"]
+    assert point["server_compute_infer_ms_mean"] > 4  # the preset's wait
+    assert point["channel"] == (None if channel == "http" else channel)
+
+
+def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos):
+    system = adapter("triton-emulated-4090-fp32-http-jpeg", triton.http_url)
+    point = measure(
+        system,
+        photos,
+        Load("single_stream", span="prepared"),
+        Stopping(0.5, 20, 1),
+        probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
+    )
+
+    assert point["server_batch_mean"] == 1
+    assert point["server_decode_ms_mean"] > 0.3  # Pillow on a 224-pixel JPEG
+    assert point["server_compute_infer_ms_mean"] > 4  # the preset's wait, once
+    parts = ("queue", "compute_input", "compute_infer", "compute_output", "decode")
+    inside = sum(point[f"server_{part}_ms_mean"] for part in parts)
+    assert inside < point["server_request_ms_mean"] * 1.05  # the last request may be in one count only
+    assert point["server_request_ms_mean"] < point["request_ms_mean"] * 1.05
+
+
+@pytest.fixture(scope="module")
+def reference(photos, real_model):
+    """Embeddings of the pixels that are really sent."""
+
+    from photodup.bench.backends.local_adapters import LocalPyTorch
+    from photodup.bench.backends.wires import jpegs
+
+    local = LocalPyTorch(real_model)
+    return local.request(local.prepare(jpegs(photos)))
+
+
+@pytest.mark.parametrize(("wire", "answer"), [("jpeg", "float"), ("base64", "base64")])
+def test_the_real_service_passes_the_gate_and_accounts_for_itself(
+    photos, reference, wire, answer, real_service
+):
+
+    service = real_service.url
+    system = adapter(f"pytorch-http-{wire}", service, answer=answer)
+    point = measure(
+        system,
+        photos,
+        Load("offline", batch=2),
+        Stopping(0.5, 8, 2),
+        reference=reference,
+        min_cosine=0.9999,
+        probe=counters.probe(service, counters.account_of(system.backend)),
+    )
+
+    assert point.get("status") != "failed", point["error"]
+    assert point["cosine_min"] > 0.9999
+    assert point["server_inferences"] == 2 * point["server_requests"]
+    stages = sum(value for name, value in point.items() if name in counters.FASTAPI_STAGES and value)
+    assert 0.2 < stages / point["request_ms_mean"] < 1.5  # a handful of requests on a busy machine
+    assert point["server_compute_infer_ms_mean"] > 1
+    assert (point["server"], point["engine"], point["wire"]) == ("fastapi", "pytorch", wire)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8", "jpeg"])
+def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire, tiny_triton):
+    """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
+    from support.triton import tiny_embedding
+
+    from photodup.bench.backends import wires
+
+    server = tiny_triton
+    system = adapter(
+        f"triton-onnx-fp32-{protocol}-{wire}", server.http_url if protocol == "http" else server.grpc_url
+    )
+    worker = system.open()
+    answer = worker.decode(worker.request(system.prepare(photos)))
+    worker.close()
+    system.close()
+    sent = wires.pixels(wires.jpegs(photos)) if wire == "jpeg" else wires.tensor(photos, wire)
+
+    np.testing.assert_allclose(answer, tiny_embedding(sent), atol=2e-4)
+
+
+def test_one_channel_is_one_connection_and_own_channels_are_several(triton, photos):
+    """Read from the kernel: without a pool of its own, gRPC would quietly share the connection."""
+    import psutil
+
+    def connections(channel):
+        system = adapter("triton-emulated-4090-fp32-grpc-uint8", triton.grpc_url, channel=channel)
+        workers = [system.open() for _ in range(3)]
+        prepared = system.prepare(photos[:1])
+        before = established()
+        for worker in workers:
+            worker.request(prepared)
+        count = established() - before
+        for worker in workers:
+            worker.close()
+        system.close()
+        return count
+
+    def established():
+        mine = psutil.Process().net_connections(kind="tcp")
+        return sum(
+            1 for c in mine if c.raddr and c.raddr.port == triton.grpc_port and c.status == "ESTABLISHED"
+        )
+
+    assert connections("shared") == 1
+    assert connections("per-worker") == 3
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "said"),
+    [
+        ("triton-emulated-4090-fp32-http-fp32", {"model": "no_such_model"}, "no_such_model"),
+        ("triton-emulated-4090-fp32-grpc-fp32", {"model": "no_such_model"}, "no_such_model"),
+        ("triton-emulated-4090-fp32-http-uint8", {"model": "emulated_4090"}, "UINT8"),
+    ],
+)
+def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
+    triton, photos, backend, options, said
+):
+    url = triton.grpc_url if "grpc" in backend else triton.http_url
+    point = measure(adapter(backend, url, **options), photos, Load("single_stream"), Stopping(0.2, 8, 1))
+
+    assert point["status"] == "failed" and said in point["error"]
+
+
+@pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio"])
+def test_nobody_at_the_grpc_port_is_a_failed_point(photos, channel):
+    system = adapter("triton-onnx-fp32-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
+    point = measure(system, photos, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))
+
+    assert point["status"] == "failed" and "127.0.0.1:9" in point["error"]
+
+
+def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
+    system = adapter("triton-emulated-4090-fp32-grpc-fp32", triton.grpc_url, channel="shared")
+    with pytest.raises(PhotodupError, match="shares one connection"):
+        measure(system, photos, Load("single_stream", connection="new"))
+
+
+def test_the_models_that_account_for_a_backend():
+    from photodup.bench.backends.triton_names import served_models
+
+    assert served_models("triton-openvino-fp32-http-fp32") == ["openclip_vit_b32_openvino"]
+    assert served_models("triton-onnx-fp32-http-json") == ["openclip_vit_b32"]
+    steps = ["openclip_vit_b32_jpeg", "openclip_vit_b32_preprocess", "openclip_vit_b32_uint8"]
+    assert served_models("triton-onnx-fp32-grpc-jpeg") == steps

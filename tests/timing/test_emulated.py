@@ -1,0 +1,74 @@
+"""The emulated accelerator: its time as the real Triton counts it, and its answers over the wire."""
+
+import time
+
+import numpy as np
+from support.triton import executions, infer, needs_triton
+
+from photodup.serving.triton.emulated import emulated_embedding
+from photodup.serving.triton.emulated_calibration import TOLERANCE, calibrate, compute_samples_ms
+
+
+@needs_triton()
+def test_an_answer_proves_which_image_was_sent(tiny_triton) -> None:
+    server = tiny_triton
+    server.load("emulated_zero")
+    try:
+        images = np.random.default_rng(3).normal(size=(5, 3, 224, 224)).astype(np.float32)
+        for protocol in ("http", "grpc"):
+            answer = infer(server, "emulated_zero", images, protocol)
+            np.testing.assert_allclose(answer, emulated_embedding(images), atol=1e-6)
+            assert not np.allclose(answer, emulated_embedding(images[::-1]), atol=1e-3)
+    finally:
+        server.unload("emulated_zero")
+
+
+@needs_triton()
+def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
+    """Within 2 %, as everything that is said about an emulated GPU rests on it; retried on a busy machine."""
+    server = tiny_triton
+    server.load("emulated_4080trt")
+    try:
+        for _attempt in range(6):
+            rows = calibrate(server, "emulated_4080trt", batches=(1, 4), requests=25)
+            if all(row["within"] for row in rows):
+                break
+        assert all(row["within"] for row in rows), rows
+        # The same check sees a device that is 8 % slower than it says.
+        slow = [r["preset_ms"] * 1.08 for r in rows]
+        assert not any(abs(r["compute_ms_p50"] / s - 1) <= TOLERANCE for r, s in zip(rows, slow, strict=True))
+        # And the wait can never be shorter than the preset less its overhead.
+        assert compute_samples_ms(server, "emulated_4080trt", 1, 10).min() > 1.5
+    finally:
+        server.unload("emulated_4080trt")
+
+
+@needs_triton()
+def test_two_instances_are_two_devices(tiny_triton) -> None:
+    """Eight requests at once, batcher off: two instances need about half of the time one needs."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from photodup.serving.triton.config import read_config, set_batching, set_parameter
+
+    server = tiny_triton
+    config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
+    set_batching(config, "off")
+    set_parameter(config, base_ms=100)
+    image = np.zeros((1, 3, 224, 224), np.float32)
+    took = {}
+    try:
+        for count in (1, 2):
+            config.instance_group[0].count = count
+            server.load("emulated_4080trt", config)
+            infer(server, "emulated_4080trt", image)
+            before = executions(server, "emulated_4080trt")[1]
+            started = time.monotonic()
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda _: infer(server, "emulated_4080trt", image), range(8)))
+            took[count] = time.monotonic() - started
+            assert executions(server, "emulated_4080trt")[1] - before == 8
+    finally:
+        server.unload("emulated_4080trt")
+    # One at a time per instance is a lower bound that no load on the machine can break.
+    assert took[1] >= 0.8 and took[2] >= 0.4
+    assert took[2] < 0.8 * took[1]

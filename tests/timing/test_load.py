@@ -1,0 +1,421 @@
+"""The load generator measures what was planted: known delays, stalls, errors, cold starts, dying servers."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photodup.bench.backends import http_adapters
+from photodup.bench.backends.adapter import Dummy, known_embedding
+from photodup.bench.backends.adapters import adapter
+from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.bench.load import load, plan
+from photodup.bench.load.load import Load, Stopping, measure
+from photodup.errors import PhotodupError
+from photodup.selfbench import null_server
+
+PHOTOS = [bytes([number]) * 15_000 for number in range(12)]
+REFERENCE = np.stack([known_embedding(photo) for photo in PHOTOS])
+SHORT = Stopping(min_duration_s=0.5, min_requests=64, max_duration_s=2, ramp_s=0.1)
+
+
+class Null(http_adapters.FastApiHttp):
+    """The FastAPI adapter without an image library: bytes in, a fixed answer out."""
+
+    def __init__(self, url, **options):
+        super().__init__("fastapi-pytorch-fp32-http-jpeg", url, answer="base64", jpeg_quality=None, **options)
+
+    def decode(self, answer):
+        return np.zeros((1, 512), np.float32)
+
+
+def test_a_closed_loop_holds_its_load_and_obeys_littles_law():
+    point = measure(Dummy(delay_ms=10), PHOTOS, Load("closed_loop", concurrency=8, batch=2), SHORT)
+
+    requests_per_s = point["throughput_images_per_s"] / 2
+    assert requests_per_s * point["latency_ms_mean"] / 1000 == pytest.approx(8, rel=0.15)
+    assert point["little_ratio"] == pytest.approx(1, rel=0.15)
+    assert 0 < point["client_cpu_cores"] < 1  # the dummy sleeps
+    assert point["client_cpu_share"] <= point["client_cpu_cores"]
+    assert 10 <= point["latency_ms_p50"] < 80  # all eight at once, where one after the other takes 80
+    assert point["payload_bytes"] == 30_000
+    assert point["n_requests"] == len(point["raw"]["latency_ms"]) >= 64
+
+
+def test_the_edges_of_a_short_window_do_not_bias_the_rate():
+    """32 in flight, 160 a second: to drop the requests that cross an edge would lose a fifth in one second."""
+    delays = np.random.default_rng(0).uniform(100, 300, 10_000)
+    system = Dummy(delay_of=lambda number: delays[number])
+    point = measure(system, PHOTOS, Load("closed_loop", concurrency=32), Stopping(1, 32, 1))
+
+    assert point["little_ratio"] == pytest.approx(1, abs=0.12)
+
+
+def test_stages_add_up_to_the_latency():
+    class Slow(Dummy):
+        def prepare(self, photos):
+            time.sleep(0.004)
+            return super().prepare(photos)
+
+    photo = measure(Slow(delay_ms=2), PHOTOS, Load("single_stream"), SHORT)
+    prepared = measure(Slow(delay_ms=2), PHOTOS, Load("single_stream", span="prepared"), SHORT)
+
+    stages = sum(photo[f"{name}_ms_mean"] for name in ("prepare", "request", "decode"))
+    assert photo["latency_ms_mean"] == pytest.approx(stages, rel=0.1)
+    assert photo["prepare_ms_p50"] >= 4 and prepared["prepare_ahead_ms_mean"] >= 4
+    assert prepared["prepare_ms_p50"] < photo["prepare_ms_p50"] / 2
+    assert prepared["latency_ms_p50"] < photo["latency_ms_p50"]
+
+
+def test_wrong_embeddings_are_never_timed():
+    system = Dummy()
+    point = measure(system, PHOTOS, Load("single_stream"), SHORT, reference=REFERENCE[::-1])
+
+    assert point["status"] == "failed" and "wrong embeddings" in point["error"]
+    assert system.n_requests == len(PHOTOS)
+
+
+def test_right_embeddings_pass_and_the_cosine_is_kept():
+    point = measure(Dummy(), PHOTOS, Load("single_stream"), SHORT, reference=REFERENCE)
+
+    assert point["cosine_min"] == pytest.approx(1)
+
+
+def test_an_answer_for_another_batch_size_is_an_error():
+    class Short(Dummy):
+        def decode(self, answer):
+            return super().decode(answer)[:-1]
+
+    point = measure(Short(), PHOTOS, Load("offline", batch=4), SHORT)
+
+    assert point["status"] == "failed" and "4 embeddings were asked for" in point["error"]
+
+
+class Mistaken(Dummy):
+    """Its client code holds a mistake that shows at the eighth request, or in the event loop."""
+
+    def __init__(self, error, is_async=False):
+        super().__init__(1)
+        self.error, self.is_async = error, is_async
+
+    def request(self, prepared):
+        if self.is_async:
+            return self._later(prepared)
+        if self.n_requests >= 8:
+            raise self.error
+        return super().request(prepared)
+
+    async def _later(self, prepared):
+        if self.n_requests >= 8:
+            raise self.error
+        return super().request(prepared)
+
+    async def aclose(self):
+        pass
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [TypeError("mine"), AttributeError("mine"), NameError("mine")])
+def test_a_mistake_of_ours_is_raised_and_no_failed_point(error, is_async):
+    with pytest.raises(type(error), match="mine"):
+        measure(Mistaken(error, is_async), PHOTOS, Load("closed_loop", concurrency=4), SHORT)
+
+
+def test_an_answer_that_cannot_be_read_is_the_servers_fault():
+    class Garbled(Dummy):
+        def decode(self, answer):
+            raise KeyError("embeddings")
+
+    for reference in (None, REFERENCE):
+        point = measure(Garbled(), PHOTOS, Load("single_stream"), SHORT, reference=reference)
+        assert point["status"] == "failed" and "cannot be read (KeyError: 'embeddings')" in point["error"]
+
+
+def test_the_payload_is_the_mean_over_the_requests_and_not_the_first(tmp_path):
+    """Fourteen photographs of 1,000 bytes, the first request's among them, and two of 9,000."""
+    sizes = [1000] * 14 + [9000] * 2
+    photos = [bytes([i]) * n for i, n in enumerate(sizes)]
+    for span in ("photo", "prepared"):
+        point = measure(Dummy(), photos, Load("single_stream", span=span), Stopping(0.2, 320, 2))
+        assert point["payload_bytes"] == pytest.approx(2000, rel=0.02)
+        assert (point["payload_bytes_min"], point["payload_bytes_max"]) == (1000, 9000)
+
+
+def test_an_open_loop_says_at_which_rate_requests_really_came():
+    load = Load("server", offered_per_s=40)
+    point = measure(Dummy(1), PHOTOS, load, Stopping(1, 16, 1))
+    drawn = plan.arrivals_s(40, 1.0)
+    assert point["offered_per_s"] == 40
+    assert point["arrived_per_s"] == pytest.approx(np.searchsorted(drawn, 1.0) / 1.0, rel=0.05)
+    assert "arrived_per_s" not in measure(Dummy(1), PHOTOS, Load("single_stream"), SHORT)
+
+
+def test_a_cold_first_request_is_noticed():
+    """The second batch size would be built inside the window: warm-up is three requests, the fourth stalls."""
+    system = Dummy(delay_of=lambda number: 300 if number == 3 else 2)
+    point = measure(system, PHOTOS, Load("single_stream"), SHORT)
+
+    assert not point["valid"] and "not warm" in point["invalid_because"]
+    assert measure(Dummy(2), PHOTOS, Load("single_stream"), SHORT)["first_requests_ms_max"] < 100
+
+
+def test_rare_errors_are_counted_and_frequent_ones_fail_the_point():
+    def some(every):
+        def delay(number):
+            if number % every == every - 1:
+                raise ConnectionResetError("planted")
+            return 0.2
+
+        return delay
+
+    few = measure(Dummy(delay_of=some(2500)), PHOTOS, Load("single_stream"), Stopping(0.3, 2600, 6))
+    many = measure(Dummy(delay_of=some(200)), PHOTOS, Load("single_stream"), SHORT)
+
+    assert few.get("status") != "failed" and few["n_errors"] >= 1
+    assert many["status"] == "failed" and "ConnectionResetError: planted" in many["error"]
+
+
+def test_a_server_that_dies_fails_the_point_quickly_and_by_name():
+    with null_server.running(die_after=300) as url:
+        began = time.monotonic()
+        point = measure(Null(url), PHOTOS, Load("closed_loop", concurrency=4), Stopping(20, 64, 60))
+
+    assert point["status"] == "failed" and "Refused" in point["error"]
+    assert time.monotonic() - began < 10
+
+
+def test_an_unreachable_server_and_a_refusal_are_failed_points():
+    nobody = measure(Null("http://127.0.0.1:9"), PHOTOS, Load("single_stream"), SHORT)
+    with null_server.running(status=503) as url:
+        refused = measure(Null(url), PHOTOS, Load("single_stream"), SHORT)
+
+    assert nobody["status"] == refused["status"] == "failed"
+    assert "refused" in nobody["error"] and "answered 503" in refused["error"]
+
+
+def test_the_time_limit_ends_a_point_that_never_settles():
+    system = Dummy(delay_of=lambda number: 1 + number / 20)  # ever slower
+    point = measure(system, PHOTOS, Load("single_stream"), Stopping(0.5, 64, max_duration_s=2))
+
+    assert 1.9 < point["duration_s"] < 4
+    assert not point["valid"] and "not stable" in point["invalid_because"]
+
+
+def test_a_known_delay_is_measured_to_half_a_millisecond():
+    """A busy machine may spoil one attempt; a biased generator spoils all three."""
+    errors = []
+    for _ in range(3):
+        with null_server.running(delay_ms=5) as url:
+            point = measure(Null(url), PHOTOS, Load("single_stream"), SHORT)
+        errors.append(point["latency_ms_p50"] - 5)
+        if 0 <= errors[-1] < 0.5:
+            return
+    pytest.fail(f"median errors in ms: {errors}")
+
+
+def test_a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one():
+    """Coordinated omission: while the server stands still, a closed loop sends nothing to be slow."""
+    p99 = {}
+    stopping = Stopping(min_duration_s=4, min_requests=662, max_duration_s=5)
+    for scenario, options in (("closed_loop", {}), ("server", {"offered_per_s": 200})):
+        with null_server.running(delay_ms=2, stall_s=1.4, stall_after_s=1) as url:
+            p99[scenario] = measure(Null(url), PHOTOS, Load(scenario, **options), stopping)
+
+    closed, opened = p99["closed_loop"], p99["server"]
+    assert closed["raw"]["latency_ms"].max() > 1300, "the stall was not planted"
+    assert closed["latency_ms_p99"] < 700  # half of the stall
+    assert opened["latency_ms_p99"] > 1000
+
+
+def test_an_overloaded_open_loop_says_so():
+    # One at a time, 10 ms each: 100 a second can be answered, 200 are offered.
+    point = measure(
+        Dummy(delay_ms=10), PHOTOS, Load("server", offered_per_s=200, concurrency=1), Stopping(1, 64, 3)
+    )
+
+    assert not point["valid"] and "overloaded" in point["invalid_because"]
+    assert point["n_late"] > 50 and point["late_ms_max"] > 100
+
+
+def test_an_open_loop_below_capacity_is_valid_but_for_a_busy_generator():
+    point = measure(Dummy(delay_ms=20), PHOTOS, Load("server", offered_per_s=100), Stopping(1.5, 100, 6))
+
+    assert "overloaded" not in point["invalid_because"]
+    assert point["throughput_images_per_s"] == pytest.approx(100, rel=0.5)
+
+
+def test_a_new_connection_per_request_and_an_idle_one_are_what_they_say():
+    opened = []
+
+    class Counting(Null):
+        def open(self):
+            worker = super().open()
+            connect = worker.connection.connect
+
+            def counted():
+                opened.append(worker.connection.socket is None)
+                connect()
+
+            worker.connection.connect = counted
+            return worker
+
+    with null_server.running() as url:
+        warm = measure(Counting(url), PHOTOS, Load("single_stream"), SHORT)
+        assert sum(opened) == 1
+        opened.clear()
+        new = measure(Counting(url), PHOTOS, Load("single_stream", connection="new"), SHORT)
+        assert sum(opened) >= new["n_requests"] > 64
+        idle = measure(Null(url), PHOTOS, Load("single_stream", connection="idle:0.02"), SHORT)
+
+    assert warm["n_requests"] > 0
+    assert idle["n_requests"] / idle["duration_s"] <= 50 and idle["latency_ms_p50"] < 15
+
+
+def test_workers_never_share_a_connection():
+    seen, lock = {}, threading.Lock()
+
+    class Watched(Dummy):
+        def open(self):
+            outer = self
+
+            class Own(Dummy):
+                def request(self, prepared):
+                    with lock:
+                        seen.setdefault(id(self), set()).add(threading.get_ident())
+                    return outer.request(prepared)
+
+            own = Own()
+            kept.append(own)
+            return own
+
+    kept = []
+    measure(Watched(1), PHOTOS, Load("closed_loop", concurrency=4), Stopping(0.3, 20, 3, warmup_requests=0))
+
+    assert len(seen) == 4 and all(len(threads) == 1 for threads in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"scenario": "closedloop"}, "is not one of"),
+        ({"scenario": "single_stream", "concurrency": 4}, "use closed_loop"),
+        ({"scenario": "server"}, "needs one above 0"),
+        ({"scenario": "closed_loop", "offered_per_s": 5}, "belongs to the server scenario"),
+        ({"scenario": "offline", "batch": 0}, "start at 1"),
+        ({"scenario": "offline", "connection": "idle:soon"}, "none of new, warm"),
+        ({"scenario": "offline", "connection": "cold"}, "none of new, warm"),
+        ({"scenario": "offline", "span": "all"}, "span"),
+    ],
+)
+def test_a_load_that_makes_no_sense_is_refused(options, said):
+    with pytest.raises(PhotodupError, match=said):
+        Load(**options)
+
+
+@given(st.integers(1, 40), st.sampled_from([1, 4, 8, 32]), st.integers(0, 5))
+def test_requests_use_every_photograph_in_a_fixed_order(n, batch, seed):
+    photos = [bytes([number]) for number in range(n)]
+    requests = plan.request_order(photos, batch, seed)
+
+    assert requests == plan.request_order(photos, batch, seed)
+    assert all(len(request) == batch for request in requests)
+    assert {photo for request in requests for photo in request} == set(photos)
+    flat = [photo for request in requests for photo in request]
+    assert n == 1 or all(a != b for a, b in itertools.pairwise(flat))
+
+
+def test_arrivals_are_a_poisson_process():
+    from scipy import stats as distributions
+
+    times = plan.arrivals_s(200, 50, seed=3)
+    gaps = np.diff(times)
+
+    assert distributions.kstest(gaps, "expon", args=(0, 1 / 200)).pvalue > 0.01
+    assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 0.03
+    assert times[-1] < 50 and len(times) == pytest.approx(10_000, rel=0.05)
+    assert distributions.kstest(np.full(1000, 1 / 200), "expon", args=(0, 1 / 200)).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("backend", ["onnx", "triton-onnx", "pytorch-grpc", "triton-onnx-udp-fp32"])
+def test_an_unknown_backend_is_named(backend):
+    with pytest.raises(PhotodupError, match=backend):
+        adapter(backend, "http://127.0.0.1:1")
+
+
+def test_the_connection_times_out_and_recovers():
+    with null_server.running(stall_s=1.0, stall_after_s=0.0) as url:
+        connection = HttpConnection(url, timeout_s=0.3)
+        head = connection.head("POST", "/", 0)
+        connection.request(head)
+        time.sleep(0.01)
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            connection.request(head)
+        assert connection.socket is None
+        time.sleep(1)
+        assert connection.request(head)[1] == null_server.BODY
+        connection.close()
+
+
+def test_large_bodies_arrive_whole_and_non_http_is_named():
+    import hashlib
+    import socket
+
+    with null_server.running() as url:
+        connection = HttpConnection(url)
+        body = hashlib.shake_128(b"x").digest(20_000_000)
+        headers, _ = connection.request(connection.head("POST", "/", len(body)), body)
+        assert headers["content-type"] == "application/json"
+        first = connection.socket
+        connection.request(connection.head("POST", "/", 0))
+        assert connection.socket is first, "the connection was not kept"
+        connection.close()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(1000)
+                peer.sendall(b"SSH-2.0-nope\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        connection = HttpConnection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(HttpError, match="not HTTP"):
+            connection.request(connection.head("POST", "/", 0))
+        thread.join()
+
+
+def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
+    from photodup.bench.record.record import RunStore, load_points
+
+    asked = Load("single_stream")
+    config = {**asked.columns(), "backend": "dummy"}
+    with RunStore(tmp_path / "run") as run:
+        for _ in range(2):
+            point = run.measure_or_load("p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), config=config)
+        raw = run.raw("p", config=config)
+        run.measure_or_load(
+            "gone",
+            lambda: measure(Null("http://127.0.0.1:9"), PHOTOS, asked, SHORT),
+            config={**config, "backend": "fastapi-pytorch-fp32-http-jpeg"},
+        )
+    rows = load_points(tmp_path / "run").set_index("key")
+
+    assert rows.loc["p", "latency_ms_p50"] == point["latency_ms_p50"]
+    assert len(raw["latency_ms"]) == point["n_requests"]
+    assert rows.loc["gone", "status"] == "failed" and np.isnan(rows.loc["gone", "latency_ms_p50"])
+
+
+def test_importing_the_engine_starts_nothing_heavy():
+    import subprocess
+    import sys
+
+    code = "import sys, photodup.bench.load.load, photodup.bench.load.counters, photodup.bench.backends.http_adapters;"
+    code += "print([m for m in ('torch', 'tritonclient', 'grpc', 'scipy', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert load is not None

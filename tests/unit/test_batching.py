@@ -1,0 +1,158 @@
+"""Requests that wait together are computed together, and everyone gets their own answer."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from photodup.serving.service.batching import Batcher
+
+
+class Model:
+    """Embeds an image as its own first value; notes what it was given, and can be held."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.sizes: list[int] = []
+        self.threads: set[int] = set()
+        self.seconds = seconds
+        self.go = threading.Event()
+        self.go.set()
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        self.go.wait(10)
+        time.sleep(self.seconds)
+        self.sizes.append(len(images))
+        self.threads.add(threading.get_ident())
+        if (images == 255).any():
+            raise ValueError("this model cannot stand white")
+        return images[:, 0, 0, :1].astype(np.float32)
+
+
+def images(*values: int) -> np.ndarray:
+    return np.array(values, np.uint8)[:, None, None, None] * np.ones((1, 3, 2, 2), np.uint8)
+
+
+def answers(futures) -> list[list[float]]:
+    return [future.result(10).embeddings[:, 0].tolist() for future in futures]
+
+
+def held(model: Model, batcher: Batcher, *requests: np.ndarray) -> list:
+    """Queue requests while the model is busy with another."""
+    model.go.clear()
+    first = batcher.submit(images(0))
+    time.sleep(0.05)
+    futures = [batcher.submit(request) for request in requests]
+    model.go.set()
+    first.result(10)
+    return futures
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20),
+    batch_max=st.integers(1, 8),
+    delay_ms=st.sampled_from([0, 1]),
+)
+def test_each_request_gets_its_own_answer_and_none_is_split(sizes, batch_max, delay_ms):
+    model = Model()
+    batcher = Batcher(model, batch_max=batch_max, delay_s=delay_ms / 1000)
+    values = iter(range(200))
+    requests = [[next(values) for _ in range(size)] for size in sizes]
+    futures = [batcher.submit(images(*request)) for request in requests]
+    assert answers(futures) == requests
+    batcher.close()
+    assert sum(model.sizes) == sum(sizes)
+    assert max(model.sizes) <= max(batch_max, *sizes)
+    assert len(model.threads) == 1
+
+
+def test_what_waits_together_is_computed_together():
+    model = Model()
+    batcher = Batcher(model, batch_max=4)
+    assert answers(held(model, batcher, *(images(v) for v in range(1, 7)))) == [[v] for v in range(1, 7)]
+    assert model.sizes == [1, 4, 2]
+    batcher.close()
+
+
+def test_a_batch_of_one_is_off():
+    model = Model()
+    batcher = Batcher(model, batch_max=1, delay_s=1)
+    held_futures = held(model, batcher, images(1, 2, 3), images(4), images(5))
+    assert answers(held_futures) == [[1, 2, 3], [4], [5]]
+    assert model.sizes == [1, 3, 1, 1]
+    batcher.close()
+
+
+def test_a_lone_client_never_waits_for_company():
+    batcher = Batcher(Model(), batch_max=8, delay_s=2.0)
+    started = time.perf_counter()
+    for value in range(10):
+        batcher.submit(images(value)).result(10)
+    assert time.perf_counter() - started < 10  # ten delays are 20 s
+    batcher.close()
+
+
+def test_clients_that_come_back_at_once_are_gathered_again():
+    model = Model(seconds=0.02)
+    batcher = Batcher(model, batch_max=32, delay_s=1.0)
+
+    def client(value: int) -> None:
+        for _ in range(6):
+            assert batcher.submit(images(value)).result(10).embeddings[0, 0] == value
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(client, range(8)))
+    batcher.close()
+    assert sum(model.sizes) == 48
+    # Without gathering, sizes settle at 1 and 7 in turns, twice as many executions.
+    assert sorted(model.sizes)[-4:] == [8, 8, 8, 8]
+
+
+def test_a_failure_reaches_those_it_belongs_to_and_nobody_else():
+    model = Model()
+    batcher = Batcher(model, batch_max=1)
+    good, bad, after = held(model, batcher, images(1), images(255), images(2))
+    assert answers([good, after]) == [[1], [2]]
+    with pytest.raises(ValueError, match="white"):
+        bad.result(10)
+    assert batcher.is_alive()
+    batcher.close()
+
+
+def test_nothing_is_computed_for_a_caller_who_left():
+    model = Model()
+    batcher = Batcher(model, batch_max=8)
+    model.go.clear()
+    first = batcher.submit(images(0))
+    time.sleep(0.05)
+    left, stays = batcher.submit(images(1)), batcher.submit(images(2))
+    assert left.cancel()
+    model.go.set()
+    assert answers([first, stays]) == [[0], [2]]
+    assert model.sizes == [1, 1]
+    batcher.close()
+
+
+def test_closing_computes_what_is_queued_and_refuses_more():
+    model = Model(seconds=0.01)
+    batcher = Batcher(model)
+    futures = [batcher.submit(images(v)) for v in range(5)]
+    batcher.close()
+    assert answers(futures) == [[v] for v in range(5)]
+    with pytest.raises(RuntimeError, match="closed"):
+        batcher.submit(images(1))
+
+
+def test_waiting_and_computing_are_told_apart():
+    seen = []
+    model = Model(seconds=0.05)
+    batcher = Batcher(model, batch_max=8, on_execution=lambda *told: seen.append(told))
+    (second,) = held(model, batcher, images(1, 2))
+    computed = second.result(10)
+    batcher.close()
+    assert computed.queue_s >= 0.04 and computed.compute_s >= 0.04
+    assert [told[:2] for told in seen] == [(1, 1), (2, 1)]

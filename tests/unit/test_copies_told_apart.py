@@ -1,0 +1,122 @@
+"""Byte-identical copies that were told apart stay so, whatever they are called later."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.review_library import make_library
+
+from photodup.photos.commands.group_command import print_groups
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+from photodup.photos.review.items import TODO, Item
+from photodup.photos.review.session import ReviewSession
+
+
+@pytest.fixture
+def library(tmp_path) -> Path:
+    return make_library(tmp_path / "library")
+
+
+def group_of(session: ReviewSession, name: str) -> Item:
+    return next(item for item in session.items.values() if any(p.path.name == name for p in item.photos))
+
+
+def rename_copy(library: Path) -> None:
+    (library / "Backup" / "IMG_3.jpg").rename(library / "Backup" / "mine.jpg")
+
+
+def rename_keeper(library: Path) -> None:
+    (library / "2021" / "IMG_3.jpg").rename(library / "2021" / "mine.jpg")
+
+
+def rename_both(library: Path) -> None:
+    rename_copy(library)
+    rename_keeper(library)
+
+
+def move_folders(library: Path) -> None:
+    (library / "Backup").rename(library / "A backup")
+    (library / "2021").rename(library / "Z")
+
+
+@pytest.mark.parametrize("change", [rename_copy, rename_keeper, rename_both, move_folders])
+@pytest.mark.parametrize("edition", [1, 2])
+def test_byte_identical_copies_told_apart_are_not_asked_about_again_after_a_rename(library, change, edition):
+    session = ReviewSession(library)
+    item = group_of(session, "IMG_3.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "keep_both")
+    if edition == 1:  # which wrote no names
+        labels = library / ".photodup" / "feedback.jsonl"
+        lines = [json.loads(line) for line in labels.read_text().splitlines()]
+        labels.write_text(
+            "".join(json.dumps({k: v for k, v in x.items() if k != "files"}) + "\n" for x in lines)
+        )
+    change(library)
+    scan(library, progress=False)
+    again = ReviewSession(library)
+    (same,) = [i for i in again.items.values() if i.group.keeper.md5 == item.group.keeper.md5]
+    assert (same.status, same.members) == ("apart", [])
+    again.accept_all()
+    assert not any(removal.md5 == item.group.keeper.md5 for removal in again.removals())
+
+
+@pytest.mark.parametrize("renamed", ["the one told apart", "the other copy", "both", "none"])
+def test_of_three_copies_the_one_told_apart_is_known_by_its_new_name(library, renamed):
+    (library / "Third").mkdir()
+    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
+    scan(library, progress=False)
+    session = ReviewSession(library)
+    item = group_of(session, "IMG_3.jpg")
+    one, other = (library / photo.path for photo, _ in item.members)
+    session.set_apart(item.key, item.members[0][0].id, "not_duplicate")
+    if renamed in ("the one told apart", "both"):
+        one = one.rename(library / "Elsewhere.jpg" if renamed != "both" else library / one.name)
+    if renamed in ("the other copy", "both"):
+        other = other.rename(library / "Other.jpg")
+    scan(library, progress=False)
+    again = ReviewSession(library)
+    (same,) = [i for i in again.items.values() if i.group.keeper.md5 == item.group.keeper.md5]
+    # Two are asked about as before. A new name may make another copy the keeper; never is the one removed for it.
+    assert len(same.members) == 1 and library / same.members[0][0].path != one
+    if renamed in ("the other copy", "none"):
+        assert one not in [library / photo.path for photo in same.photos]
+    # The one told apart is deleted by hand: that says nothing about the other, which is asked about.
+    one.unlink()
+    if renamed == "none":
+        scan(library, progress=False)
+        (same,) = [
+            i for i in ReviewSession(library).items.values() if i.group.keeper.md5 == item.group.keeper.md5
+        ]
+        assert [library / photo.path for photo, _ in same.members] == [other] and same.status == TODO
+
+
+def test_undo_takes_back_that_copies_were_told_apart(library):
+    session = ReviewSession(library)
+    item = group_of(session, "IMG_3.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "keep_both")
+    session.undo()
+    rename_copy(library)
+    scan(library, progress=False)
+    assert all(item.status == TODO for item in ReviewSession(library).items.values())
+
+
+@pytest.mark.parametrize("where", ["in the library", "elsewhere"])
+def test_the_command_leaves_out_what_the_page_was_told(library, tmp_path, where, capsys):
+    file = None if where == "in the library" else tmp_path / "elsewhere.sqlite"
+    scan(library, file, progress=False)
+    session = ReviewSession(library, file)
+
+    def printed() -> str:
+        with Catalogue(library, file) as catalogue:
+            print_groups(catalogue)
+        return capsys.readouterr().out
+
+    before = printed()
+    assert "3 groups of copies" in before and before.count("IMG_3.jpg") == 2
+    item = group_of(session, "IMG_3.jpg")
+    session.set_apart(item.key, item.members[0][0].id, "keep_both")
+    assert "2 groups of copies" in (after := printed()) and "IMG_3.jpg" not in after
+    with open(session.own.feedback, "a") as labels:
+        labels.write("damaged\n")
+    assert f"Line 2 of {session.own.feedback}" in printed()

@@ -1,0 +1,215 @@
+"""An exported file computes what PyTorch computes, is whole, and is made once."""
+
+import json
+
+import numpy as np
+import pytest
+
+from photodup.embedding.engines import export as exporting
+from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.export import (
+    HALF,
+    IR_VERSION,
+    VARIANTS,
+    export,
+    exported_path,
+    ir_version,
+    is_intact,
+    verify,
+)
+from photodup.embedding.engines.pytorch import TorchModel
+from photodup.embedding.imaging import normalize
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir
+
+PIXELS = np.random.default_rng(5).integers(0, 256, (5, 3, 224, 224), dtype=np.uint8)
+
+
+def tiny_model(seed: int = 0, pretrained: str = "tiny") -> TorchModel:
+    """A real `TorchModel` whose tower has 100,000 weights: the exporter takes seconds, the file is small."""
+    import torch
+
+    class Tower(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = torch.nn.Conv2d(3, 16, 32, 32)
+            self.projection = torch.nn.Linear(16 * 49, 64)
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return self.projection(torch.tanh(self.patches(image)).flatten(1))
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        tower = Tower().eval().requires_grad_(False)
+    model = TorchModel.__new__(TorchModel)
+    model.name, model.pretrained, model.is_random, model.device = "tiny", pretrained, False, "cpu"
+    model.visual, model.dim = tower, 64
+    return model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exports")
+    model = tiny_model()
+    return model, folder, export(model, folder)
+
+
+@pytest.mark.slow
+def test_openclip_in_every_variant_is_openclip(real_model):
+    """The study's own files, from build/models: exported there once."""
+    model = real_model
+    files = export(model, build_dir() / "models")
+    wanted = model.embed(normalize(PIXELS))
+    for variant, path in files.items():
+        loaded = load_model(pretrained=f"onnx:{path}", device="cpu")
+        found = loaded.embed_pixels(PIXELS)
+        assert np.linalg.norm(found - wanted, axis=1).max() < 1e-3, variant
+        assert (found * wanted).sum(axis=1).min() > 0.99999
+        assert loaded.digest == model.digest and loaded.is_random and loaded.name == "ViT-B-32"
+        told = json.loads(path.with_suffix(".json").read_text())
+        assert told["max_relative_error"] < 1e-3 and told["batches"] == [1, 3, 8]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_tensors_are_named_the_batch_is_free_and_the_weights_are_inside(tiny, variant):
+    import onnx
+
+    _, folder, files = tiny
+    graph = onnx.load(files[variant]).graph
+    (image,), (embedding,) = graph.input, graph.output
+    assert (image.name, embedding.name) == ("image", "embedding")
+    assert image.type.tensor_type.shape.dim[0].dim_param
+    assert [d.dim_value for d in image.type.tensor_type.shape.dim][1:] == [3, 224, 224]
+    types = {
+        "fp32": onnx.TensorProto.FLOAT,
+        "fp16": onnx.TensorProto.FLOAT16,
+        "uint8": onnx.TensorProto.UINT8,
+    }
+    assert image.type.tensor_type.elem_type == types[variant]
+    assert embedding.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert (
+        sorted(p.suffix for p in folder.iterdir()) == [".json"] * 3 + [".onnx"] * 3
+    )  # no data file, no remains
+
+
+def test_nothing_is_exported_twice(tiny, monkeypatch):
+    model, folder, files = tiny
+    monkeypatch.setattr(exporting, "_export_one", lambda *_: pytest.fail("exported again"))
+    assert export(model, folder) == files
+
+
+def test_other_weights_have_another_name(tiny):
+    _, folder, files = tiny
+    other = tiny_model(seed=1)
+    assert exported_path(other, folder, "fp32") != files["fp32"]
+    assert exported_path(tiny_model(), folder, "fp32") == files["fp32"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no sidecar", "half a sidecar"])
+def test_a_damaged_file_is_noticed_and_made_again(tmp_path, damage):
+    model = tiny_model()
+    path = export(model, tmp_path, ["fp32"])["fp32"]
+    assert is_intact(path)
+    sidecar = path.with_suffix(".json")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "flipped":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif damage == "no sidecar":
+        sidecar.unlink()
+    else:
+        sidecar.write_text(sidecar.read_text()[:40])
+    assert not is_intact(path)
+    assert is_intact(export(model, tmp_path, ["fp32"])["fp32"])
+
+
+def test_a_file_that_computes_something_else_never_gets_its_name(tmp_path, monkeypatch):
+    """Planted fault: the graph is traced from other weights than those it is compared with."""
+    model, other = tiny_model(), tiny_model(seed=1)
+    trace = exporting._trace
+    monkeypatch.setattr(exporting, "_trace", lambda _, variant: trace(other, variant))
+    with pytest.raises(PhotodupError, match=r"differs from PyTorch by .*it was not kept"):
+        export(model, tmp_path, ["fp32"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_two_in_a_thousand_is_noticed(tiny):
+    model, _, files = tiny
+
+    class Off:
+        name = "tiny"
+
+        def embed(self, images: np.ndarray) -> np.ndarray:
+            right = model.embed(images)
+            return right + 2e-3 * np.roll(right, 1, axis=1)
+
+    verify(files["fp32"], model, "fp32")
+    with pytest.raises(PhotodupError, match=r"more than 0\.1%"):
+        verify(files["fp32"], Off(), "fp32")
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, "verify", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        export(tiny_model(), tmp_path, ["fp32"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    with pytest.raises(PhotodupError, match="Cannot write"):
+        export(tiny_model(), blocked / "models", ["fp32"])
+
+
+def test_wrong_requests_are_one_sentence(tiny, tmp_path):
+    model, _, files = tiny
+    with pytest.raises(PhotodupError, match=r"No variant fp8: choose from fp32, uint8, fp16"):
+        export(model, tmp_path, ["fp8"])
+    with pytest.raises(PhotodupError, match="exported already"):
+        export(load_model(pretrained=f"onnx:{files['fp32']}"), tmp_path)
+
+
+def test_the_servers_runtime_is_not_left_behind(tiny):
+    """Triton's images run older ONNX Runtimes than the one here; opset 18 is in 1.17 (early 2024)."""
+    import onnx
+
+    model = onnx.load(tiny[2]["fp32"])
+    assert [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")] == [18]
+    assert model.ir_version <= 10
+
+
+def test_half_precision_is_written_into_the_graph_when_asked_for(tiny):
+    """What TensorRT 11 needs: weights and arithmetic of the graph are FP16, inputs and outputs stay float32."""
+    import onnx
+
+    model, folder, files = tiny
+    assert set(files) == set(VARIANTS)
+    path = export(model, folder / "half", [HALF])[HALF]
+    graph = onnx.load(path).graph
+    weights = {t.data_type for t in graph.initializer if t.dims and max(t.dims) > 3}
+
+    assert weights == {onnx.TensorProto.FLOAT16}
+    assert graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    error = json.loads(path.with_suffix(".json").read_text())["max_relative_error"]
+    assert 1e-6 < error < 1e-2
+
+
+def test_what_is_exported_is_read_by_the_oldest_server(tiny):
+    _, _, files = tiny
+    assert {ir_version(path) for path in files.values()} == {IR_VERSION}
+
+
+@pytest.mark.slow
+def test_openclip_in_half_precision_is_openclip_within_half_precision(tmp_path, real_model):
+    """On the real tower; with all of ONNX Runtime's fusions opening the file would end the process."""
+    path = export(real_model, tmp_path, [HALF])[HALF]
+    told = json.loads(path.with_suffix(".json").read_text())
+    assert 1e-5 < told["max_relative_error"] < 5e-3
+    assert path.stat().st_size < 200e6  # half of what float32 weights take

@@ -1,0 +1,212 @@
+"""Stars: every member near its keeper, nobody twice, and no way to group by random weights by accident."""
+
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+from support.library import CountingEmbedder, photo
+
+from photodup.errors import PhotodupError
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.groups.stars import TOLERANCE, exact_copies, group_by_cosine, group_library, keep_rank
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+
+# Small integers: many equal vectors, many ties, few accidents.
+VECTORS = arrays(np.float32, st.tuples(st.integers(0, 25), st.just(3)), elements=st.integers(-4, 4)).filter(
+    lambda vectors: bool((np.abs(vectors).sum(axis=1) > 0).all())
+)
+THRESHOLDS = st.floats(0.2, 0.999)
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    unit = vectors.astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+@given(VECTORS, THRESHOLDS, st.integers(1, 7))
+def test_stars(vectors, threshold, block):
+    groups = group_by_cosine(vectors, threshold, block=block)
+    truth = cosines(vectors)
+    seen: set[int] = set()
+    for group in groups:
+        assert group.members
+        assert len(group.members) == len(group.similarities)
+        assert list(group.similarities) == sorted(group.similarities, reverse=True)
+        for member, similarity in zip(group.members, group.similarities, strict=True):
+            assert truth[group.keeper, member] >= threshold - 2 * TOLERANCE  # a star, not a chain
+            assert similarity == pytest.approx(truth[group.keeper, member], abs=2 * TOLERANCE)
+            assert group.keeper < member  # without ranks, the first row is the better keeper
+        rows = {group.keeper, *group.members}
+        assert not rows & seen  # nobody twice
+        seen |= rows
+    # Nothing that could be grouped was left out: two loners are never within the threshold.
+    members = {member for group in groups for member in group.members}
+    keepers = [row for row in range(len(vectors)) if row not in members]
+    for i, first in enumerate(keepers):
+        assert all(truth[first, other] < threshold + 2 * TOLERANCE for other in keepers[:i])
+
+
+@given(VECTORS, THRESHOLDS, st.data())
+def test_the_groups_do_not_depend_on_the_order_of_rows_or_on_the_block(vectors, threshold, data):
+    n = len(vectors)
+    truth = cosines(vectors)
+    # Rounding may decide a tie with the threshold either way; the law is about everything else.
+    assume(not (np.abs(truth - threshold) < 1e-5).any())
+    rank = data.draw(st.permutations(range(n)))
+    order = data.draw(st.permutations(range(n)))
+
+    def determined(groups, names):
+        # Of two keepers at equal cosines rounding chooses, so which one a member joins is left out.
+        found = sorted(
+            (names[member], similarity)
+            for group in groups
+            for member, similarity in zip(group.members, group.similarities, strict=True)
+        )
+        return [name for name, _ in found], [similarity for _, similarity in found]
+
+    straight = group_by_cosine(vectors, threshold, rank=rank, block=4)
+    mixed = group_by_cosine(vectors[list(order)], threshold, rank=[rank[i] for i in order], block=9)
+    members, similarities = determined(straight, range(n))
+    other_members, other_similarities = determined(mixed, order)
+    assert members == other_members
+    assert similarities == pytest.approx(other_similarities, abs=2 * TOLERANCE)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 40))
+def test_permuting_real_valued_rows_changes_nothing_at_all(seed, n):
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(4, 16))
+    vectors = (centres[generator.integers(0, 4, n)] + 0.3 * generator.normal(size=(n, 16))).astype(np.float32)
+    assume(not (np.abs(cosines(vectors) - 0.9) < 1e-5).any())
+    rank, order = generator.permutation(n), generator.permutation(n)
+    straight = group_by_cosine(vectors, 0.9, rank=list(rank), block=8)
+    mixed = group_by_cosine(vectors[order], 0.9, rank=list(rank[order]), block=13)
+    assert [(g.keeper, g.members) for g in straight] == [
+        (order[g.keeper], tuple(order[m] for m in g.members)) for g in mixed
+    ]
+
+
+def test_nothing_is_chained():
+    # Five directions, 20° apart: each is within 25° of the next, and the ends are 80° apart.
+    angles = np.radians([0, 20, 40, 60, 80])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    groups = group_by_cosine(vectors, np.cos(np.radians(25)))
+    assert [(group.keeper, group.members) for group in groups] == [(0, (1,)), (2, (3,))]
+    # A member joins the nearer of two keepers, not the first.
+    angles = np.radians([0, 30, 18])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    (group,) = group_by_cosine(vectors, np.cos(np.radians(20)))
+    assert (group.keeper, group.members) == (1, (2,))
+
+
+def test_large_input_in_small_blocks_agrees_with_one_block():
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(300, 24)).astype(np.float32)
+    vectors = np.concatenate([vectors, vectors + 0.05 * generator.normal(size=vectors.shape)])
+    one = group_by_cosine(vectors, 0.95, block=10_000)
+    assert len(one) == 300
+    assert [(g.keeper, g.members) for g in one] == [
+        (g.keeper, g.members) for g in group_by_cosine(vectors, 0.95, block=17)
+    ]
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(PhotodupError, match="between -1 and 1"):
+        group_by_cosine(np.eye(2), 96)
+    for bad in (np.zeros((2, 3)), np.full((2, 3), np.nan)):
+        with pytest.raises(PhotodupError, match="not finite"):
+            group_by_cosine(bad, 0.9)
+    with pytest.raises(PhotodupError, match="ranks"):
+        group_by_cosine(np.eye(2), 0.9, rank=[1])
+    assert group_by_cosine(np.empty((0, 512)), 0.9) == []
+
+
+@pytest.fixture
+def library(tmp_path):
+    """Two photographs; of the first a smaller copy and an exact copy."""
+    photo(tmp_path / "a.png", 1, size=(320, 240))
+    photo(tmp_path / "a_small.png", 1, size=(160, 120))
+    photo(tmp_path / "b.png", 2, size=(320, 240))
+    (tmp_path / "backup").mkdir()
+    shutil.copy2(tmp_path / "a.png", tmp_path / "backup/a.png")
+    scan(tmp_path, progress=False)
+    return tmp_path
+
+
+def test_exact_copies_need_no_embedding(library):
+    with Catalogue(library) as catalogue:
+        assert sorted(len(copies) for copies in exact_copies(catalogue.photos())) == [1, 1, 2]
+        report = group_library(catalogue, 0.9)
+    (group,) = report.groups
+    assert (str(group.keeper.path), [str(m.path) for m in group.members]) == ("a.png", ["backup/a.png"])
+    assert (group.is_exact, group.similarities, report.model) == ((True,), (1.0,), None)
+
+
+def test_near_duplicates_and_copies_make_one_star(library):
+    with Catalogue(library) as catalogue:
+        embed_library(catalogue, CountingEmbedder(), progress=False)
+        report = group_library(catalogue, 0.999)
+    (group,) = report.groups
+    assert str(group.keeper.path) == "a.png"
+    assert [str(m.path) for m in group.members] == ["backup/a.png", "a_small.png"]
+    assert group.is_exact == (True, False)
+    assert report.largest_group == 3
+    assert report.smallest_similarity == min(group.similarities) >= 0.999
+    assert report.bytes_to_free == sum(m.size_bytes for m in group.members)
+
+
+def test_the_camera_file_is_kept_before_a_larger_screenshot_of_it(tmp_path):
+    exif = Image.Exif()
+    exif[0x010F] = "Canon"
+    photo(tmp_path / "camera.jpg", 1, size=(320, 240), exif=exif)
+    with Image.open(tmp_path / "camera.jpg") as image:
+        image.convert("RGB").save(tmp_path / "a_screenshot.png", exif=b"")
+    assert (tmp_path / "a_screenshot.png").stat().st_size > (tmp_path / "camera.jpg").stat().st_size
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        best = min(catalogue.photos(), key=keep_rank)
+    assert str(best.path) == "camera.jpg"
+
+
+def test_weights_nobody_vouches_for_are_refused_too(library):
+    class Silent(CountingEmbedder):
+        is_random = None
+
+    with Catalogue(library) as catalogue:
+        embed_library(catalogue, Silent(), progress=False)
+        with pytest.raises(PhotodupError, match="unknown origin"):
+            group_library(catalogue, 0.9)
+        embed_library(catalogue, CountingEmbedder(), progress=False)  # nothing to do, and so nothing learnt
+        catalogue.register_model("a" * 64, name="known now", dim=12, is_random=False)
+        assert group_library(catalogue, 0.9).model.is_random is False
+
+
+def test_random_weights_are_refused_unless_asked_for(library):
+    class Untrained(CountingEmbedder):
+        model_digest, is_random = "c" * 64, True
+
+    with Catalogue(library) as catalogue:
+        embed_library(catalogue, Untrained(), progress=False)
+        with pytest.raises(PhotodupError, match="random weights"):
+            group_library(catalogue, 0.9)
+        with pytest.raises(PhotodupError, match="random weights"):
+            group_library(catalogue, 0.9, digest="c")
+        assert "UNKNOWN WEIGHTS" in str(group_library(catalogue, 0.9, allow_random=True))
+        # Trained ones beside them are taken without a word, and two trained ones need a choice.
+        embed_library(catalogue, CountingEmbedder(), progress=False)
+        assert group_library(catalogue, 0.9).model.digest == "a" * 64
+        other = CountingEmbedder()
+        other.model_digest = "b" * 64
+        embed_library(catalogue, other, progress=False)
+        with pytest.raises(PhotodupError, match="choose one"):
+            group_library(catalogue, 0.9)
+        assert group_library(catalogue, 0.9, digest="b").model.digest == "b" * 64
+        with pytest.raises(PhotodupError, match="photodup embed"):
+            group_library(catalogue, 0.9, digest="d")

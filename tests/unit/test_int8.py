@@ -1,0 +1,168 @@
+"""INT8 files: they say what they were made from, and are refused for anything else."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.images import photographs
+from support.triton import tiny_embedding, tiny_graph
+
+from photodup.embedding.engines import reduced
+from photodup.embedding.engines.encoder import load_encoder
+from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
+from photodup.embedding.imaging import normalize
+from photodup.errors import PhotodupError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("int8")
+    source = reduced.source_of(tiny_graph(folder / "tiny.onnx"))
+    files = {
+        engine: quantise(source, photographs(40), engine=engine, directory=folder)
+        for engine in ("openvino", "onnx")
+    }
+    return source, folder, files
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+def test_an_int8_file_is_nearly_the_encoder_it_was_made_from(made, engine):
+    source, folder, files = made
+    images = photographs(9, seed=1)
+    wanted = tiny_embedding(images)
+
+    model = load_encoder(
+        f"onnx:{source.path}", engine=engine, precision="int8", device="cpu", directory=folder
+    )
+    found = model.embed(images)
+
+    assert (found * wanted).sum(axis=1).min() > 0.99
+    assert np.abs(found - wanted).max() > 1e-4, "nothing was quantised"
+    assert model.path == files[engine] and model.precision == "int8"
+    assert model.source_digest == source.model_digest != model.digest
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
+    source, _, files = made
+    notes = reduced.read_notes(files[engine])
+    assert notes.model_digest == source.model_digest and notes.sha256
+    assert notes.calibration["photographs"] == 40
+    assert (
+        notes.calibration["digest"] == images_digest(photographs(40)[::-1]) != images_digest(photographs(39))
+    )
+    assert notes.gate is None and not notes.has_passed
+    if engine == "openvino":
+        from photodup.embedding.engines.openvino import read_network, read_notes
+
+        inside = read_notes(read_network(files[engine]))
+    else:
+        import onnx
+
+        inside = {prop.key: prop.value for prop in onnx.load(files[engine]).metadata_props}
+    assert inside["precision"] == "int8" and inside["model_digest"] == source.model_digest
+    assert inside["calibration_digest"] == notes.calibration["digest"]
+
+
+def test_another_calibration_gives_other_digests(made, tmp_path):
+    source, folder, _ = made
+    quantise(source, photographs(40, seed=5) * 0.5, directory=tmp_path)
+    a, b = (
+        load_encoder(f"onnx:{source.path}", engine="openvino", precision="int8", directory=where)
+        for where in (folder, tmp_path)
+    )
+    assert a.digest != b.digest and a.source_digest == b.source_digest
+
+
+def test_a_file_made_from_other_weights_is_refused(made, tmp_path):
+    _, _, files = made
+    other = tiny_graph(tmp_path / "other.onnx", seed=1)
+    for engine, file in files.items():
+        with pytest.raises(PhotodupError, match=r"made from other weights .* or use bf16 or fp32"):
+            load_encoder(f"onnx:{other}", engine=engine, precision="int8", file=file)
+
+
+def test_a_damaged_or_unexplained_file_is_refused(made, tmp_path):
+    source, _, files = made
+    copy = tmp_path / files["openvino"].name
+    for suffix in (".xml", ".bin", ".json"):
+        copy.with_suffix(suffix).write_bytes(files["openvino"].with_suffix(suffix).read_bytes())
+    weights = copy.with_suffix(".bin")
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\1\2\3")
+    options = {"engine": "openvino", "precision": "int8", "file": copy}
+    with pytest.raises(PhotodupError, match="is not what was written there"):
+        load_encoder(f"onnx:{source.path}", **options)
+    copy.with_suffix(".json").unlink()
+    with pytest.raises(PhotodupError, match="does not say which weights"):
+        load_encoder(f"onnx:{source.path}", **options)
+
+
+def test_an_int8_file_is_not_taken_for_float(made):
+    _, _, files = made
+    with pytest.raises(PhotodupError, match=r"is quantised to int8, and fp32 was asked for"):
+        load_encoder(f"onnx:{files['onnx']}", precision="fp32")
+    with pytest.raises(PhotodupError, match="is int8 already"):
+        reduced.source_of(files["onnx"])
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+def test_too_few_photographs_are_one_sentence(made, tmp_path, engine):
+    source, _, _ = made
+    with pytest.raises(
+        PhotodupError, match=rf"at least {MIN_PHOTOGRAPHS} photographs .* there are 3: .*bf16"
+    ):
+        quantise(source, photographs(3), engine=engine, directory=tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_layers_can_stay_float(made, tmp_path):
+    source, _, _ = made
+    images = photographs(9, seed=1)
+    quantise(source, photographs(40), directory=tmp_path, keep_float=[".*"])
+    model = load_encoder(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
+    np.testing.assert_allclose(model.embed(images), tiny_embedding(images), atol=1e-5)
+    with pytest.raises(PhotodupError, match=r"NNCF cannot quantise tiny\.onnx .*: use bf16 or fp32"):
+        quantise(source, photographs(40), directory=tmp_path, keep_float=["no_such_layer"])
+
+
+def test_the_fastest_precision_is_the_one_that_passed(made, tmp_path):
+    from dataclasses import replace
+
+    source, _, _ = made
+    assert reduced.fastest_passed(source, "openvino", tmp_path) == "fp32"
+    path = quantise(source, photographs(40), directory=tmp_path)
+    assert reduced.fastest_passed(source, "openvino", tmp_path) == "fp32", "not asked is not passed"
+    notes = reduced.read_notes(path)
+    for verdict, wanted in (("refused", "fp32"), ("undecided", "fp32"), ("passed", "int8")):
+        reduced.write_notes(path, replace(notes, gate={"verdict": verdict}))
+        assert reduced.fastest_passed(source, "openvino", tmp_path) == wanted
+    path.with_suffix(".bin").write_bytes(b"other weights")
+    assert reduced.fastest_passed(source, "openvino", tmp_path) == "fp32", "a result counts for its own file"
+
+
+def test_quantising_reports_to_nobody():
+    code = (
+        "from photodup.embedding.engines.quantise import _import_nncf; _import_nncf(); "
+        "from nncf.telemetry import wrapper; print(type(wrapper.telemetry).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "MagicMock"
+
+
+@pytest.mark.slow
+def test_openclip_in_int8_is_nearly_openclip(tmp_path):
+    """The real ViT-B/32, quantised on the demonstration photographs; as measured: .995 at random weights."""
+    from photodup.embedding.engines.encoder import export_of
+    from photodup.tune.pictures import choose_pictures
+
+    source = reduced.source_of(export_of("random:0"))
+    pictures = choose_pictures(edits=["crop 90%"])
+    quantise(source, normalize(pictures.calibration), directory=tmp_path)
+    images = pictures.pixels()
+    wanted = load_encoder(f"onnx:{source.path}", engine="openvino").embed_pixels(images)
+    model = load_encoder(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
+
+    cosine = (model.embed_pixels(images) * wanted).sum(axis=1)
+
+    assert model.is_random and cosine.min() > 0.98 and np.median(cosine) > 0.998

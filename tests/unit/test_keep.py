@@ -1,0 +1,333 @@
+"""Keep-best rules, the two tiers, and what makes two pictures two shots."""
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageFilter, ImageOps
+from support.review_library import make_library, photo, save
+
+from photodup.errors import PhotodupError
+from photodup.photos.compare import evidence, pixels
+from photodup.photos.compare.evidence import pair_codes, pair_rows
+from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.groups.copy_search import as_pairs, not_asked
+from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules, sharpness
+from photodup.photos.groups.stars import Model
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.hashing import hamming, perceptual_hash
+from photodup.photos.library.scan import scan
+from photodup.photos.search.candidates import Shots
+from photodup.photos.search.hash_neighbours import mirrored_hash, near_hashes
+from photodup.photos.search.neighbours import stars
+
+BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
+
+
+def other(**changes) -> Photo:
+    return replace(BASE, **({"id": 2, "path": Path("b.jpg"), "md5": "1" * 32} | changes))
+
+
+@pytest.mark.parametrize(
+    ("better", "rule", "words"),
+    [
+        ({"width": 200}, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
+        ({"format": "HEIF"}, "format", "best format: HEIF"),
+        ({"exif_fields": 9}, "metadata", "9 fields, next 5"),
+        ({"size_bytes": 2_000_000}, "size", "largest file: 2.0 MB, next 0.0 MB"),
+        ({"path": Path("Originals/b.jpg")}, "folder", "preferred folder: Originals"),
+        ({"taken_at": "2019-01-01T00:00:00"}, "oldest", "oldest: 2019"),
+    ],
+)
+def test_each_rule_decides_when_it_is_the_first_to_differ(better, rule, words):
+    rules = KeepRules(folders=["Originals"])
+    choice = rules.choose([BASE, other(**better)])
+    assert (choice.keeper.id, choice.rule) == (2, rule)
+    assert words in choice.reason
+
+
+def test_sharpness_is_looked_at_only_where_it_matters():
+    asked = []
+
+    def measure(photo):
+        asked.append(photo.id)
+        return 5.0 if photo.id == 2 else 1.0
+
+    rules = KeepRules(sharpness=measure)
+    assert rules.choose([BASE, other()]).rule == "sharpness"
+    assert sorted(asked) == [1, 2]
+    asked.clear()
+    assert rules.choose([replace(BASE, md5="a"), other(md5="b", width=300)]).rule == "resolution"
+    assert asked == []
+
+
+def test_sharpness_sees_blur_and_not_brightness():
+    image = photo("coffee").convert("L")
+    sharp = sharpness(np.asarray(image))
+    assert sharpness(np.asarray(image.filter(ImageFilter.GaussianBlur(2)))) < sharp / 2
+    assert sharpness(np.asarray(image.point(lambda v: v * 0.7))) == pytest.approx(sharp, rel=0.1)
+
+
+def test_the_order_is_configurable_and_checked():
+    choice = KeepRules(["size", "resolution"]).choose([BASE, other(width=300, size_bytes=10)])
+    assert (choice.keeper.id, choice.rule) == (1, "size")
+    with pytest.raises(PhotodupError, match="No keep rule biggest"):
+        KeepRules(["biggest"])
+
+
+photos = st.builds(
+    lambda i, w, s, f, e: replace(BASE, id=i, path=Path(f"{i}.jpg"), width=w, size_bytes=s, format=f, exif_fields=e),
+    st.integers(0, 99), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["JPEG", "HEIF", "PNG"]), st.integers(0, 2),
+)  # fmt: skip
+
+
+@given(st.lists(photos, min_size=1, max_size=6, unique_by=lambda p: p.id), st.permutations(DEFAULT_RULES))
+def test_the_choice_is_the_first_of_the_ranking_whatever_the_order(found, order):
+    rules = KeepRules(order)
+    best = rules.choose(found).keeper
+    assert rules.choose(found[::-1]).keeper == best == rules.ranked(found)[0]
+
+
+# ---- candidates and tiers --------------------------------------------------------------------------------
+
+
+def test_the_mirrored_hash_is_that_of_the_mirror_image():
+    for name in ("astronaut", "coffee", "chelsea", "rocket"):
+        image = photo(name)
+        real = perceptual_hash(ImageOps.mirror(image))
+        assert hamming(mirrored_hash(perceptual_hash(image)), real) <= 10
+        assert hamming(perceptual_hash(image), real) > 16, "which the plain hash would miss"
+
+
+def test_near_hashes_find_copies_and_mirror_images():
+    hashes = [
+        perceptual_hash(i) for n in ("astronaut", "coffee") for i in (photo(n), ImageOps.mirror(photo(n)))
+    ]
+    assert {(0, 1), (2, 3)} <= near(hashes)
+    assert near(hashes[:1]) == near([]) == set()
+    far = [f"{value:016x}" for value in (0, 2**64 - 1)]
+    assert (0, 1) not in near(far)
+
+
+def near(hashes: list[str]) -> set[tuple[int, int]]:
+    pairs = near_hashes(np.array([int(phash, 16) for phash in hashes], np.uint64), 24)
+    return set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
+
+
+def two_shots(first: Photo, second: Photo) -> bool:
+    (said,) = Shots([first, second]).are_two(pair_codes(np.array([0]), np.array([1])))
+    return bool(said)
+
+
+def test_two_times_of_one_camera_are_two_shots():
+    later = other(taken_at="2020-01-02T00:00:01")
+    assert two_shots(BASE, later)
+    assert not two_shots(BASE, other()), "an edit keeps the time"
+    assert not two_shots(BASE, other(taken_at=None)), "no date says nothing"
+    assert not two_shots(BASE, replace(later, camera=None)), "nor does another camera's clock"
+
+
+def embed_by_pixels(catalogue: Catalogue) -> None:
+    """Real pixels as vectors, no weights: enough to tell these few pictures apart."""
+    rows = {}
+    for item in catalogue.photos():
+        small = Image.open(catalogue.root / item.path).convert("RGB").resize((8, 8))
+        row = np.asarray(small, np.float32).ravel()
+        rows[item.md5] = (row - row.mean()) / np.linalg.norm(row - row.mean())
+    catalogue.register_model("d" * 64, name="pixels", dim=192, is_random=False)
+    catalogue.store_embeddings("d" * 64, list(rows), np.stack(list(rows.values())))
+
+
+def test_a_burst_is_similar_and_a_copy_is_a_copy(tmp_path):
+    library = make_library(tmp_path / "library")
+    shot = photo("coffee")
+    save(
+        shot.transform(shot.size, Image.Transform.AFFINE, (1, 0, 9, 0, 1, 5)),
+        library / "2020" / "IMG_1b.jpg",
+        taken="2020:05:16 09:00:01",
+    )
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        embed_by_pixels(catalogue)
+        tiers = find_tiers(catalogue)
+        assert isinstance(tiers.model, Model) and tiers.thresholds.measured.startswith("not measured")
+        (similar,) = tiers.similar
+        assert {p.path.name for p in (similar.keeper, *similar.members)} == {"IMG_1.jpg", "IMG_1b.jpg"}
+        assert {p.path.name for g in tiers.copies for p in g.members} >= {"small coffee.jpg"}
+        assert tiers.smallest_similarity >= tiers.thresholds.burst
+        Feedback(library / ".photodup").add("keep_both", [similar.keeper.md5, similar.members[0].md5])
+        assert find_tiers(catalogue).similar == ()
+
+
+def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, monkeypatch):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        monkeypatch.setattr(pixels, "verify", lambda a, b: pytest.fail("was verified before"))
+        again = find_tiers(catalogue)
+        assert [g.evidence for g in again.copies] == [g.evidence for g in first.copies]
+        monkeypatch.undo()
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.write_bytes(b"not a database" * 500)
+        assert [g.keeper for g in find_tiers(catalogue).copies] == [g.keeper for g in first.copies]
+        with sqlite3.connect(library / ".photodup" / "evidence.sqlite") as db:  # sound, but cut short within
+            db.execute("UPDATE pair SET found = substr(found, 2)")
+        db.close()
+        assert [g.keeper for g in find_tiers(catalogue).copies] == [g.keeper for g in first.copies]
+
+
+def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):
+    library = make_library(tmp_path / "library")
+    (library / "Shared" / "small coffee.jpg").unlink()
+    with Catalogue(library) as catalogue:
+        tiers = find_tiers(catalogue)
+    assert len(tiers.problems) == 1 and "small coffee.jpg" in tiers.problems[0]
+    assert len(tiers.copies) == 2
+
+
+def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(tmp_path, monkeypatch):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        (library / ".photodup" / "evidence.sqlite").mkdir()  # root may write anywhere, but not a folder
+        again = find_tiers(catalogue)
+    assert [g.keeper for g in again.copies] == [g.keeper for g in first.copies]
+    assert len(again.problems) == 1 and "evidence.sqlite cannot be written" in again.problems[0]
+
+
+def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        opened = evidence.EvidenceStore._opened
+
+        def small(self, path):
+            db = opened(self, path)
+            if path.name == "evidence.sqlite":
+                db.execute("PRAGMA max_page_count = 4")
+                with pytest.raises(sqlite3.OperationalError, match="full"):
+                    while True:
+                        db.execute("INSERT INTO pair VALUES (randomblob(16), randomblob(16), x'00')")
+            return db
+
+        monkeypatch.setattr(evidence.EvidenceStore, "_opened", small)
+        monkeypatch.setattr(pixels, "_BLOCK", 1)
+        again = find_tiers(catalogue)
+    assert [g.keeper for g in again.copies] == [g.keeper for g in first.copies]
+    assert any("disk is full" in problem for problem in again.problems)
+
+
+def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch):
+    """In a library that grew, a copy's hash may lie beyond the radius: it was verified, and is still a copy."""
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = find_tiers(catalogue)
+        (library / ".photodup" / "neighbours-hash.npz").unlink()
+        monkeypatch.setattr("photodup.photos.search.kept_pairs.search_radius", lambda n, per_photo: 0)
+        again = find_tiers(catalogue)
+        assert "within 0 bits" in again.search
+        assert [g.members for g in again.copies] == [g.members for g in first.copies]
+        for file in (library / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        forgotten = find_tiers(catalogue)
+    assert len(forgotten.copies) < len(first.copies), "or the test proves nothing"
+
+
+def test_evidence_comes_back_as_it_went_in(tmp_path):
+    found = Verification(12, 0.75, 0.5, -0.25, 0.125, 0.95, True, False, 3, 0.1, 1.5)
+    names = ["a" * 32, "b" * 32, "c" * 32]
+    with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
+        store.add([(names[1], names[0], found), (names[1], names[2], Verification())])
+    with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
+        known = store.read({names[0]: 7, names[1]: 3})
+        assert len(known) == 1 and known.get(3, 7) == known.get(7, 3) == found
+        assert known.get(3, 4) is None
+        assert known.copies(Thresholds(min_correlation=-1)) == {(3, 7): found}
+        assert known.copies(Thresholds()) == {}
+
+
+def test_thirty_copies_of_one_picture_are_one_group(tmp_path):
+    """Each is compared with its nearest few; what is a copy of a copy is then compared with the keeper."""
+    picture = photo("coffee")
+    for i in range(30):
+        size = (picture.width - 2 * i, picture.height - 2 * i)
+        save(picture.resize(size), tmp_path / f"{i:02}.jpg")
+    save(photo("astronaut"), tmp_path / "another.jpg")
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+        assert group.keeper.path.name == "00.jpg" and len(group.members) == 29
+        assert find_tiers(catalogue).copies == (group,), "and again from what is remembered"
+        # Some vanish, nothing is remembered: the rest is one group still, and the search ends.
+        for file in (tmp_path / ".photodup").glob("evidence.sqlite*"):
+            file.unlink()
+        for i in range(5, 30, 5):
+            (tmp_path / f"{i:02}.jpg").unlink()
+        tiers = find_tiers(catalogue)
+    assert [len(group.members) for group in tiers.copies] == [24] and len(tiers.problems) == 5
+
+
+@pytest.mark.parametrize(
+    ("ruled_out", "expected"),
+    [([], [[(0, 2), (0, 3), (0, 4)], [(2, 4)]]), ([(0, 2), (0, 3), (0, 4)], [[(2, 4)]])],
+)
+def test_a_copy_of_a_copy_that_the_keeper_does_not_resemble_stays_out(ruled_out, expected):
+    """The rule of stars: the keeper is asked, and says no. One keeper at a time, each pair once."""
+    rank, none = np.arange(5), np.zeros((0, 2), np.int64)
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 4)]
+    found = stars(as_pairs(pairs, [1.0] * 4), 5, rank=rank)
+    assert [(star.keeper, star.members) for star in found] == [(0, (1,)), (2, (3,))]
+    asked, out = pair_codes(*np.array(pairs).T), pair_codes(*np.array(ruled_out or none).T)
+    rounds = []
+    while len(more := not_asked(pairs, found, rank, asked, lambda codes: np.setdiff1d(codes, out))):
+        rounds.append(sorted(zip(*(rows.tolist() for rows in pair_rows(more)), strict=True)))
+        asked = np.union1d(asked, more)
+    assert rounds == expected
+
+
+@pytest.mark.parametrize("size", [(1411, 1411), (1800, 1200), (3000, 2000)])
+def test_a_lossless_copy_is_not_sharper_than_its_jpeg(tmp_path, size):
+    """The same pixels in two containers: whoever decodes them, neither is called the sharper one."""
+    picture = photo("retina" if size[0] == size[1] else "coffee").resize(size, Image.Resampling.BICUBIC)
+    picture.save(tmp_path / "camera.jpg", quality=90)
+    Image.open(tmp_path / "camera.jpg").save(tmp_path / "made from it.tif")
+    picture.filter(ImageFilter.GaussianBlur(size[0] / 400)).save(tmp_path / "soft.jpg", quality=90)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        measured = {p.path.stem: pixels.measured_sharpness(catalogue, p) for p in catalogue.photos()}
+        (group,) = find_tiers(catalogue).copies
+    assert measured["camera"] == pytest.approx(measured["made from it"], rel=0.05)
+    assert measured["soft"] < 0.8 * measured["camera"]
+    assert len(group.members) == 2 and group.choice.rule != "sharpness"
+
+
+@pytest.mark.parametrize("same_bytes", [True, False])
+def test_a_jpeg_with_its_raw_is_kept(tmp_path, same_bytes):
+    """A JPEG takes its RAW along when it leaves: by the other rules the copy with the shorter path would stay."""
+    paths = [tmp_path / name for name in ("2021/05/trip/IMG_1.JPG", "sent.jpg")]
+    paths[0].parent.mkdir(parents=True)
+    picture = photo("coffee").resize((900, 600))
+    for path in paths:
+        picture.save(path, "JPEG", quality=90 if same_bytes or path is paths[0] else 97)
+    assert keeper(tmp_path) == ("sent.jpg", None if same_bytes else "size")
+    (tmp_path / "2021/05/trip/img_1.cr2").write_bytes(b"what the sensor saw")
+    assert keeper(tmp_path) == ("2021/05/trip/IMG_1.JPG", "format")
+
+
+def keeper(library: Path) -> tuple[str, str | None]:
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    if group.choice.rule == "format":
+        assert group.choice.reason == "best format: JPEG with its RAW"
+    return str(group.keeper.path), group.choice.rule

@@ -1,0 +1,363 @@
+"""The autoscaler against worked cases and laws, and the cluster around it. No tool and no server is needed."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.kube import BURST, ONE, pods, scaler, workload
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.kubernetes.curve import ServiceCurve, waiting_s
+from photodup.study.kubernetes.manifests import Probe, read_workload
+from photodup.study.kubernetes.simulate import Cluster, Load, simulate
+
+
+@pytest.mark.parametrize(
+    ("target", "cores", "ready", "expected"),
+    [
+        (100, [2.0], None, 2),  # twice the target: twice the pods
+        (100, [0.5, 0.5], None, 1),  # half: half
+        (30, [0.3, 0.5, 0.7], None, 5),
+        (50, [0.1, 0.3, 0.5, 0.25, 0.25], None, 3),
+        (100, [1.1, 1.1], None, 2),  # the edge of the tolerance still keeps
+        (100, [0.9, 0.9], None, 2),
+        (100, [1.12, 1.12], None, 3),
+        (30, [0.3, 0.5, 0.7], [False, True, True], 4),  # an unready pod damps: 2.0 becomes 1.33
+        (30, [0.4, 0.5, 0.7], [True, False, False], 3),  # … until the direction would flip
+        (100, [0.4, 0.095, None, None], None, 3),  # a missing pod counts 100 % on the way down
+        (100, [2.0, 2.0, None], None, 4),  # … and 0 % on the way up
+    ],
+)
+def test_worked_cases_of_the_published_algorithm(target, cores, ready, expected):
+    decision = scaler(target).sync(1000.0, len(cores), pods(*cores, ready=ready))
+
+    assert decision.proposal == expected
+
+
+def test_one_busy_pod_of_the_published_manifests_asks_for_fourteen():
+    decision = scaler(60, 2, 6, {"scaleDown": {"stabilizationWindowSeconds": 180}}, request=0.5).sync(
+        1000.0, 2, pods(1.988, 1.988)
+    )
+
+    assert (decision.proposal, decision.desired) == (14, 6)
+
+
+def test_behavior_changes_the_first_step_from_two_pods():
+    without = scaler(60, 2, 6, request=0.5).sync(1000.0, 2, pods(1.988, 1.988))
+    with_it = scaler(60, 2, 6, {"scaleDown": {}}, request=0.5).sync(1000.0, 2, pods(1.988, 1.988))
+
+    assert (without.desired, with_it.desired) == (4, 6)
+
+
+def test_scale_down_policy_example_of_the_documentation():
+    """80 pods, at most 10 % or 4 pods a minute, whichever is more: 72, 64, 57 … and by fours below forty."""
+    rules = {
+        "stabilizationWindowSeconds": 0,
+        "policies": [
+            {"type": "Pods", "value": 4, "periodSeconds": 60},
+            {"type": "Percent", "value": 10, "periodSeconds": 60},
+        ],
+    }
+    hpa, counts = scaler(behavior={"scaleDown": rules}), [80]
+    for minute in range(14):
+        now = 1000.0 + 60 * minute
+        counts.append(hpa.sync(now, counts[-1], pods(*[0.001] * counts[-1], now=now)).desired)
+
+    assert counts[:4] == [80, 72, 64, 57]
+    assert all(a - b == 4 for a, b in pairwise(counts) if 8 < a < 40)
+
+
+def test_scale_up_rate_counts_what_was_added_in_the_period():
+    rules = {"policies": [{"type": "Pods", "value": 4, "periodSeconds": 60}]}
+    hpa = scaler(10, behavior={"scaleUp": rules})
+
+    first = hpa.sync(1000.0, 2, pods(1.0, 1.0)).desired
+    second = hpa.sync(1015.0, first, pods(*[1.0] * first, now=1015.0)).desired
+    third = hpa.sync(1061.0, second, pods(*[1.0] * second, now=1061.0)).desired
+
+    assert (first, second, third) == (6, 6, 10)
+
+
+def test_disabled_direction_never_moves():
+    hpa = scaler(behavior={"scaleDown": {"selectPolicy": "Disabled", "stabilizationWindowSeconds": 0}})
+
+    assert hpa.sync(1000.0, 5, pods(*[0.01] * 5)).desired == 5
+
+
+@pytest.mark.parametrize(
+    ("behavior", "window"), [(None, 300), ({"scaleDown": {}}, 300), ({"scaleUp": {}}, 300)]
+)
+def test_scale_down_waits_for_the_highest_recommendation_of_the_window(behavior, window):
+    hpa = scaler(behavior=behavior)
+    hpa.sync(1000.0, 4, pods(*[0.6] * 4))
+    changed = [
+        now
+        for now in np.arange(1015.0, 1400.0, 15.0)
+        if hpa.sync(now, 4, pods(*[0.1] * 4, now=now)).desired < 4
+    ]
+
+    assert 1000 + window <= changed[0] <= 1000 + window + 15
+
+
+def test_without_metrics_nothing_moves():
+    decision = scaler().sync(1000.0, 3, pods(None, None, None))
+
+    assert (decision.desired, decision.why) == (3, "no metrics")
+
+
+def test_tolerance_can_be_set_for_one_direction():
+    wide = scaler(100, behavior={"scaleUp": {"tolerance": 0.5}})
+
+    assert wide.sync(1000.0, 2, pods(1.4, 1.4)).desired == 2
+    assert wide.sync(1015.0, 2, pods(1.6, 1.6, now=1015.0)).desired == 4
+
+
+rates = st.fixed_dictionaries(
+    {
+        "stabilizationWindowSeconds": st.integers(0, 600),
+        "selectPolicy": st.sampled_from(["Max", "Min", "Disabled"]),
+        "policies": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "type": st.sampled_from(["Pods", "Percent"]),
+                    "value": st.integers(1, 200),
+                    "periodSeconds": st.sampled_from([15, 60, 300]),
+                }
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+    }
+)
+behaviors = st.none() | st.fixed_dictionaries({}, optional={"scaleUp": rates, "scaleDown": rates})
+
+
+@settings(deadline=None)
+@given(
+    bounds=st.tuples(st.integers(1, 20), st.integers(0, 20)),
+    behavior=behaviors,
+    usage=st.lists(st.floats(0, 8) | st.none(), min_size=1, max_size=30),
+    start=st.integers(1, 60),
+)
+def test_never_outside_min_and_max(bounds, behavior, usage, start):
+    low, high = bounds[0], sum(bounds)
+    hpa, current = scaler(60, low, high, behavior), start
+    for i, cores in enumerate(usage):
+        now = 1000.0 + 15 * i
+        before, current = current, hpa.sync(now, current, pods(*[cores] * current, now=now)).desired
+
+        assert low <= current <= high or (cores is None and current == before)
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 40),
+    unready=st.integers(0, 5),
+    missing=st.integers(0, 5),
+    usage=st.tuples(st.floats(0, 10), st.floats(0, 10)),
+    behavior=behaviors,
+)
+def test_more_usage_never_asks_for_fewer_pods(n, unready, missing, usage, behavior):
+    def desired(cores):
+        view = pods(
+            *[cores] * (n + unready),
+            *[None] * missing,
+            ready=[True] * n + [False] * unready + [True] * missing,
+        )
+        return scaler(60, 1, 1000, behavior).sync(1000.0, len(view), view).desired
+
+    assert desired(min(usage)) <= desired(max(usage))
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 50),
+    usage=st.lists(st.floats(0.541, 0.659), min_size=1, max_size=40),
+    behavior=behaviors,
+)
+def test_no_flapping_within_the_tolerance(n, usage, behavior):
+    hpa = scaler(60, 1, 1000, behavior)
+    for i, cores in enumerate(usage):
+        now = 1000.0 + 15 * i
+
+        assert hpa.sync(now, n, pods(*[cores] * n, now=now)).desired == n
+
+
+def published():
+    text = (project_root() / "k8s" / "published" / "manifests.yaml").read_text()
+    return read_workload(list(yaml.safe_load_all(text)))
+
+
+def test_published_manifests_want_six_pods_and_get_four():
+    outcome = simulate(published(), ONE, BURST, duration_s=700)
+
+    assert outcome.steps["replicas"].max() == 6
+    assert outcome.steps["pods"].max() == 4
+    assert any("exceeded quota: 4 of 6" in text for _, text in outcome.events)
+
+
+def test_published_steps_need_the_rules_without_behavior():
+    """2 → 4 → 6 is what an autoscaler without `behavior` does; the listed `scaleDown` alone gives 2 → 6."""
+    listed = published()
+    plain = replace(listed, hpa={k: v for k, v in listed.hpa.items() if k != "behavior"})
+
+    def steps(w):
+        return [b for _, a, b in simulate(w, ONE, BURST, duration_s=240).rescales() if b > a]
+
+    assert steps(listed) == [6]
+    assert steps(plain) == [4, 6]
+
+
+def test_quota_that_admits_six_runs_six():
+    assert simulate(workload(), ONE, BURST, duration_s=400).steps["ready"].max() == 6
+
+
+def test_new_pods_serve_only_after_start_and_probe():
+    outcome = simulate(workload(), ONE, BURST, duration_s=300)
+    asked = outcome.rescales()[0][0]
+    served = outcome.steps.query("ready > 2")["time_s"].min()
+
+    assert 2 + 20 <= served + 1 - asked <= 2 + 20 + 5 + 5 + 2
+
+
+def test_an_impatient_startup_probe_restarts_for_ever():
+    impatient = workload(startup=Probe("/readyz", 0, 5, 5, 2, 1))
+    outcome = simulate(impatient, ONE, BURST, duration_s=400)
+
+    assert outcome.steps["ready"].max() == 2
+    assert sum("Killing" in text for _, text in outcome.events) >= 3
+
+
+def test_probes_behind_the_requests_take_saturated_pods_away():
+    heavy = Load(rate_per_s=lambda t: 60.0 if 60 <= t < 240 else 0.0)
+    apart = simulate(workload(), ONE, heavy, duration_s=300)
+    behind = simulate(workload(), ONE, heavy, duration_s=300, cluster=Cluster(probes_share_inference=True))
+
+    assert behind.steps.query("time_s < 100")["ready"].min() < apart.steps["ready"].min() == 2
+    assert behind.refused_share > apart.refused_share
+
+
+def test_small_node_leaves_pods_pending_and_slows_the_others():
+    full = simulate(workload(), ONE, BURST, duration_s=400)
+    small = simulate(workload(), ONE, BURST, duration_s=400, cluster=Cluster(node_cores=2.0))
+
+    assert small.steps["ready"].max() == 4  # 4 x 500m requested
+    assert small.steps["served"].max() < full.steps["served"].max() / 2
+
+
+def test_scale_down_waits_and_then_returns_to_the_minimum():
+    outcome = simulate(workload(), ONE, BURST, duration_s=700)
+    down = [at for at, a, b in outcome.rescales() if b < a]
+
+    assert down[0] >= 240 + 180 - 15
+    assert outcome.steps["pods"].iloc[-1] == 2
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rate=st.floats(0.0, 300.0),
+    node=st.sampled_from([2.0, 8.0, math.inf]),
+    quota=st.sampled_from([None, 3, 10]),
+)
+def test_requests_and_pods_are_accounted_for(rate, node, quota):
+    w = workload(quota=None if quota is None else {"pods": float(quota)})
+    load = Load(rate_per_s=lambda t: rate, until_s=120.0)
+    steps = simulate(w, ONE, load, duration_s=200, cluster=Cluster(node_cores=node)).steps
+    settled = steps["served"].sum() + steps["refused"].sum() + steps["in_flight"].iloc[-1]
+
+    assert steps["arrived"].sum() == pytest.approx(settled, rel=1e-6, abs=1e-6)
+    assert (steps["ready"] <= steps["pods"]).all()
+    assert steps["pods"].max() <= (quota or 6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(rates=st.tuples(st.floats(0, 150), st.floats(0, 150)))
+def test_more_load_never_runs_fewer_pods_at_its_peak(rates):
+    def peak(rate):
+        return simulate(workload(), ONE, Load(rate_per_s=lambda t: rate), duration_s=200).steps["pods"].max()
+
+    assert peak(min(rates)) <= peak(max(rates))
+
+
+def test_queue_time_is_a_signal_too():
+    metric = {
+        "metric": {"name": "triton_queue_time_ms"},
+        "target": {"type": "AverageValue", "averageValue": "50"},
+    }
+    by_queue = workload()
+    by_queue = replace(by_queue, hpa={**by_queue.hpa, "metrics": [{"type": "Pods", "pods": metric}]})
+    calm = simulate(by_queue, ONE, Load(rate_per_s=lambda t: 15.0), duration_s=300)
+    busy = simulate(by_queue, ONE, Load(rate_per_s=lambda t: 60.0), duration_s=300)
+
+    assert (calm.steps["replicas"].max(), busy.steps["replicas"].max()) == (2, 6)
+
+
+def test_queue_time_alone_takes_away_the_pods_that_emptied_the_queue():
+    """Enough pods make the wait zero, which reads as "too many"; a second, linear metric holds them."""
+
+    def by(*named):
+        metrics = [
+            {
+                "type": "Pods",
+                "pods": {"metric": {"name": name}, "target": {"averageValue": value, "type": ""}},
+            }
+            for name, value in named
+        ]
+        made = workload()
+        made = replace(made, hpa={**made.hpa, "metrics": metrics})
+        load = Load(rate_per_s=lambda t: 70.0 if t > 60 else 1.0)
+        return len(simulate(made, ONE, load, duration_s=1800).rescales())
+
+    queue, busy = ("triton_queue_time_ms", "50"), ("triton_busy_share", "600m")
+
+    assert by(queue) > 4
+    assert by(queue, busy) <= 2
+
+
+def test_a_metric_nobody_simulates_is_refused():
+    metric = {"metric": {"name": "moon_phase"}, "target": {"type": "AverageValue", "averageValue": "1"}}
+    w = workload(hpa={**workload().hpa, "metrics": [{"type": "Pods", "pods": metric}]})
+
+    with pytest.raises(PhotodupError, match="moon_phase"):
+        simulate(w, ONE, BURST, duration_s=10)
+
+
+@settings(deadline=None)
+@given(n=st.floats(0, 50), arrivals=st.floats(0, 500), dt=st.floats(0.1, 30))
+def test_a_step_of_the_curve_conserves_requests(n, arrivals, dt):
+    after = ONE.step(n, arrivals, dt)
+
+    assert 0 <= after <= n + arrivals
+    assert n + arrivals - after == pytest.approx(dt * ONE.rate_per_s(after), rel=1e-6, abs=1e-6)
+
+
+def test_curve_from_points():
+    points = [
+        {"concurrency": 4, "throughput_images_per_s": 19.0, "server_cpu_cores": 1.6},
+        {"concurrency": 1, "throughput_images_per_s": 10.0, "server_cpu_cores": 1.2},
+        {"concurrency": 8, "throughput_images_per_s": 18.0},
+        {"concurrency": 2, "throughput_images_per_s": None, "error": "refused"},
+    ]
+    curve = ServiceCurve.from_points(points, cpu_cores=2.0)
+
+    assert (curve.in_flight, curve.throughput_per_s) == ((1, 4, 8), (10.0, 19.0, 19.0))
+    assert curve.cpu_cores == pytest.approx((1.5, 2.0, 2.0))
+    assert curve.unloaded_s == pytest.approx(0.1)
+    with pytest.raises(PhotodupError, match="refused"):
+        ServiceCurve.from_points(points[3:], cpu_cores=2.0)
+
+
+def test_waiting_agrees_with_theory():
+    """The mean wait of M/D/1 is ρ·s / 2(1 − ρ), its probability of no wait is 1 − ρ."""
+    assert waiting_s(0.5, 1.0, 0.49) == 0.0
+    assert waiting_s(0.5, 1.0, 0.55) > 0.0
+    mean = np.mean([waiting_s(0.8, 1.0, q) for q in np.linspace(0.0005, 0.9995, 200)])
+    assert mean == pytest.approx(0.8 / (2 * 0.2), rel=0.05)
+    with pytest.raises(PhotodupError, match="grows for ever"):
+        waiting_s(1.0, 1.0, 0.99)

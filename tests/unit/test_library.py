@@ -1,0 +1,337 @@
+"""The catalogue: incremental, by content, in whole batches, never mixing models."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import util
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.library import CountingEmbedder, photo
+
+from photodup.errors import PhotodupError
+from photodup.photos.embed.embed import embed_library
+from photodup.photos.library import schema
+from photodup.photos.library.apple import scan_apple_photos
+from photodup.photos.library.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
+from photodup.photos.library.hashing import md5
+from photodup.photos.library.scan import scan
+
+
+def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
+    for i in range(5):
+        photo(tmp_path / f"{i}.jpg", i)
+    assert scan(tmp_path, progress=False).n_read == 5
+    # Bytes that changed while size and time did not prove that the second scan does not look at them.
+    kept = os.stat(tmp_path / "0.jpg")
+    (tmp_path / "0.jpg").write_bytes(b"x" * kept.st_size)
+    os.utime(tmp_path / "0.jpg", ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    again = scan(tmp_path, progress=False)
+    assert (again.n_read, again.n_unchanged, again.problems) == (0, 5, [])
+    # A new time is enough to be read again.
+    os.utime(tmp_path / "0.jpg", ns=(0, 0))
+    changed = scan(tmp_path, progress=False)
+    assert (changed.n_unchanged, [str(p.path) for p in changed.problems]) == (4, ["0.jpg"])
+
+
+def test_a_vanished_file_is_missing_and_comes_back_with_its_embedding(tmp_path):
+    photo(tmp_path / "library/a.jpg", 1)
+    photo(tmp_path / "library/b.jpg", 2)
+    root = tmp_path / "library"
+    scan(root, progress=False)
+    with Catalogue(root) as catalogue:
+        embed_library(catalogue, CountingEmbedder(), progress=False)
+    shutil.move(root / "a.jpg", tmp_path / "a.jpg")
+    assert scan(root, progress=False).n_missing == 1
+    with Catalogue(root) as catalogue:
+        assert [str(p.path) for p in catalogue.photos()] == ["b.jpg"]
+        assert len(catalogue.load_embeddings("a" * 64)[0]) == 1
+    # Under another name in another folder: same content, so there is nothing to embed again.
+    (root / "moved").mkdir()
+    shutil.move(tmp_path / "a.jpg", root / "moved/renamed.jpg")
+    scan(root, progress=False)
+    with Catalogue(root) as catalogue:
+        assert [str(p.path) for p in catalogue.photos()] == ["b.jpg", "moved/renamed.jpg"]
+        assert catalogue.missing_embeddings("a" * 64) == []
+        assert len(catalogue.load_embeddings("a" * 64)[0]) == 2
+
+
+def test_facts_are_those_of_the_upright_photograph(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F], exif[0x0110] = 6, "Canon", "Canon EOS 5D"
+    exif.get_ifd(0x8769)[0x9003] = "2021:07:08 09:10:11"
+    exif.get_ifd(0x8769)[0x9011] = "+02:00"
+    path = photo(tmp_path / "a.jpg", size=(80, 40), exif=exif)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (found,) = catalogue.photos()
+    assert (found.width, found.height) == (40, 80)
+    assert found.taken_at == "2021-07-08T09:10:11+02:00"
+    assert (found.camera, found.format, found.size_bytes) == ("Canon EOS 5D", "JPEG", path.stat().st_size)
+    assert found.md5 == md5(path.read_bytes())
+
+
+def test_own_folders_and_attribute_files_are_never_scanned(tmp_path):
+    scan(tmp_path, progress=False)
+    for name in (".photodup/x.jpg", "deep/.photodup-trash/x.jpg", "._a.jpg", "a.jpg", "notes.txt.jpg.bak"):
+        photo(tmp_path / "seen.jpg")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "seen.jpg", tmp_path / name)
+    report = scan(tmp_path, progress=False)
+    assert (report.n_found, report.problems) == (2, [])
+
+
+def test_the_catalogue_can_lie_elsewhere(tmp_path):
+    photo(tmp_path / "library/a.jpg")
+    report = scan(tmp_path / "library", tmp_path / "elsewhere/c.sqlite", progress=False)
+    assert report.catalogue == tmp_path / "elsewhere/c.sqlite"
+    assert os.listdir(tmp_path / "library") == ["a.jpg"]
+    # That file cannot serve a second library, or the first one's photographs would all seem to be gone.
+    photo(tmp_path / "other/b.jpg")
+    with pytest.raises(CatalogueError, match=r"is the catalogue of .*library, not of .*other"):
+        scan(tmp_path / "other", tmp_path / "elsewhere/c.sqlite", progress=False)
+    # The one beside a library moves with it.
+    scan(tmp_path / "other", progress=False)
+    (tmp_path / "other").rename(tmp_path / "moved")
+    assert scan(tmp_path / "moved", progress=False).n_unchanged == 1
+
+
+def test_embedding_resumes_and_leaves_out_what_changed(tmp_path):
+    for i in range(7):
+        photo(tmp_path / f"{i}.jpg", i)
+    shutil.copy(tmp_path / "0.jpg", tmp_path / "copy.jpg")  # equal content is embedded once
+    scan(tmp_path, progress=False)
+    photo(tmp_path / "6.jpg", 99)  # changed since the scan
+    with Catalogue(tmp_path) as catalogue:
+        with pytest.raises(PhotodupError, match=r"went away 4 photographs were embedded before .* goes on"):
+            embed_library(catalogue, CountingEmbedder(fail_after=4), batch=2, progress=False)
+        assert len(catalogue.missing_embeddings("a" * 64)) == 3
+        report = embed_library(catalogue, CountingEmbedder(), batch=2, progress=False)
+        assert (report.n_before, report.n_embedded) == (4, 2)
+        assert [str(p) for p in report.problems] == ["6.jpg: changed since the scan: scan again"]
+        ids, vectors = catalogue.load_embeddings("a" * 64)
+    assert vectors.shape == (6, 12)
+    expected = CountingEmbedder().embed([(tmp_path / "3.jpg").read_bytes()])[0]
+    assert np.array_equal(vectors[ids.index(md5((tmp_path / "3.jpg").read_bytes()))], expected)
+
+
+def test_one_refused_photograph_does_not_cost_its_batch(tmp_path):
+    for i in range(3):
+        photo(tmp_path / f"{i}.jpg", i)
+    scan(tmp_path, progress=False)
+    bad = (tmp_path / "1.jpg").read_bytes()
+
+    class Refusing(CountingEmbedder):
+        def embed(self, images):
+            return super().embed([b"BAD" if image == bad else image for image in images])
+
+    with Catalogue(tmp_path) as catalogue:
+        report = embed_library(catalogue, Refusing(), progress=False)
+    assert (report.n_embedded, [str(p) for p in report.problems]) == (2, ["1.jpg: refused"])
+
+
+def test_models_are_never_mixed(tmp_path):
+    for i in range(2):
+        photo(tmp_path / f"{i}.jpg", i)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        embed_library(catalogue, CountingEmbedder(), progress=False)
+        assert len(catalogue.missing_embeddings("b" * 64)) == 2
+        assert catalogue.load_embeddings("b" * 64)[0] == []
+        md5s = [photo.md5 for photo in catalogue.photos()]
+        with pytest.raises(CatalogueError, match="not registered"):
+            catalogue.store_embeddings("b" * 64, md5s, np.eye(2, 12))
+        with pytest.raises(CatalogueError, match="2 × 12"):
+            catalogue.store_embeddings("a" * 64, md5s, np.eye(2, 13))
+        with pytest.raises(CatalogueError, match="length 1"):
+            catalogue.store_embeddings("a" * 64, md5s, np.full((2, 12), np.nan))
+        with pytest.raises(CatalogueError, match="one of two servers is wrong"):
+            catalogue.register_model("a" * 64, name="other", dim=12, is_random=True)
+        with pytest.raises(CatalogueError, match="one of two servers is wrong"):
+            catalogue.register_model("a" * 64, name="other", dim=13, is_random=False)
+        catalogue.register_model("a" * 64, name="other", dim=12, is_random=None)  # says nothing: no conflict
+        assert catalogue.models()[0].is_random is False
+
+
+def test_a_backend_that_does_not_name_its_model_is_refused(tmp_path):
+    photo(tmp_path / "a.jpg")
+    scan(tmp_path, progress=False)
+    nameless = CountingEmbedder()
+    nameless.model_digest = None
+    with Catalogue(tmp_path) as catalogue, pytest.raises(PhotodupError, match="which model it serves"):
+        embed_library(catalogue, nameless, progress=False)
+
+
+def test_a_catalogue_from_the_future_or_of_garbage_is_refused(tmp_path):
+    photo(tmp_path / "a.jpg")
+    path = scan(tmp_path, progress=False).catalogue
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(CatalogueError, match="newer photodup"):
+        Catalogue(tmp_path)
+    for leftover in path.parent.iterdir():
+        leftover.unlink()
+    path.write_bytes(b"not a database, " * 1000)
+    with pytest.raises(CatalogueDamagedError, match="damaged"):
+        Catalogue(tmp_path)
+    with pytest.raises(CatalogueError, match="photodup scan"):
+        Catalogue(tmp_path / "never-scanned")
+
+
+def test_the_database_of_another_program_stays_as_it_is(tmp_path):
+    """Many programs keep their library in SQLite; `--catalogue` may name one by mistake."""
+    photo(tmp_path / "library/a.jpg")
+    other = tmp_path / "other.lrcat"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE Adobe_images (id INTEGER)")
+    connection.close()
+    before = other.read_bytes()
+    with pytest.raises(CatalogueError, match="database of another program"):
+        scan(tmp_path / "library", other, progress=False)
+    assert other.read_bytes() == before and sorted(os.listdir(tmp_path)) == ["library", "other.lrcat"]
+
+
+def test_only_a_catalogue_is_set_aside_as_damaged(tmp_path):
+    """A photograph named by mistake as the catalogue is not renamed; a catalogue elsewhere is."""
+    precious = photo(tmp_path / "precious.jpg")
+    before = precious.read_bytes()
+    photo(tmp_path / "library/a.jpg")
+    with pytest.raises(CatalogueError, match="no catalogue, or its beginning is destroyed"):
+        scan(tmp_path / "library", precious, progress=False)
+    assert sorted(os.listdir(tmp_path)) == ["library", "precious.jpg"] and precious.read_bytes() == before
+    elsewhere = tmp_path / "elsewhere.sqlite"
+    scan(tmp_path / "library", elsewhere, progress=False)
+    with open(elsewhere, "rb+") as file:
+        file.seek(4096)
+        file.write(bytes(range(256)) * 40)
+    assert scan(tmp_path / "library", elsewhere, progress=False).set_aside.name.startswith(
+        "elsewhere.sqlite."
+    )
+
+
+def test_an_older_catalogue_is_migrated_with_its_contents(tmp_path, monkeypatch):
+    photo(tmp_path / "a.jpg")
+    scan(tmp_path, progress=False)
+    script = "CREATE TABLE later (x INTEGER) STRICT;\n    INSERT INTO later SELECT count(*) FROM file;\n"
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, script])
+    with Catalogue(tmp_path) as catalogue:
+        assert catalogue.connection.execute("SELECT x FROM later").fetchall() == [(1,)]
+        assert len(catalogue.photos()) == 1
+    # A migration that fails half-way leaves the old version, not half of the new one.
+    broken = "CREATE TABLE half (x INTEGER);\n    INSERT INTO nowhere VALUES (1);\n"
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, broken])
+    with pytest.raises(CatalogueError, match="nowhere"):
+        Catalogue(tmp_path)
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:-1])
+    with Catalogue(tmp_path) as catalogue:
+        tables = catalogue.connection.execute("SELECT name FROM sqlite_master").fetchall()
+        assert ("half",) not in tables and ("later",) in tables
+
+
+def test_two_scans_at_once_do_not_disturb_each_other(tmp_path):
+    for i in range(60):
+        photo(tmp_path / f"{i}.jpg", i)
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(pool.map(lambda _: scan(tmp_path, workers=1, progress=False), range(4)))
+    assert all(report.n_found == 60 and report.problems == [] for report in reports)
+    assert sum(report.n_read for report in reports) >= 60
+    with Catalogue(tmp_path) as catalogue:
+        assert len(catalogue.photos()) == 60
+
+
+@pytest.mark.skipif(util.find_spec("osxphotos") is not None, reason="osxphotos is installed")
+def test_apple_photos_without_osxphotos_is_one_sentence():
+    with pytest.raises(PhotodupError, match=r"photodup\[apple\]"):
+        scan_apple_photos()
+
+
+SCAN_SLOWLY = """
+import sys, time
+from photodup.photos.library import scan as library
+library._BATCH_FILES = 5
+read = library.read_facts
+def slow(data, **options):
+    time.sleep(0.02)
+    return read(data, **options)
+library.read_facts = slow
+from photodup.cli import main
+sys.argv = ["photodup", "scan", sys.argv[1], "--workers", "2"]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
+    """The real encoder with random weights, the real command, and then the refusal to group by it."""
+    photo(tmp_path / "a.jpg", 1)
+    photo(tmp_path / "b.jpg", 2)
+    scan(tmp_path, progress=False)
+
+    def photodup(*arguments):
+        command = [sys.executable, "-m", "photodup.cli", *arguments]
+        environment = os.environ | {"MODEL_PRETRAINED": "random:0", "INFERENCE_SERVICE_URL": ""}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    first = photodup("embed", str(tmp_path))
+    assert first.returncode == 0, first.stderr
+    who, said = first.stdout.splitlines()
+    assert (
+        who.startswith("local-pytorch-fp32: ViT-B-32 ")
+        and "MODEL_PRETRAINED names weights here: random:0" in who
+    )
+    assert said.startswith("2 photographs embedded")
+    assert "RANDOM WEIGHTS" in first.stdout
+    with Catalogue(tmp_path) as catalogue:
+        (model,) = catalogue.models()
+        assert (model.name, model.dim, model.is_random, model.n_embeddings) == ("ViT-B-32", 512, True, 2)
+    assert photodup("embed", str(tmp_path)).stdout.splitlines()[1].startswith("0 photographs embedded")
+    refused = photodup("group", str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "random weights" in refused.stderr and "Traceback" not in refused.stderr
+    assert photodup("group", str(tmp_path), "--allow-random").returncode == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_scan_keeps_what_is_done_and_resumes(tmp_path, how):
+    n = 120
+    for i in range(n):
+        photo(tmp_path / f"{i:03}.jpg", i)
+    process = subprocess.Popen([sys.executable, "-c", SCAN_SLOWLY, str(tmp_path)], stderr=subprocess.PIPE)
+    path = tmp_path / ".photodup/catalogue.sqlite"
+
+    def catalogued() -> int:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            return connection.execute("SELECT count(*) FROM file").fetchone()[0]
+        except sqlite3.OperationalError:  # not made yet
+            return 0
+        finally:
+            connection.close()
+
+    try:
+        deadline = time.monotonic() + 60
+        while not (path.exists() and catalogued() >= 10):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(how)
+        said = process.communicate(timeout=120)[1].decode()
+        assert process.returncode != 0 and "Traceback" not in said
+        assert how == signal.SIGKILL or "the same command goes on" in said.splitlines()[-1]
+    finally:
+        process.kill()
+        process.wait()
+    with Catalogue(tmp_path) as catalogue:
+        assert catalogue.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        done = len(catalogue.photos())
+    assert 10 <= done < n
+    report = scan(tmp_path, progress=False)
+    assert (report.n_unchanged, report.n_read) == (done, n - done)
+    with Catalogue(tmp_path) as catalogue:
+        assert len(catalogue.photos()) == n

@@ -1,0 +1,98 @@
+"""The profiler's account of a small model adds up, and a node on another provider than the wanted is named."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from photodup.embedding.engines import profile as profiling
+from photodup.errors import PhotodupError
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Flatten → MatMul → Relu, with [n, 3, 224, 224] in and [n, 8] out."""
+    weights = np.random.default_rng(0).normal(size=(3 * 224 * 224, 8)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["image"], ["flat"], name="flatten"),
+            helper.make_node("MatMul", ["flat", "w"], ["product"], name="project"),
+            helper.make_node("Relu", ["product"], ["embedding"], name="cut"),
+        ],
+        "small",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 224, 224])],
+        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 8])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = tmp_path_factory.mktemp("profile") / "small.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, path)
+    return path
+
+
+def test_every_node_is_accounted_for(small):
+    found = profiling.profile(small, batch=2, runs=5, warmup=2)
+
+    assert {n["name"] for n in found["nodes"]} == {"flatten", "project", "cut"}
+    assert len(found["run_ms"]) == 5
+    assert (
+        0 < sum(n["ms"] for n in found["nodes"]) <= 2 * np.mean(found["run_ms"])
+    )  # a busy machine disturbs either
+    assert found["wanted"] == "CPUExecutionProvider" and found["fallbacks"] == []
+
+
+def test_warm_up_is_not_counted(small):
+    """Per-run means stay means: with warm-up counted too they would be (5 + 40) / 5 times as large, nine times."""
+    found = profiling.profile(small, runs=5, warmup=40)
+
+    assert sum(n["ms"] for n in found["nodes"]) <= 3 * np.mean(found["run_ms"])
+
+
+def test_nodes_that_fall_back_are_named(small):
+    """Azure's provider runs no local operator, so a session that prefers it ends on the CPU with every node."""
+    wanted = "AzureExecutionProvider"
+    if wanted not in onnxruntime.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has the CPU provider only: nothing can fall back")
+
+    found = profiling.profile(small, runs=1, warmup=0, providers=[wanted, "CPUExecutionProvider"])
+
+    assert found["wanted"] == wanted
+    assert "project (MatMul) on CPUExecutionProvider" in found["fallbacks"]
+    assert len(found["fallbacks"]) == len(found["nodes"]) == 3
+
+
+def test_shares_sum_to_one_with_the_dearest_first():
+    nodes = [
+        {"name": "a", "op": "MatMul", "provider": "p", "ms": 3.0},
+        {"name": "b", "op": "Add", "provider": "p", "ms": 1.0},
+        {"name": "c", "op": "MatMul", "provider": "q", "ms": 4.0},
+    ]
+
+    table = profiling.by_operator(nodes)
+
+    assert list(table.index) == ["MatMul", "Add"]
+    assert table.nodes.to_dict() == {"MatMul": 2, "Add": 1}
+    assert table.share.to_dict() == {"MatMul": 0.875, "Add": 0.125}
+    assert profiling.fallbacks(nodes, "p") == ["c (MatMul) on q"]
+
+
+def test_creation_and_batches_are_timed(small):
+    assert len(profiling.creation_s(small, 2)) == 2
+    assert all(s > 0 for s in profiling.creation_s(small, 1, optimize=False))
+
+    times = profiling.batch_ms(small, [1, 3], min_s=0, min_runs=4)
+
+    assert {n: len(t) for n, t in times.items()} == {1: 4, 3: 4}
+    assert all(ms > 0 for t in times.values() for ms in t)
+
+
+def test_what_cannot_be_opened_is_said_kindly(small, tmp_path):
+    with pytest.raises(PhotodupError, match="photodup export"):
+        profiling.profile(tmp_path / "absent.onnx")
+    with pytest.raises(PhotodupError, match="QNNExecutionProvider"):
+        profiling.open_session(small, providers=["QNNExecutionProvider"])
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(small.read_bytes()[:1000])
+    with pytest.raises(PhotodupError, match=r"broken\.onnx"):
+        profiling.open_session(broken)

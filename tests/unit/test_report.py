@@ -1,0 +1,342 @@
+"""The pages made from records: runs side by side, and the deck. Each law has its planted fault."""
+
+import json
+import math
+import re
+import shutil
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.paths import ROOT
+from support.report_runs import PIXEL, add_notebooks, two_runs, write_notebook
+
+from photodup.errors import PhotodupError
+from photodup.study.report import compare
+from photodup.study.report.compare_page import summary, write_comparison
+from photodup.study.report.sides import environment_rows, open_sides, warnings
+from photodup.study.report.slides import write_slides
+from photodup.study.report.write import write_reports
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    return two_runs(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def deck(project):
+    return add_notebooks(project)
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def point_files(project, run):
+    return sorted((project / "results" / run / "records").glob("point-*.json"))
+
+
+def page_of(project):
+    return write_comparison(["a", "b"]).read_text()
+
+
+def test_a_run_beside_its_copy_differs_in_nothing(project):
+    sides = open_sides(["a", "b"])
+    rows = compare.shared_points(sides)
+
+    assert warnings(sides) == []
+    assert compare.only_in(sides) == {"a": 0, "b": 0}
+    assert len(rows) > 2
+    valid = [row for row in rows if row["points"][0]["valid"]]
+    assert valid
+    assert {row["changes"][1]["latency_ms_p50"]["verdict"] for row in valid} == {"no difference"}
+    assert {row["changes"][1]["latency_ms_p50"]["ratio"] for row in valid} == {1.0}
+    assert all(fact["same"] for fact in environment_rows(sides))
+    assert not any(row["changed"] for row in compare.verdict_rows(sides))
+    page = page_of(project)
+    assert "Same machine, model and sizes" in page
+    assert "http://" not in page and "https://" not in page and "<script" not in page
+
+
+def test_a_slower_point_is_a_difference_and_its_ratio_is_that_run_by_the_first(project):
+    def slow(record):
+        for name, value in record["result"].items():
+            if name.startswith("latency_ms") and value:
+                record["result"][name] = 3 * value
+
+    changed = next(p for p in point_files(project, "b") if json.loads(p.read_text())["result"]["valid"])
+    edit(changed, slow)
+    sides = open_sides(["a", "b"])
+    rows = compare.shared_points(sides)
+
+    found = [row["changes"][1]["latency_ms_p50"] for row in rows]
+    assert [c["verdict"] for c in found].count("higher") == 1
+    assert next(c["ratio"] for c in found if c["verdict"] == "higher") == pytest.approx(3)
+    assert "higher in 1," in summary(rows, sides)[0]
+    assert "3.00×" in page_of(project)
+
+
+def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(project):
+    first, second = point_files(project, "b")[:2]
+    shutil.copytree(project / "results" / "a", project / "results" / "c")
+    first.unlink()
+    shown = {"valid": False, "invalid_because": "planted reason", "latency_ms_p50": 98765.4}
+    edit(second, lambda record: record["result"].update(shown))
+
+    sides = open_sides(["a", "b"])
+    assert compare.only_in(sides) == {"a": 1, "b": 0}
+    page = page_of(project)
+    assert "planted reason" in page and "98,765" not in page
+    assert "1 load point of a was not measured in the other run" in page
+
+    three = write_comparison(["a", "b", "c"])
+    assert three.name == "compare-b-c.html"
+    assert "not measured</td>" in three.read_text(), "two of three have it: the third says so"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda env: env.update(cpu="Another CPU"), "different machines"),
+        (lambda env: env["model"].update(pretrained="laion2b_s34b_b79k"), "different models, by pretrained"),
+        (lambda env: env["model"].update(digest="0" * 12), "different models, by digest"),
+    ],
+)
+def test_runs_that_are_not_alike_say_so_before_any_number(project, change, said):
+    edit(project / "results" / "b" / "environment.json", change)
+
+    page = page_of(project)
+
+    assert said in page
+    assert page.index(said) < page.index("<table")
+
+
+def test_other_sizes_and_other_stopping_rules_are_said(project):
+    for name, size in (("a", 662), ("b", 8)):
+        row = {"notebook": "06_x", "status": "passed", "parameters": {"RUN": name, "N": size}}
+        (project / "results" / name / "study.json").write_text(json.dumps([row]))
+
+    (sentence,) = warnings(open_sides(["a", "b"]))
+
+    assert "b ran at other sizes than a (parameters of notebooks 06)" in sentence
+
+
+def test_a_digest_found_only_with_the_embeddings_still_tells_models_apart(project):
+    (record,) = (project / "results" / "b" / "records").glob("reference-embeddings-*.json")
+    edit(record, lambda content: content["result"].update(digest="f" * 16))
+
+    assert any("by digest" in sentence for sentence in warnings(open_sides(["a", "b"])))
+
+
+def test_an_open_loop_rate_set_by_share_is_paired_by_share():
+    import pandas as pd
+
+    names = {"backend", "scenario", "label", "offered_per_s", "repeat"}
+    point = {"backend": "x", "scenario": "server", "load_share": 0.5, "offered_per_s": 8.0, "valid": True}
+    faster = {**point, "offered_per_s": 80.0}
+    plain = {**point, "load_share": None}
+
+    def keys(*rows):
+        return list(compare._by_condition(pd.DataFrame(rows), names))
+
+    assert keys(point) == keys(faster)
+    assert keys(plain) != keys({**plain, "offered_per_s": 80.0})
+    assert keys(plain) == keys({**plain, "repeat": 0}) != keys({**plain, "repeat": 1})
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (["a"], "two different runs"),
+        (["a", "a"], "two different runs"),
+        (["a", "nowhere"], "no run 'nowhere'.*there are a, b"),
+        (["a", "published"], "published study is no run"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, said):
+    with pytest.raises(PhotodupError, match=said):
+        write_reports(runs, compare=True)
+
+
+def test_options_that_ask_for_two_things(project):
+    for runs, options in (
+        (["a", "b"], {}),
+        (["a"], {"compare": True, "slides": True}),
+        (["a"], {"output": project / "x.html"}),
+    ):
+        with pytest.raises(PhotodupError):
+            write_reports(runs, **options)
+
+
+positive = st.floats(0.1, 1e4)
+
+
+@st.composite
+def measured(draw):
+    low, middle, high = sorted(draw(st.tuples(positive, positive, positive)))
+    bounds = {"latency_ms_p50_ci_low": low, "latency_ms_p50_ci_high": high} if draw(st.booleans()) else {}
+    return {"valid": True, "latency_ms_p50": middle, **bounds}
+
+
+@given(measured(), measured(), st.floats(0, 0.5))
+def test_a_comparison_turned_round_is_its_mirror(first, other, floor):
+    forth = compare.change(first, other, floor, "latency_ms_p50")
+    back = compare.change(other, first, floor, "latency_ms_p50")
+
+    assert forth["ratio"] * back["ratio"] == pytest.approx(1)
+    assert forth["ratio"] == pytest.approx(other["latency_ms_p50"] / first["latency_ms_p50"])
+    mirror = {"higher": "lower", "lower": "higher", "no difference": "no difference"}
+    assert back["verdict"] == mirror[forth["verdict"]]
+    if forth["verdict"] != "no difference":
+        assert abs(math.log(forth["ratio"])) > floor, "nothing inside the noise floor is a difference"
+
+
+# The deck
+
+
+def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
+    for folder in (deck / "notebooks", deck / "results" / "a" / "notebooks"):
+        write_notebook(folder / "06_compare_three_backends.ipynb", "06 · Compare", "Which?")
+
+    page = write_reports(["a"]).read_text()
+
+    assert page.count("data:image/png") == 3, "each notebook's figure once"
+    first, *others = [m.start() for m in re.finditer("data:image/png", page)]
+    assert first < page.index("The questions") < page.index("1 contradicted") < others[0]
+    assert page.count("<figcaption>") == 2 and "<h3>01 · Look at one</h3>" in page, (
+        "each says where it is from"
+    )
+
+
+def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
+    monkeypatch.setattr("photodup.study.report.figures.LARGEST_BYTES", 10)
+
+    assert "data:image/png" not in write_reports(["a"]).read_text()
+
+
+def slides_of(page):
+    return page.split('<section class="slide')[1:]
+
+
+def test_the_deck_is_what_the_notebooks_mark_between_the_machine_and_the_verdicts(deck):
+    page = write_slides("a").read_text()
+    first, one, two, last = slides_of(page)
+
+    machine = json.loads((deck / "results" / "a" / "environment.json").read_text())["cpu"]
+    assert machine in first and "random:0" in first
+    assert "01 · Look at one" in one and "Is it &lt;so&gt;?" in one
+    assert "42 of them" in one, "this run's answer"
+    assert "other" not in one, "not the sentence that the opening quotes from the reference run"
+    assert PIXEL in one and "secret_code" not in one
+    assert "02 · Look at two" in two
+    assert "It is so." in last and "1 contradicted" in last
+    assert "left out" not in page
+
+
+def test_the_marks_decide(deck):
+    path = deck / "results" / "a" / "notebooks" / "01_one.ipynb"
+
+    write_notebook(path, "01 · Look at one", "?", figure_type="subslide")
+    assert len(slides_of(write_slides("a").read_text())) == 5, "a figure of its own"
+    write_notebook(path, "01 · Look at one", "?", figure_type="skip")
+    page = write_slides("a").read_text()
+    assert len(slides_of(page)) == 4 and PIXEL not in slides_of(page)[1]
+    write_notebook(path, "01 · Look at one", "?", figure_type="frgament")
+    with pytest.raises(PhotodupError, match="01_one, cell 2: 'frgament' is none of"):
+        write_slides("a")
+
+
+def test_a_deck_needs_an_executed_notebook(project):
+    with pytest.raises(PhotodupError, match="No notebook of the run 'a'"):
+        write_slides("a")
+    with pytest.raises(PhotodupError, match="no run 'nowhere'"):
+        write_slides("nowhere")
+
+
+def test_every_numbered_notebook_marks_its_opening_and_something_to_show():
+    from photodup.study.notebook.files import notebooks
+
+    for path in notebooks():
+        cells = nbformat.read(ROOT / "notebooks" / path.name, as_version=4).cells
+        marked = [c for c in cells if c.metadata.get("slideshow", {}).get("slide_type", "skip") != "skip"]
+        assert marked[:1] == cells[:1], f"{path.name}: the opening cell begins the slide"
+        assert len(marked) > 1, f"{path.name}: no figure or text is marked to be shown"
+
+
+def missing_places(prose):
+    """Return what tables of places name that is not there: files, commands, targets of make."""
+    from typer.main import get_command
+
+    from photodup.cli import app
+
+    commands, targets = get_command(app).commands, (ROOT / "Makefile").read_text()
+    found = []
+    for row in (line for line in prose.splitlines() if line.startswith("|")):
+        for name in re.findall(r"`([^`]+)`", row.rstrip("|").rpartition("|")[2]):
+            first, _, rest = name.partition(" ")
+            if first == "photodup":
+                found += [] if rest.split()[0] in commands else [name]
+            elif first == "make":
+                found += [] if re.search(rf"^{rest}:", targets, re.MULTILINE) else [name]
+            elif "/" in name or "." in name:
+                found += [] if (ROOT / name).exists() else [name]
+    return found
+
+
+def test_the_places_of_the_published_study_are_there():
+    cells = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+    assert missing_places(prose) == []
+    planted = "| there | `lib/photodup/nowhere.py`, `photodup frobnicate X`, `make nothing`, `docker/` |"
+    assert missing_places(planted) == ["lib/photodup/nowhere.py", "photodup frobnicate X", "make nothing"]
+
+
+MEASURED = re.compile(
+    r"(?<![\w.])\d[\d.,]*\s?(?:ms|µs|s|images/s|img/s|MB/s|Mbit/s|[KMG]B|GiB|%|×|x|TFLOP/s)(?![\w/])|\$\s?\d"
+)
+
+
+def typed_numbers(text):
+    """Return the rows of tables that hold a number with a unit and are not between markers of a generated part."""
+    text = re.sub(r"<!-- ([\w-]+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
+    return [line for line in text.splitlines() if line.lstrip().startswith("|") and MEASURED.search(line)]
+
+
+def test_no_table_in_the_documents_holds_a_number_that_nobody_generates():
+    """Prose tables of the notebooks too: their numbers are printed by cells, from records."""
+    documents = {
+        path: path.read_text(encoding="utf-8")
+        for folder in (".", "docker", "k8s", "results/published", "model_repository")
+        for path in sorted((ROOT / folder).glob("*.md"))
+    }
+    for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        documents[path] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+    assert len(documents) > 10
+    assert {path.name: rows for path, text in documents.items() if (rows := typed_numbers(text))} == {}
+
+
+@pytest.mark.parametrize("number", ["12 ms", "1.8×", "45 %", "$0.33", "1,058x", "20.0 images/s", "12.5 MB/s"])
+def test_a_number_typed_into_a_table_is_seen(number):
+    row = f"| backend | {number} |"
+
+    assert typed_numbers(f"text {number}\n\n{row}") == [row]
+    assert typed_numbers(f"<!-- results:begin -->\n{row}\n<!-- results:end -->") == []
+    assert typed_numbers("| Step 5A | port 8002, 4 RTX 4080, batch 32 |") == []
+
+
+def test_a_readme_that_lost_its_markers_is_said(tmp_path):
+    from photodup.study.report.readme import write_blocks
+
+    copy = tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    copy.write_text(text.replace("<!-- results:end -->", ""), encoding="utf-8")
+
+    with pytest.raises(PhotodupError, match="no place for its part 'results'"):
+        write_blocks(copy)

@@ -1,0 +1,132 @@
+"""Encoding and decoding give back what went in, and the measures see what they claim to measure."""
+
+import json
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from photodup.embedding.imaging import normalize
+from photodup.errors import PhotodupError
+from photodup.study.parts import serialization
+from photodup.study.parts.serialization import cpu_ms, decode_body, encode_body, ladder, peak_mb
+
+LOSSLESS = ("fp32", "fp32+deflate", "uint8", "PNG")
+
+
+def photograph(size: int = 224) -> np.ndarray:
+    """Smooth shapes and a little noise: what compressors are made for, unlike pure noise."""
+    y, x = np.mgrid[0:size, 0:size] / size
+    picture = np.stack([np.sin(3 * x + y), np.cos(2 * y), x * y]) * 100 + 120
+    noise = np.random.default_rng(0).normal(0, 3, picture.shape)
+    return np.clip(picture + noise, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("form", serialization.BODIES)
+@given(n=st.integers(1, 3), side=st.integers(1, 6), seed=st.integers(0, 9))
+@settings(max_examples=15, deadline=None)
+def test_a_body_gives_back_every_bit(form, n, side, seed):
+    images = np.random.default_rng(seed).normal(size=(n, 3, side, side)).astype(np.float32)
+
+    again = decode_body(encode_body(images, form), form)
+
+    np.testing.assert_array_equal(again, images)
+    assert again.flags.writeable, "a view into the body, not an array of its own"
+
+
+def test_the_binary_body_is_what_the_triton_adapter_sends():
+    from PIL import Image
+
+    from photodup.bench.backends.http_adapters import TritonHttp
+    from photodup.bench.backends.wires import tensor
+    from photodup.embedding.imaging import to_jpeg
+
+    jpeg = to_jpeg(Image.fromarray(photograph().transpose(1, 2, 0)))
+    images = tensor([jpeg], "fp32")
+    for wire, form in (("fp32", "binary"), ("json", "json")):
+        sent = TritonHttp(f"triton-onnx-fp32-http-{wire}", "http://127.0.0.1:1").prepare([jpeg])[1]
+        assert len(sent) == len(encode_body(images, form))
+        np.testing.assert_array_equal(decode_body(sent, form), images)
+
+
+@pytest.mark.parametrize("form", serialization.BODIES)
+def test_a_body_cut_short_is_refused(form):
+    body = encode_body(np.ones((1, 3, 4, 4), np.float32), form)
+    with pytest.raises(PhotodupError, match="no whole"):
+        decode_body(body[:-3], form)
+
+
+def test_unknown_forms_are_refused():
+    with pytest.raises(PhotodupError, match="xml"):
+        encode_body(np.ones((1, 3, 4, 4), np.float32), "xml")
+    with pytest.raises(PhotodupError, match="xml"):
+        decode_body(b"{}", "xml")
+
+
+@pytest.mark.parametrize("name", ladder())
+def test_every_rung_ends_in_the_model_input(name):
+    pixels = photograph()
+    exact, rung = normalize(pixels), ladder()[name]
+
+    decoded = rung.decode(rung.encode(pixels), pixels.shape)
+
+    assert decoded.shape == exact.shape and decoded.dtype == np.float32
+    if name in LOSSLESS:
+        np.testing.assert_array_equal(decoded, exact)
+    else:
+        assert not np.array_equal(decoded, exact)
+        assert np.abs(decoded - exact).mean() < (1e-3 if name == "fp16" else 0.1)
+
+
+def test_rungs_have_the_sizes_that_arithmetic_gives():
+    pixels = photograph()
+    size = {name: len(rung.encode(pixels)) for name, rung in ladder().items()}
+
+    assert (size["fp32"], size["fp16"], size["uint8"]) == (602_112, 301_056, 150_528)
+    assert size["fp32"] > size["fp32+deflate"] and size["uint8"] > size["PNG"]
+    assert size["PNG"] > size["JPEG q95"] > size["JPEG q90"] > size["JPEG q75"]
+
+
+def test_a_picture_of_another_size_is_refused():
+    with pytest.raises(PhotodupError, match="224-pixel"):
+        ladder()["PNG"].decode(ladder()["PNG"].encode(photograph(64)), (3, 224, 224))
+
+
+def test_cpu_time_is_not_wall_time():
+    asleep = cpu_ms(lambda: time.sleep(0.02), min_s=0.05)
+    assert asleep["n"] >= 3
+    assert asleep["wall_ms"] >= 20 > 10 > asleep["cpu_ms"]
+
+    busy = cpu_ms(lambda: sum(range(200_000)), min_s=0.05)
+    assert busy["cpu_ms"] > 0.2 * asleep["cpu_ms"] and busy["cpu_ms"] > 0.1
+
+
+def test_peak_memory_counts_what_is_held_and_nothing_from_before():
+    keep = bytearray(50_000_000)
+    assert peak_mb(lambda: bytearray(8_000_000)) == pytest.approx(8, rel=0.05)
+    assert peak_mb(lambda: np.zeros(1_000_000)) == pytest.approx(8, rel=0.05)
+    assert peak_mb(lambda: None) < 0.1
+    assert len(keep) and not tracemalloc.is_tracing()
+
+
+def test_json_costs_memory_in_proportion_to_numbers_not_to_bytes():
+    images = np.random.default_rng(0).normal(size=(1, 3, 64, 64)).astype(np.float32)
+
+    text, binary = (peak_mb(lambda form=form: encode_body(images, form)) for form in ("json", "binary"))
+
+    assert text > 10 * images.nbytes / 1e6
+    assert binary < 3 * images.nbytes / 1e6
+    assert len(json.dumps(images.tolist())) > 4 * images.nbytes
+
+
+def test_peak_memory_does_not_disturb_another_trace():
+    tracemalloc.start()
+    try:
+        with pytest.raises(PhotodupError, match="tracemalloc"):
+            peak_mb(lambda: None)
+        assert tracemalloc.is_tracing()
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,155 @@
+"""A sidecar that belongs to two photos leaves with the last of them, or stays, and the owner is told."""
+
+import json
+import shutil
+
+import httpx
+from PIL import Image
+from support.review_library import make_library as make_review_library
+from support.trash_kills import make_library, present, removal
+
+from photodup.photos.library.scan import scan
+from photodup.photos.library.sidecars import moving_together
+from photodup.photos.own.journal import Journal
+from photodup.photos.review.serve import ReviewServer
+from photodup.photos.review.session import ReviewSession
+from photodup.photos.trash.moving import md5_of
+from photodup.photos.trash.trash import TRASH_FOLDER, Trash
+
+
+def test_a_shared_sidecar_leaves_with_the_last_photo_that_it_belongs_to(tmp_path):
+    md5 = make_library(tmp_path, {"keep.jpg": 10, "A.jpg": 20, "A.png": 30, "A.xmp": 5})
+    photos = [tmp_path / "A.jpg", tmp_path / "A.png"]
+    together = moving_together(photos)
+    removals = [removal(tmp_path, md5, p.name, sidecars=together[p]) for p in photos]
+    (tmp_path / "A.png").write_bytes(b"changed since the scan")
+    done, refused = Trash(tmp_path).remove(removals)
+    assert ([o.files[0].home for o in done], len(refused)) == (["A.jpg"], 1)
+    assert (tmp_path / "A.xmp").exists(), "A.png is still there and needs it"
+    Trash(tmp_path).restore(done)
+    # The other way round, the one that was refused comes first.
+    md5["A.png"] = md5_of(tmp_path / "A.png")
+    (tmp_path / "A.jpg").write_bytes(b"this one has changed")
+    removals = [removal(tmp_path, md5, p.name, sidecars=together[p]) for p in photos]
+    done, refused = Trash(tmp_path).remove(removals)
+    assert ([o.files[0].home for o in done], len(refused)) == (["A.png"], 1)
+    assert (tmp_path / "A.xmp").exists(), "A.jpg is still there and needs it"
+    Trash(tmp_path).restore(done)
+    md5["A.jpg"] = md5_of(tmp_path / "A.jpg")
+    removals = [removal(tmp_path, md5, p.name, sidecars=together[p]) for p in photos]
+    done, refused = Trash(tmp_path).remove(removals)
+    assert (len(done), refused) == (2, []) and set(present(tmp_path)) == {"keep.jpg"}
+    Trash(tmp_path).restore(done)
+    assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.png", "A.xmp"}
+
+
+def test_a_sidecar_of_two_photos_stays_with_the_one_that_was_left_alone_and_the_page_says_so(tmp_path):
+    library = make_review_library(tmp_path / "library")
+    coffee = Image.open(library / "Shared" / "small coffee.jpg")
+    coffee.save(library / "Shared" / "small coffee.png")
+    shutil.move(library / "Shared" / "small coffee.jpg.xmp", library / "Shared" / "small coffee.xmp")
+    scan(library, progress=False)
+    session = ReviewSession(library)
+    session.accept_all()
+    assert session.n_sidecars == 1, "it is counted once"
+    (library / "Shared" / "small coffee.png").write_bytes(b"edited meanwhile")
+    outcome = session.apply()
+    assert not (library / "Shared" / "small coffee.jpg").exists()
+    assert (library / "Shared" / "small coffee.xmp").exists()
+    said = [sentence for sentence in outcome.refused if "small coffee.xmp stays" in sentence]
+    assert len(said) == 1 and "also belongs to small coffee.png, which was left alone" in said[0]
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once: nothing that catches errors sees it."""
+
+
+def stop_at(step: int):
+    seen = iter(range(10_000))
+
+    def on_step(name: str) -> None:
+        if next(seen) == step:
+            raise Killed
+
+    return on_step
+
+
+def remove_two_with_one_sidecar(folder) -> list:
+    """Remove A.jpg and A.png, which share A.xmp; return their operations, the first without it."""
+    md5 = make_library(folder, {"keep.jpg": 10, "A.jpg": 20, "A.png": 30, "A.xmp": 5})
+    photos = [folder / "A.jpg", folder / "A.png"]
+    together = moving_together(photos)
+    done, refused = Trash(folder).remove([removal(folder, md5, p.name, sidecars=together[p]) for p in photos])
+    homes = [[moved.home for moved in operation.files] for operation in done]
+    assert (homes, refused) == ([["A.jpg"], ["A.png", "A.xmp"]], [])
+    return done
+
+
+def test_a_shared_sidecar_comes_back_with_the_first_photo_that_is_restored(tmp_path):
+    first, second = remove_two_with_one_sidecar(tmp_path)
+    restored = Trash(tmp_path).restore([first])
+    assert restored == [tmp_path / "A.jpg", tmp_path / "A.xmp"]
+    (there,) = Trash(tmp_path).listing()
+    assert (there.id, [moved.home for moved in there.files]) == (second.id, ["A.png"])
+    (tmp_path / "A.xmp").write_bytes(b"edited since")
+    assert Trash(tmp_path).restore([second]) == [tmp_path / "A.png"], "without a word about the sidecar"
+    assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.png", "A.xmp"}
+    assert (tmp_path / "A.xmp").read_bytes() == b"edited since"
+    assert list((tmp_path / TRASH_FOLDER / "items").iterdir()) == []
+
+
+def test_purging_the_other_photo_leaves_the_sidecar_that_came_back(tmp_path):
+    first, second = remove_two_with_one_sidecar(tmp_path)
+    Trash(tmp_path).restore([first])
+    Trash(tmp_path).purge([second])
+    assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.xmp"}
+
+
+def test_a_restore_with_a_shared_sidecar_that_is_killed_anywhere_loses_nothing(tmp_path):
+    for step in range(1000):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        first, _second = remove_two_with_one_sidecar(folder)
+        try:
+            Trash(folder, stop_at(step)).restore([first])
+            break
+        except Killed:
+            pass
+        trash = Trash(folder)  # recovers
+        everything = {name: md5_of(folder / name) for name in present(folder)}
+        everything |= {m.home: md5_of(trash.root / m.trash) for o in trash.listing() for m in o.files}
+        in_trash = [m.home for o in trash.listing() for m in o.files]
+        assert set(everything) == {"keep.jpg", "A.jpg", "A.png", "A.xmp"}
+        assert not set(in_trash) & set(present(folder)), "each file is in one place"
+        trash.restore(trash.listing())
+        assert set(present(folder)) == set(everything) and trash.listing() == []
+    assert step > 8, "it was killed at several steps, and then went through"
+
+
+def test_a_line_of_somebody_else_cannot_take_a_sidecar_from_my_removal(tmp_path):
+    first, _second = remove_two_with_one_sidecar(tmp_path)
+    journal = tmp_path / TRASH_FOLDER / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    (sidecar,) = [file for line in lines for file in line.get("files", []) if file["home"] == "A.xmp"]
+    forged = next(line for line in lines if line["op"] == first.id) | {"op": "20200101-000000-00000000"}
+    forged |= {
+        "state": "restored",
+        "files": [forged["files"][0] | {"trash": "items/20200101-000000-00000000/x"}],
+    }
+    forged["files"].append(sidecar)
+    with open(journal, "a") as file:
+        file.write(json.dumps(forged) + "\n")
+    trash = Trash(tmp_path)
+    assert len(trash.problems) == 1
+    assert [[m.home for m in o.files] for o in trash.listing()] == [["A.png", "A.xmp"], ["A.jpg"]]
+
+
+def test_the_trash_page_reads_the_journal_once(tmp_path, monkeypatch):
+    library = make_review_library(tmp_path / "library")
+    with ReviewServer(library) as server:
+        server.session.accept_all()
+        server.session.apply()
+        read, journal = [], server.session.trash._journal
+        monkeypatch.setattr(journal, "read", lambda: (read.append(1), Journal.read(journal))[1])
+        assert "3 photos in the trash" in httpx.get(f"{server.url}trash").text
+    assert len(read) == 1

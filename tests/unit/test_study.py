@@ -1,0 +1,238 @@
+"""Running notebooks: parameters are checked, budgets hold, finished work is not done again."""
+
+import json
+import time
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from photodup.errors import PhotodupError
+from photodup.study.notebook.files import source_sha256
+from photodup.study.notebook.run import open_run
+from photodup.study.report.cells import render_notebook
+from photodup.study.report.page import write_report
+from photodup.study.runner import execute
+from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study
+from photodup.study.runner.render import _quote_answer
+
+ENDPOINTS = "name: nowhere\nbackends:\n  fastapi-pytorch-fp32-http-jpeg: http://127.0.0.1:1\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project of two small notebooks, with servers that nobody needs."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "quick.yaml").write_text("01_ok: {parameters: {N: 2}, budget_s: 60}\n")
+    (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
+    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
+    write_notebook(tmp_path / "notebooks" / "01_ok.ipynb", "print(f'{RUN} {N}')")
+    return tmp_path
+
+
+def write_notebook(path, *code, tags=("answer",)):
+    cells = [
+        new_markdown_cell(
+            "# 01 · Work\n\n**Question.** Does it <work>?\n\n**Answer** (reference run). ?\n\n**Needs**"
+        )
+    ]
+    parameters = new_code_cell('RUN: str = "x"  # run\nN: int = 5  # how many')
+    parameters.metadata["tags"] = ["parameters"]
+    cells.append(parameters)
+    for source in code:
+        cell = new_code_cell(source)
+        cell.metadata["tags"] = list(tags)
+        cells.append(cell)
+    notebook = new_notebook(cells=cells)
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+
+
+def study(project, **options):
+    return run_study("mine", endpoints=project / "endpoints.yaml", **options)
+
+
+def test_a_study_runs_its_notebooks_with_their_sizes_and_reports(project):
+    (outcome,) = study(project)
+
+    assert outcome.status == "passed"
+    index = (project / "results" / "mine" / "index.html").read_text()
+    assert "mine 2" in index, "the answer of this run"
+    assert "Does it &lt;work&gt;?" in index, "escaped"
+    assert (project / "results" / "mine" / "notebooks" / "01_ok.html").is_file()
+
+
+def test_full_sizes_are_the_notebooks_own(project):
+    (outcome,) = study(project, sizes="full")
+
+    assert outcome.parameters == {"RUN": "mine"}
+
+
+def test_what_passed_is_not_run_again_until_its_code_changes(project):
+    path = project / "results" / "mine" / "notebooks" / "01_ok.ipynb"
+    study(project)
+    first = path.stat().st_mtime_ns
+
+    study(project)
+    assert path.stat().st_mtime_ns == first
+
+    study(project, again=True)
+    second = path.stat().st_mtime_ns
+    assert second > first
+
+    write_notebook(project / "notebooks" / "01_ok.ipynb", "print(N)")
+    study(project)
+    assert path.stat().st_mtime_ns > second
+
+
+def test_a_failing_notebook_is_reported_and_the_others_still_run(project):
+    write_notebook(project / "notebooks" / "00_bad.ipynb", "raise ValueError('the reason')")
+
+    good, bad = study(project)  # 00 is run last: it quotes the others
+
+    assert (bad.status, good.status) == ("failed", "passed")
+    assert "the reason" in bad.error
+    stored = json.loads((project / "results" / "mine" / "study.json").read_text())
+    assert [row["status"] for row in stored] == ["failed", "passed"]
+
+
+def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project, monkeypatch):
+    monkeypatch.setitem(execute.PROGRAMS, "01_ok", "a-program-nobody-has")
+
+    (outcome,) = study(project)
+
+    assert outcome.status == "skipped"
+    assert "a-program-nobody-has was not found" in outcome.error
+
+
+def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
+    write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(600)")
+    started = time.monotonic()
+
+    outcome = execute_notebook(
+        project / "notebooks" / "02_slow.ipynb", tmp_path / "out.ipynb", {}, budget_s=6
+    )
+
+    assert outcome.status == "timeout"
+    assert time.monotonic() - started < 200  # the notebook takes 600
+
+
+def test_unknown_parameters_are_errors(project):
+    with pytest.raises(PhotodupError, match=r"no parameter ENGIN: it declares RUN, N"):
+        execute.check_parameters(project / "notebooks" / "01_ok.ipynb", {"ENGIN": "onnx"})
+    with pytest.raises(PhotodupError, match="No chosen notebook has a parameter ENGIN"):
+        study(project, parameters={"ENGIN": "onnx"})
+
+
+def test_parameters_on_the_command_line():
+    assert parse_parameters(["-p", "N", "3", "-p", "LIST", "[1, 8]", "-p", "HOST", "203.0.113.7"]) == {
+        "N": 3,
+        "LIST": [1, 8],
+        "HOST": "203.0.113.7",
+    }
+    for wrong in (["--frobnicate"], ["-p", "N"]):
+        with pytest.raises(PhotodupError, match="-p KEY VALUE"):
+            parse_parameters(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["tiny", ""])
+def test_unknown_sizes(project, wrong):
+    with pytest.raises(PhotodupError, match="quick"):
+        study(project, sizes=wrong)
+
+
+def test_unknown_notebooks_and_runs_are_named(project):
+    with pytest.raises(PhotodupError, match="No notebook begins with '77'"):
+        study(project, only=["77"])
+    with pytest.raises(PhotodupError, match="no run 'nowhere'"):
+        write_report("nowhere")
+
+
+def test_a_host_given_by_hand_never_reads_the_reference_run(project):
+    run = open_run(host="203.0.113.7", triton_http_port=47088)
+
+    assert run.name == "203.0.113.7-47088"
+
+
+@pytest.mark.parametrize("name", ["../up", "Has Capitals", "", "a/b"])
+def test_run_names_stay_inside_results(project, name):
+    with pytest.raises(PhotodupError, match="no run name"):
+        open_run(name, endpoints=project / "endpoints.yaml")
+
+
+def test_a_run_opened_for_reading_measures_nothing(project, monkeypatch):
+    monkeypatch.setenv("PHOTODUP_MEASURE", "0")
+    run = open_run("mine", endpoints=project / "endpoints.yaml")
+
+    result = run.measure_or_load("anything", lambda: pytest.fail("measured"), may_fail=True)
+
+    assert result["status"] == "missing"
+    with pytest.raises(PhotodupError, match="anything was not measured"):
+        run.measure_or_load("anything", lambda: pytest.fail("measured"))
+
+
+def test_a_failed_measurement_names_its_reason_and_is_tried_again(project):
+    run = open_run("mine", endpoints=project / "endpoints.yaml")
+
+    with pytest.raises(PhotodupError, match="point: ConnectionError: the reason"):
+        run.measure_or_load("point", lambda: (_ for _ in ()).throw(ConnectionError("the reason")))
+    assert run.measure_or_load("point", lambda: {"n": 1}) == {"n": 1}
+    run.store.close()
+
+
+def test_the_digest_sees_code_and_tags_but_not_prose_or_outputs(tmp_path):
+    path = tmp_path / "01_x.ipynb"
+    write_notebook(path, "print(1)")
+    digest = source_sha256(path)
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[0].source += " more prose"
+    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="1")]
+    nbformat.write(notebook, path)
+
+    assert source_sha256(path) == digest
+    write_notebook(path, "print(2)")
+    assert source_sha256(path) != digest
+    write_notebook(path, "print(1)", tags=())
+    assert source_sha256(path) != digest
+
+
+def test_the_opening_cell_quotes_the_computed_answer(tmp_path):
+    path = tmp_path / "01_x.ipynb"
+    write_notebook(path, "print('42 of them')")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="42 of\nthem\n")]
+
+    _quote_answer(notebook)
+
+    assert "**Answer** (reference run). 42 of them\n\n**Needs**" in notebook.cells[0].source
+
+
+def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):
+    path = tmp_path / "01_x.ipynb"
+    write_notebook(path, "print(1)")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="<script>alert(1)</script>")]
+    nbformat.write(notebook, path)
+
+    page = render_notebook(path, "mine")
+
+    assert "<script" not in page
+    assert "http://" not in page and "https://" not in page
+
+
+def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
+    from photodup.bench.load.plan import Load
+    from photodup.study.notebook import points
+
+    elsewhere = "name: there\nbackends:\n  triton-onnx-fp32-http-fp32: http://127.0.0.1:1\n"
+    (project / "elsewhere.yaml").write_text(elsewhere)
+    there = open_run("mine", endpoints=project / "elsewhere.yaml")
+    here = open_run("mine", endpoints=project / "endpoints.yaml")
+    ask = {"backend": "triton-onnx-fp32-http-fp32", "load": Load("single_stream"), "check": False}
+
+    assert points.measure_point(here, **ask)["status"] == "missing"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(points.Measurement, "measure", lambda _: {"latency_ms_p50": 7.0, "valid": True})
+        points.measure_point(there, **ask)
+    assert points.measure_point(here, **ask)["latency_ms_p50"] == 7.0
+    there.store.close()

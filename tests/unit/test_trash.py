@@ -1,0 +1,550 @@
+"""Removal never loses a photo: moves, undo, refusals, and a thousand kills."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+from support.trash_kills import WORK, assert_one_place_each, make_library, present, removal
+
+from photodup.photos.commands.trash_command import list_trash
+from photodup.photos.library.sidecars import moving_together
+from photodup.photos.own.beneath import opened
+from photodup.photos.own.journal import Journal, JournalError
+from photodup.photos.trash import moving
+from photodup.photos.trash import trash as trash_module
+from photodup.photos.trash.moving import md5_of
+from photodup.photos.trash.trash import TRASH_FOLDER, Removal, Trash, TrashError
+
+KILLS = int(os.environ.get("PHOTODUP_KILLS", 200))  # `make test-all` asks for 1,000
+
+
+@pytest.fixture
+def library(tmp_path):
+    folder = tmp_path / "library"
+    md5 = make_library(folder, {"keep.jpg": 900, "a/copy.jpg": 500, "a/copy.jpg.xmp": 40, "other.jpg": 300})
+    return folder, md5
+
+
+def test_remove_and_restore_bring_back_names_content_times_and_mode(library):
+    folder, md5 = library
+    os.chmod(folder / "a/copy.jpg", 0o640)
+    before = (folder / "a/copy.jpg").stat()
+    trash = Trash(folder)
+    done, refused = trash.remove([removal(folder, md5)])
+    assert refused == []
+    assert set(present(folder)) == {"keep.jpg", "other.jpg"}, "the sidecar leaves with its photo"
+    assert [operation.reason for operation in Trash(folder).listing()] == ["smaller"]
+    assert done[0].bytes == 540
+    assert trash.restore(done) == [folder / "a/copy.jpg", folder / "a/copy.jpg.xmp"]
+    after = (folder / "a/copy.jpg").stat()
+    assert present(folder) == md5
+    assert (after.st_mtime_ns, after.st_atime_ns, after.st_mode) == (
+        before.st_mtime_ns,
+        before.st_atime_ns,
+        before.st_mode,
+    )
+    assert Trash(folder).listing() == []
+    assert list((folder / TRASH_FOLDER).rglob("items/*")) == [], "no empty folders are left behind"
+
+
+def test_purge_is_the_only_unlink(library):
+    folder, md5 = library
+    trash = Trash(folder)
+    done, _ = trash.remove([removal(folder, md5)])
+    assert trash.purge(done) == 540
+    assert trash.restore(done) == [], "what was purged cannot come back"
+    assert [operation.state for operation in trash.operations()] == ["purged"]
+    assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
+
+
+def test_a_taken_name_is_not_overwritten(library):
+    folder, md5 = library
+    trash = Trash(folder)
+    done, _ = trash.remove([removal(folder, md5)])
+    (folder / "a").mkdir(exist_ok=True)
+    (folder / "a/copy.jpg").write_bytes(b"new picture")
+    assert trash.restore(done)[0] == folder / "a/copy (restored).jpg"
+    assert (folder / "a/copy.jpg").read_bytes() == b"new picture"
+    assert md5_of(folder / "a/copy (restored).jpg") == md5["a/copy.jpg"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "changed",
+        "vanished",
+        "no keeper",
+        "keeper changed",
+        "keeper leaves too",
+        "keeper is a link",
+        "same file by another name",
+        "outside",
+        "symlink",
+        "in the trash",
+    ],
+)
+def test_refusals_leave_everything_where_it_was(library, fault, tmp_path):
+    folder, md5 = library
+    wanted = [removal(folder, md5)]
+    copy, keeper = folder / "a/copy.jpg", folder / "keep.jpg"
+    if fault == "changed":
+        copy.write_bytes(b"edited since")
+    elif fault == "vanished":
+        copy.rename(tmp_path / "elsewhere.jpg")
+    elif fault == "no keeper":
+        wanted = [Removal(copy, md5["a/copy.jpg"], [])]
+    elif fault == "keeper changed":
+        keeper.write_bytes(b"no longer a copy")
+    elif fault == "keeper leaves too":
+        wanted = [removal(folder, md5), removal(folder, md5, "keep.jpg", "a/copy.jpg", ())]
+    elif fault == "keeper is a link":
+        keeper.unlink()
+        keeper.symlink_to(copy)
+        wanted = [Removal(copy, md5["a/copy.jpg"], [(keeper, md5["a/copy.jpg"])])]
+    elif fault == "same file by another name":
+        wanted = [Removal(copy, md5["a/copy.jpg"], [(folder / "a/../a/copy.jpg", md5["a/copy.jpg"])])]
+    elif fault == "outside":
+        outside = tmp_path / "outside.jpg"
+        shutil.copy(copy, outside)
+        wanted = [Removal(outside, md5["a/copy.jpg"], [(keeper, md5["keep.jpg"])])]
+    elif fault == "symlink":
+        (folder / "link.jpg").symlink_to(copy)
+        wanted = [Removal(folder / "link.jpg", md5["a/copy.jpg"], [(keeper, md5["keep.jpg"])])]
+    elif fault == "in the trash":
+        inside = folder / TRASH_FOLDER / "x.jpg"
+        inside.parent.mkdir()
+        shutil.copy(copy, inside)
+        wanted = [Removal(inside, md5["a/copy.jpg"], [(keeper, md5["keep.jpg"])])]
+    before = present(folder)
+    done, refused = Trash(folder).remove(wanted)
+    assert (len(done), len(refused)) == (0, len(wanted))
+    assert all(sentence.endswith((".", "remain.")) and "\n" not in sentence for _, sentence in refused)
+    assert present(folder) == before
+
+
+def test_a_hard_link_to_the_keeper_may_leave(library):
+    """Two names, one content: removing one name loses nothing."""
+    folder, md5 = library
+    os.link(folder / "keep.jpg", folder / "second name.jpg")
+    wanted = Removal(folder / "second name.jpg", md5["keep.jpg"], [(folder / "keep.jpg", md5["keep.jpg"])])
+    done, refused = Trash(folder).remove([wanted])
+    assert len(done) == 1 and refused == []
+    assert (folder / "keep.jpg").exists()
+
+
+def test_a_full_disk_takes_everything_back(library, monkeypatch):
+    folder, md5 = library
+    trash, real_write, calls = Trash(folder), os.write, []
+
+    def write(descriptor, data):
+        calls.append(data)
+        if len(calls) > 2:  # the first journal line fits, the second does not
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    done, refused = trash.remove([removal(folder, md5)])
+    assert done == [] and "disk is full" in refused[0][1]
+    assert present(folder) == md5
+    monkeypatch.undo()
+    assert [operation.state for operation in Trash(folder).operations()] == ["taken back"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user, whom permissions bind")
+def test_a_read_only_folder_is_one_sentence(fast_folder):
+    assert "read-only or locked" in run_kills("read-only", fast_folder)
+
+
+def test_two_at_once_is_one_sentence(library):
+    folder, md5 = library
+    first, second = Trash(folder), Trash(folder)
+    with first._locked(), pytest.raises(TrashError, match="wait until it is done"):
+        second.remove([removal(folder, md5)])
+    assert len(second.remove([removal(folder, md5)])[0]) == 1
+
+
+def test_a_damaged_journal_is_believed_nowhere(library):
+    folder, md5 = library
+    Trash(folder).remove([removal(folder, md5)])
+    journal = folder / TRASH_FOLDER / "journal.jsonl"
+    good = journal.read_bytes()
+    journal.write_bytes(good + b'{"op": "cut sho')
+    assert len(Trash(folder).listing()) == 1, "a last line that was cut short never happened"
+    journal.write_bytes(b"garbage\n" + good)
+    trash = Trash(folder)
+    assert len(trash.listing()) == 1, "the other lines are used"
+    (sentence,) = trash.problems
+    assert sentence.startswith("Line 1 of ") and "journal.jsonl is damaged" in sentence
+    trash.restore(trash.listing())
+    assert present(folder) == md5 and journal.read_bytes().startswith(b"garbage\n" + good)
+    journal.write_bytes(good.replace(b'"home": "a/copy.jpg"', b'"home": "../copy.jpg"'))
+    assert Trash(folder).operations() == [] and "Line 1" in Trash(folder).problems[0]
+    assert Journal(folder / "none.jsonl").read() == []
+
+
+def two_in_the_trash(folder, md5):
+    done, refused = Trash(folder).remove(
+        [removal(folder, md5), removal(folder, md5, "other.jpg", sidecars=())]
+    )
+    assert (len(done), refused) == (2, [])
+    return done
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "写"])
+def test_the_longest_name_there_is_comes_back(tmp_path, letter):
+    """A name of 255 bytes leaves no room for `.name.part` or ` (restored)`: both must still have one."""
+    name = letter * (251 // len(letter.encode())) + ".jpg"
+    md5 = make_library(tmp_path, {"keep.jpg": 90, name: 50})
+    trash = Trash(tmp_path)
+    assert trash.restore(trash.remove([removal(tmp_path, md5, name, sidecars=())])[0]) == [tmp_path / name]
+    trash.remove([removal(tmp_path, md5, name, sidecars=())])
+    (tmp_path / name).write_bytes(b"new picture")
+    (back,) = trash.restore(trash.listing())
+    assert back.name.endswith(" (restored).jpg") and md5_of(back) == md5[name]
+    assert (tmp_path / name).read_bytes() == b"new picture"
+    second = moving.free_name(back.name, lambda name: os.path.lexists(tmp_path / name))
+    assert not os.path.lexists(tmp_path / second) and len(os.fsencode(second)) <= 255
+
+
+def test_what_cannot_be_restored_stops_nothing_else(library):
+    """A file has the name of the folder: that photo stays in the trash, listed, and comes back later."""
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    (folder / "a").rmdir()
+    (folder / "a").write_text("in the way")
+    with pytest.raises(
+        TrashError, match=r"a/copy.jpg was left alone: Not a directory. 1 other files are back"
+    ):
+        Trash(folder).restore(done)
+    assert md5_of(folder / "other.jpg") == md5["other.jpg"]
+    assert [operation.id for operation in Trash(folder).listing()] == [done[0].id]
+    (folder / "a").unlink()
+    assert len(Trash(folder).restore(done)) == 2
+    assert present(folder) == md5
+
+
+def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
+    """Killed in a restore whose folder cannot be written today: the rest of the trash still works."""
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    (folder / "a").rmdir()
+    (folder / "a").write_text("in the way")
+    Trash(folder)._steps.write(done[0], "restoring")
+    trash = Trash(folder)
+    assert [operation.id for operation in trash.listing()] == [done[1].id]
+    list_trash(folder)
+    assert "restoring a/copy.jpg is not finished" in capsys.readouterr().out
+    assert trash.restore(done) == [folder / "other.jpg"]
+    (folder / "a").unlink()
+    Trash(folder)  # goes on with it
+    assert present(folder) == md5
+
+
+def test_a_trash_that_cannot_be_written_can_be_read(library):
+    """A disk that is read-only now, with an operation that was interrupted: listing needs no lock."""
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    Trash(folder)._steps.write(done[0], "restoring")
+    (folder / TRASH_FOLDER / "lock").unlink()
+    (folder / TRASH_FOLDER / "lock").mkdir()
+    assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]
+    with pytest.raises(TrashError, match="was left alone"):
+        Trash(folder).restore(done)
+
+
+def test_what_was_deleted_in_the_trash_by_hand_stops_nothing_else(library):
+    folder, md5 = library
+    done = two_in_the_trash(folder, md5)
+    for name in ("copy.jpg.xmp", "other.jpg"):
+        next((folder / TRASH_FOLDER / "items").rglob(name)).unlink()
+    with pytest.raises(TrashError, match=r"copy.jpg.xmp was deleted .* by hand. \(and 1 more\) 1 other"):
+        Trash(folder).restore(done)
+    assert md5_of(folder / "a/copy.jpg") == md5["a/copy.jpg"]
+    assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]
+    assert Trash(folder).purge(done[1:]) == 300, "nothing is left of it, and it is listed no more"
+    assert Trash(folder).listing() == []
+
+
+def test_a_full_disk_can_be_freed(library, monkeypatch):
+    """Not a byte fits into the journal before the deletion: it is written down after."""
+    folder, md5 = library
+    trash, real_write = Trash(folder), os.write
+    done, _ = trash.remove([removal(folder, md5)])
+
+    def write(descriptor, data):
+        if list((folder / TRASH_FOLDER).rglob("*.jpg")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    assert trash.purge(done) == 540
+    assert [operation.state for operation in Trash(folder).operations()] == ["purged"]
+
+
+@pytest.mark.parametrize("how", ["replaced", "written into"])
+def test_a_version_saved_during_the_move_is_not_deleted(library, how):
+    folder, md5 = library
+    copy, edited = folder / "a/copy.jpg", folder / "edited"
+
+    def save(step):
+        if step == "unlink":  # linked into the trash, and still under its name
+            if how == "replaced":  # as most editors do it
+                edited.write_bytes(b"edited just now")
+                os.replace(edited, copy)
+            else:
+                copy.write_bytes(b"edited just now")
+
+    done, refused = Trash(folder, save).remove([removal(folder, md5, sidecars=())])
+    assert done == [] and "changed while it was moved" in refused[0][1]
+    assert copy.read_bytes() == b"edited just now"
+    restored = folder / "a/copy (restored).jpg"
+    assert not restored.exists() if how == "written into" else md5_of(restored) == md5["a/copy.jpg"]
+    assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
+
+
+@pytest.mark.parametrize("other", ["A/copy.jpg", "a/COPY.jpg"])
+def test_a_keeper_that_is_another_spelling_of_the_photo_is_none(library, monkeypatch, other):
+    """As on exFAT, where both spellings open one file and its number may differ: here they are two links to it."""
+    folder, md5 = library
+    (folder / other).parent.mkdir(exist_ok=True)
+    os.link(folder / "a/copy.jpg", folder / other)
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: sorted(set(listdir(path)) - {"A", "COPY.jpg"}))
+    before = present(folder)
+    wanted = Removal(folder / "a/copy.jpg", md5["a/copy.jpg"], [(folder / other, md5["a/copy.jpg"])])
+    _, refused = Trash(folder).remove([wanted])
+    assert "one must remain" in refused[0][1] and present(folder) == before
+
+
+def test_a_keeper_that_goes_with_the_photo_was_none(library):
+    """Another program deletes it at this moment."""
+    folder, md5 = library
+
+    def go(step):
+        if step == "times" and (folder / "keep.jpg").exists():
+            (folder / "keep.jpg").unlink()
+
+    done, refused = Trash(folder, go).remove([removal(folder, md5)])
+    assert done == [] and "one must remain" in refused[0][1]
+    assert present(folder) == {name: md5[name] for name in ("a/copy.jpg", "a/copy.jpg.xmp", "other.jpg")}
+    assert [operation.state for operation in Trash(folder).operations()] == ["taken back"]
+
+
+def test_the_trash_folder_is_durable_and_private(library, monkeypatch):
+    """A power cut must not forget the folder that everything was moved into; nobody else may look in."""
+    folder, md5 = library
+    synced = []
+    monkeypatch.setattr(trash_module, "sync_folder", synced.append)
+    Trash(folder).remove([removal(folder, md5)])
+    assert synced == [folder]
+    assert (folder / TRASH_FOLDER).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_keeper_that_leaves_as_a_sidecar_is_no_keeper(library):
+    folder, md5 = library
+    wanted = [
+        removal(folder, md5, sidecars=("other.jpg",)),
+        removal(folder, md5, "keep.jpg", "other.jpg", ()),
+    ]
+    done, refused = Trash(folder).remove(wanted)
+    assert (len(done), len(refused)) == (0, 2), "each was to be kept by the other"
+    assert present(folder) == md5
+
+
+def test_a_journal_that_cannot_be_read_is_one_sentence(library):
+    folder, _ = library
+    (folder / TRASH_FOLDER / "journal.jsonl").mkdir(parents=True)
+    with pytest.raises(JournalError, match=r"cannot be read .*: allow reading it"):
+        Trash(folder)
+
+
+@pytest.mark.parametrize(
+    "line", ["null", "{}", '{"op": "a", "batch": "b", "time": "?", "reason": "", "state": "removed"}']
+)
+def test_a_journal_of_something_else_is_one_sentence(library, line):
+    folder, _ = library
+    (folder / TRASH_FOLDER).mkdir()
+    (folder / TRASH_FOLDER / "journal.jsonl").write_text(line + "\n")
+    trash = Trash(folder)
+    assert trash.operations() == [] and "Line 1 of" in trash.problems[0]
+
+
+def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(library):
+    folder, md5 = library
+    name = os.fsdecode(b"caf\xe9.jpg")
+    _, refused = Trash(folder).remove([Removal(folder / name, md5["other.jpg"], [])])
+    assert "caf\ufffd.jpg is no longer there" in refused[0][1]
+
+
+# ---- sidecars --------------------------------------------------------------------------------------------
+
+
+def test_sidecars_move_together(tmp_path):
+    names = [
+        "IMG_1.HEIC",
+        "IMG_1.MOV",
+        "IMG_O1.AAE",
+        "IMG_1.AAE",
+        "IMG_1.xmp",
+        "IMG_1.HEIC.xmp",
+        "IMG_10.MOV",
+    ]
+    make_library(tmp_path, dict.fromkeys(names, 10))
+    found = moving_together([tmp_path / "IMG_1.HEIC"])[tmp_path / "IMG_1.HEIC"]
+    assert [p.name for p in found] == ["IMG_1.AAE", "IMG_1.HEIC.xmp", "IMG_1.MOV", "IMG_1.xmp", "IMG_O1.AAE"]
+
+
+def test_raw_and_jpeg_move_together(tmp_path):
+    make_library(tmp_path, dict.fromkeys(["P1.CR2", "p1.JPG", "P1.xmp"], 10))
+    for photo in ("p1.JPG", "P1.CR2"):
+        together = moving_together([tmp_path / photo])[tmp_path / photo]
+        assert {p.name for p in (tmp_path / photo, *together)} == {"P1.CR2", "p1.JPG", "P1.xmp"}
+
+
+def test_what_a_staying_photo_needs_stays(tmp_path):
+    make_library(tmp_path, dict.fromkeys(["A.jpg", "A.png", "A.xmp", "A.png.xmp", "A.CR2"], 10))
+    leave, stay = tmp_path / "A.png", tmp_path / "A.jpg"
+    assert moving_together([leave], staying=[stay])[leave] == [tmp_path / "A.png.xmp"]
+    assert moving_together([leave])[leave] == [tmp_path / "A.png.xmp"], "A.jpg stays, told or not"
+    both = moving_together([leave, stay])
+    assert {p.name for p in both[leave] + both[stay]} == {"A.xmp", "A.png.xmp", "A.CR2"}
+
+
+def test_sidecars_named_in_full_move_together(tmp_path):
+    """As RawTherapee, DxO, ON1 and Google's export write them; nothing else leaves by its stem's stem."""
+    names = ["A.jpg", "A.jpg.pp3", "A.jpg.dop", "A.JPG.on1", "A.jpg.json", "A.json", "A.jpg.mov", "A.png.pp3"]
+    make_library(tmp_path, dict.fromkeys(names, 10))
+    found = moving_together([tmp_path / "A.jpg"])[tmp_path / "A.jpg"]
+    assert [p.name for p in found] == ["A.JPG.on1", "A.jpg.dop", "A.jpg.json", "A.jpg.pp3"]
+
+
+def test_a_link_is_no_sidecar(tmp_path):
+    """It would refuse the removal of its photo, and one to the keeper would pin what belongs to a copy."""
+    md5 = make_library(tmp_path, {"keep.jpg": 10, "a/A.jpg": 20, "a/A.xmp": 5})
+    (tmp_path / "a/A.png").symlink_to(tmp_path / "keep.jpg")
+    (tmp_path / "a/A.aae").symlink_to(tmp_path / "keep.jpg")
+    together = moving_together([tmp_path / "a/A.jpg"])[tmp_path / "a/A.jpg"]
+    assert together == [tmp_path / "a/A.xmp"]
+    done, refused = Trash(tmp_path).remove([removal(tmp_path, md5, "a/A.jpg", sidecars=together)])
+    assert (len(done), refused) == (1, [])
+
+
+def test_names_that_differ_in_case_alone_have_their_own_sidecars(tmp_path):
+    make_library(tmp_path, dict.fromkeys(["a.jpg", "A.JPG", "a.jpg.xmp", "A.JPG.xmp", "a.xmp"], 10))
+    if len(list(tmp_path.iterdir())) < 5:
+        pytest.skip("this file system does not tell a from A")
+    for leaves in ("a.jpg", "A.JPG"):
+        assert moving_together([tmp_path / leaves])[tmp_path / leaves] == [tmp_path / f"{leaves}.xmp"]
+
+
+# ---- killed (see trash_kills.py) -------------------------------------------------------------------------
+
+
+MAY_MOUNT = ["unshare", "--mount", "--map-root-user"]
+
+
+def run_kills(*arguments, within=()) -> str:
+    """Run one of the kill programs; return what it printed."""
+    program = ROOT / "tests" / "support" / "trash_kills.py"
+    done = subprocess.run(
+        [*within, sys.executable, program, *map(str, arguments)], capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def fast_folder(tmp_path):
+    """A folder in memory where there is one: a thousand kills sync some ten thousand times."""
+    shared = Path("/dev/shm")
+    folder = shared / f"photodup-{os.getpid()}" if os.access(shared, os.W_OK) else tmp_path / "memory"
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("what", ["remove", "restore", "purge"])
+def test_killed_at_every_step(fast_folder, what):
+    assert int(run_kills("every-step", fast_folder, what)) > 10
+
+
+def test_random_kills(fast_folder):
+    assert int(run_kills("random", fast_folder, KILLS)) >= KILLS
+
+
+def test_killed_from_outside_at_a_random_moment(tmp_path):
+    landed = int(run_kills("outside", tmp_path / "library", 25))
+    assert landed > 10, "most kills must fall inside the work for this to test anything"
+
+
+def test_the_law_sees_a_plain_move(tmp_path):
+    """The planted fault: a removal that moves first and writes its journal after does fail the law."""
+    md5 = make_library(tmp_path, WORK)
+    target = tmp_path / TRASH_FOLDER / "items" / "x" / "copy.jpg"
+    target.parent.mkdir(parents=True)
+    (tmp_path / "copy.jpg").rename(target)
+    with pytest.raises(AssertionError):
+        assert_one_place_each(tmp_path, md5)
+
+
+# ---- across volumes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_volume(tmp_path):
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK) or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip(
+            "needs a second volume: /dev/shm is missing, read-only or the same as the temporary folder"
+        )
+    folder = shared / f"photodup-volume-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def move(source, target, **options):
+    """Move between two paths whose folders are opened here."""
+    with opened(source.parent, source.name) as here, opened(target.parent, target.name) as there:
+        moving.move_file(here, there, **options)
+
+
+def cross(tmp_path, other_volume):
+    source, target = tmp_path / "a.jpg", other_volume / "b.jpg"
+    source.write_bytes(os.urandom(3_000_000))
+    os.utime(source, ns=(10**18, 10**18 + 5))
+    return source, target, md5_of(source)
+
+
+def test_across_volumes_copies_verifies_then_unlinks(tmp_path, other_volume):
+    source, target, md5 = cross(tmp_path, other_volume)
+    steps = []
+    move(source, target, md5=md5, times_ns=(10**18, 10**18 + 5), on_step=steps.append)
+    assert steps == ["link", "copy", "compare", "rename", "unlink", "times"]
+    assert md5_of(target) == md5 and not source.exists()
+    assert target.stat().st_mtime_ns == 10**18 + 5
+
+
+def test_across_volumes_a_bad_copy_is_refused(tmp_path, other_volume):
+    source, target, md5 = cross(tmp_path, other_volume)
+
+    def spoil(name):
+        if name == "compare":
+            (part,) = other_volume.iterdir()
+            part.write_bytes(b"what a dying disk wrote")
+
+    with pytest.raises(OSError, match="differs from the original"):
+        move(source, target, md5=md5, times_ns=(0, 0), on_step=spoil)
+    assert md5_of(source) == md5 and list(other_volume.iterdir()) == []
+
+
+def test_killed_at_every_step_across_volumes(tmp_path, other_volume):
+    """The trash folder's items lie on another volume (a mount point inside the library)."""
+    if subprocess.run([*MAY_MOUNT, "true"], capture_output=True).returncode:
+        pytest.skip("needs a mount point: unshare --mount is not allowed here")
+    folders = tmp_path / "library", other_volume / "items"
+    assert int(run_kills("across-volumes", *folders, within=MAY_MOUNT)) > 30

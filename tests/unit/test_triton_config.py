@@ -1,0 +1,269 @@
+"""Configurations as Triton's schema sees them, and the repository rendered for each target."""
+
+from pathlib import Path
+
+import pytest
+
+from photodup.embedding.backends import parse_backend
+from photodup.embedding.engines.export import IR_VERSION, ir_version
+from photodup.errors import PhotodupError
+from photodup.serving.triton.config import (
+    BATCHING,
+    check_config,
+    parse_config,
+    read_config,
+    set_batching,
+    write_config,
+)
+from photodup.serving.triton.repository import WEIGHTS, add_version, link_weights, render_repository
+
+
+def test_every_committed_configuration_is_valid(root: Path) -> None:
+    folders = sorted(p.parent for p in (root / "model_repository").glob("*/config.pbtxt"))
+    assert {folder.name for folder in folders} == set(WEIGHTS)
+    for folder in folders:
+        check_config(read_config(folder / "config.pbtxt"), folder)
+
+
+def test_committed_encoders_are_for_a_gpu_with_the_stock_backend(root: Path) -> None:
+    for name, weights in WEIGHTS.items():
+        config = read_config(root / "model_repository" / name / "config.pbtxt")
+        assert config.max_batch_size == 32
+        if weights:
+            assert config.backend == "onnxruntime"
+            assert list(config.input[0].dims) == [3, 224, 224]
+            assert list(config.output[0].dims) == [512]
+            assert config.HasField("dynamic_batching")
+            assert not config.dynamic_batching.preferred_batch_size
+
+
+def test_tensorrt_profiles_cover_every_batch(root: Path) -> None:
+    config = read_config(root / "model_repository/openclip_vit_b32_trt/config.pbtxt")
+    options = config.optimization.execution_accelerators.gpu_execution_accelerator[0].parameters
+    assert options["trt_profile_min_shapes"] == "image:1x3x224x224"
+    assert options["trt_profile_max_shapes"] == f"image:{config.max_batch_size}x3x224x224"
+    assert options["trt_engine_cache_enable"] == "true"
+
+
+# Options of ONNX Runtime's CUDA provider that Triton passes on (its documentation, section "Configuration Options").
+CUDA_OPTIONS = {
+    "device_id", "user_compute_stream", "do_copy_in_default_stream", "use_ep_level_unified_stream", "gpu_mem_limit",
+    "arena_extend_strategy", "cudnn_conv_algo_search", "cudnn_conv_use_max_workspace", "cudnn_conv1d_pad_to_nc1d",
+    "enable_cuda_graph", "enable_skip_layer_norm_strict_mode", "use_tf32", "gpu_external_alloc", "prefer_nhwc",
+    "gpu_external_free", "gpu_external_empty_cache", "fuse_conv_bias", "sdpa_kernel", "tunable_op_enable",
+    "tunable_op_tuning_enable", "tunable_op_max_tuning_duration_ms",
+}  # fmt: skip
+# The table "Parameter mapping" of triton-inference-server/onnxruntime_backend's README.
+TENSORRT_OPTIONS = {
+    "max_workspace_size_bytes", "trt_max_partition_iterations", "trt_min_subgraph_size", "precision_mode",
+    "int8_calibration_table_name", "int8_use_native_calibration_table", "trt_dla_enable", "trt_dla_core",
+    "trt_engine_cache_enable", "trt_engine_cache_path", "trt_engine_cache_prefix", "trt_dump_subgraphs",
+    "trt_force_sequential_engine_build", "trt_context_memory_sharing_enable", "trt_layer_norm_fp32_fallback",
+    "trt_timing_cache_enable", "trt_timing_cache_path", "trt_force_timing_cache", "trt_detailed_build_log",
+    "trt_build_heuristics_enable", "trt_sparsity_enable", "trt_builder_optimization_level",
+    "trt_auxiliary_streams", "trt_tactic_sources", "trt_extra_plugin_lib_paths", "trt_profile_min_shapes",
+    "trt_profile_max_shapes", "trt_profile_opt_shapes", "trt_cuda_graph_enable", "trt_dump_ep_context_model",
+    "trt_ep_context_file_path", "trt_ep_context_embed_mode",
+}  # fmt: skip
+
+
+def accelerators(root: Path, name: str) -> dict[str, dict[str, str]]:
+    config = read_config(root / "model_repository" / name / "config.pbtxt")
+    rows = config.optimization.execution_accelerators.gpu_execution_accelerator
+    return {row.name: dict(row.parameters) for row in rows}
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_accelerator_options_are_documented_ones(root: Path, name: str) -> None:
+    """Triton passes an unknown one on, and the model fails when it is loaded: on the machine with the GPU."""
+    known = {"cuda": CUDA_OPTIONS, "tensorrt": TENSORRT_OPTIONS}
+    for accelerator, options in accelerators(root, name).items():
+        assert options.keys() <= known[accelerator]
+
+
+@pytest.mark.parametrize("target", ["cuda", "tensorrt"])
+def test_float32_is_not_tf32(root: Path, tmp_path: Path, target: str, tiny_exports) -> None:
+    """PyTorch multiplies in float32; ONNX Runtime's CUDA provider would multiply in TF32 unless told not to."""
+    render_repository(target, tmp_path, tiny_exports)
+    for name in ("openclip_vit_b32", "openclip_vit_b32_fp16", "openclip_vit_b32_uint8"):
+        config = read_config(tmp_path / name / "config.pbtxt")
+        (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+        assert (row.name, row.parameters["use_tf32"]) == ("cuda", "0")
+    assert accelerators(root, "openclip_vit_b32_tf32") == {"cuda": {"use_tf32": "1"}}
+
+
+def test_tf32_is_rendered_when_asked_for_only_and_has_a_backend_name(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cuda", tmp_path / "all", tiny_exports)
+    assert not (tmp_path / "all" / "openclip_vit_b32_tf32").exists()
+    render_repository("cuda", tmp_path / "one", tiny_exports, models=["openclip_vit_b32_tf32"])
+    assert (tmp_path / "one" / "openclip_vit_b32_tf32" / "1" / "model.onnx").exists()
+    assert parse_backend("triton-onnx-tf32-http-fp32").triton_model == "openclip_vit_b32_tf32"
+
+
+def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path, tiny_exports) -> None:
+    """Its builder has no FP16 flag; ONNX Runtime builds a strongly typed network when none is set."""
+    half = tmp_path / "half.onnx"
+    half.write_bytes(tiny_exports["fp32"].read_bytes())
+    name = "openclip_vit_b32_trt"
+    for exported, flag in ((tiny_exports, "FP16"), ({**tiny_exports, "half": half}, None)):
+        out = render_repository("tensorrt", tmp_path / str(flag), exported, models=[name])
+        config = read_config(out / name / "config.pbtxt")
+        (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+        assert dict(row.parameters).get("precision_mode") == flag
+        assert config.optimization.graph.level == (0 if flag else -1)
+        assert row.parameters["trt_engine_cache_enable"] == "true"
+        assert (out / name / "1" / "model.onnx").samefile(half) == (flag is None)
+
+
+def test_dali_batches_images_of_different_length(root: Path) -> None:
+    """Triton's rule: requests of different shape share a batch only if the *input* allows it."""
+    config = read_config(root / "model_repository/openclip_vit_b32_preprocess_dali/config.pbtxt")
+    assert config.HasField("dynamic_batching")
+    assert config.input[0].allow_ragged_batch
+
+
+def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path, tiny_exports) -> None:
+    assert max(ir_version(path) for path in tiny_exports.values()) <= IR_VERSION
+    newer = tmp_path / "newer.onnx"
+    newer.write_bytes(b"\x08\x0b" + tiny_exports["fp32"].read_bytes()[2:])
+    with pytest.raises(PhotodupError, match=r"ONNX format 11; Triton 24\.05"):
+        render_repository("cuda", tmp_path / "out", {"fp32": newer}, models=["openclip_vit_b32"])
+    newer.write_bytes(b"nothing")
+    with pytest.raises(PhotodupError, match="no ONNX file"):
+        ir_version(newer)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("max_batch_size: 32", "max_batch_size: 0"), "max_batch_size"),
+        (('backend: "onnxruntime"', ""), "no backend"),
+        (("dynamic_batching { }", "dynamic_batching { preferred_batch_size: [64] }"), "above max_batch_size"),
+        (("optimization {", "optimization { cuda { graphs: true }"), "graphs does nothing"),
+        (('name: "openclip_vit_b32"', 'name: "other"'), "must be the folder's"),
+    ],
+)
+def test_check_refuses_what_triton_would_misread(root: Path, change: tuple[str, str], message: str) -> None:
+    folder = root / "model_repository" / "openclip_vit_b32"
+    text = (folder / "config.pbtxt").read_text()
+    assert change[0] in text
+    with pytest.raises(PhotodupError, match=message):
+        check_config(parse_config(text.replace(*change)), folder)
+
+
+def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "config.pbtxt").write_text('name: "a"\nmax_batch_sizes: 4\n')
+    with pytest.raises(PhotodupError, match=r"config\.pbtxt.*line 2.*max_batch_sizes"):
+        read_config(tmp_path / "config.pbtxt")
+
+
+def test_published_batching_is_the_published_one() -> None:
+    config = parse_config('name: "m" max_batch_size: 32 dynamic_batching { }')
+    set_batching(config, "published")
+    assert list(config.dynamic_batching.preferred_batch_size) == [4, 8, 16, 32]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 10_000
+    set_batching(config, "published-early")
+    assert list(config.dynamic_batching.preferred_batch_size) == [8, 16, 32]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 5_000
+    set_batching(config, "off")
+    assert not config.HasField("dynamic_batching")
+    set_batching(config, "dynamic_batching { max_queue_delay_microseconds: 2000 }")
+    assert config.dynamic_batching.max_queue_delay_microseconds == 2000
+    with pytest.raises(PhotodupError, match="publish' is unknown"):
+        set_batching(config, "publish")
+    assert BATCHING["default"] == "dynamic_batching { }"
+
+
+@pytest.mark.parametrize("target", ["cpu-embedded", "cuda", "tensorrt"])
+def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports) -> None:
+    out = render_repository(
+        target, tmp_path, tiny_exports, instances=3, model_digest="abc", pretrained="random:0"
+    )
+    names = {folder.name for folder in out.iterdir()}
+    assert ("openclip_vit_b32_trt" in names) == (target == "tensorrt")
+    assert ("openclip_vit_b32_openvino" in names) == (target == "cpu-embedded")
+    for name in names:
+        config = read_config(out / name / "config.pbtxt")
+        if WEIGHTS[name]:
+            assert (out / name / "1" / "model.onnx").samefile(tiny_exports[WEIGHTS[name]])
+            assert config.instance_group[0].count == 3
+            assert config.parameters["model_digest"].string_value == "abc"
+            assert config.parameters["pretrained"].string_value == "random:0"
+            assert config.backend == ("python" if target == "cpu-embedded" else "onnxruntime")
+            assert (out / name / "1" / "model.py").exists() == (target == "cpu-embedded")
+
+
+def test_rendering_twice_touches_nothing(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    render_repository("cpu-embedded", tmp_path, tiny_exports)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
+    render_repository("cpu-embedded", tmp_path, tiny_exports, variant="published")
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} != before
+
+
+def test_an_ensemble_brings_its_steps(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32_jpeg"])
+    assert {folder.name for folder in tmp_path.iterdir()} == {
+        "openclip_vit_b32_jpeg",
+        "openclip_vit_b32_preprocess",
+        "openclip_vit_b32_uint8",
+    }
+
+
+def test_dali_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cuda", tmp_path / "all", tiny_exports)
+    assert not any(folder.name.endswith("_dali") for folder in (tmp_path / "all").iterdir())
+    render_repository("cuda", tmp_path / "dali", tiny_exports, models=["openclip_vit_b32_jpeg_dali"])
+    assert (tmp_path / "dali" / "openclip_vit_b32_preprocess_dali" / "1" / "pipeline.py").exists()
+    assert (tmp_path / "dali" / "openclip_vit_b32_uint8" / "1" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": "gpu"}, "unknown: use cpu-embedded, cuda, tensorrt"),
+        ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
+        ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
+        ({"models": ["openclip_vit_b32_jpeg_dali"]}, "for cuda and tensorrt only"),
+        ({"models": ["emulated_h900"]}, "no emulated model 'emulated_h900'"),
+        ({"target": "cuda", "models": ["emulated_a100"]}, "stands for a GPU"),
+        ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),
+        ({"exported": {"fp32": Path("gone.onnx")}, "models": ["openclip_vit_b32"]}, "gone.onnx is missing"),
+        ({"decoder": "magick"}, "Decoder 'magick' is unknown"),
+        ({"instances": 0}, "at least one instance"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_words(
+    arguments: dict, message: str, tmp_path: Path, tiny_exports
+) -> None:
+    arguments = {"target": "cpu-embedded", "exported": tiny_exports} | arguments
+    with pytest.raises(PhotodupError, match=message):
+        render_repository(arguments.pop("target"), tmp_path, arguments.pop("exported"), **arguments)
+
+
+def test_new_weights_replace_old_ones(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.onnx", tmp_path / "new.onnx"
+    old.write_bytes(b"old")
+    new.write_bytes(b"new")
+    link_weights(old, tmp_path / "m" / "1")
+    link_weights(new, tmp_path / "m" / "1")
+    assert (tmp_path / "m" / "1" / "model.onnx").read_bytes() == b"new"
+    assert old.read_bytes() == b"old"
+
+
+def test_a_version_is_added_and_rendering_starts_from_version_1_again(tmp_path: Path, tiny_exports) -> None:
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
+    folder = add_version(tmp_path, "openclip_vit_b32", 2, tiny_exports["fp32"])
+    assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.py"}
+    with pytest.raises(PhotodupError, match="no model other"):
+        add_version(tmp_path, "other", 2, tiny_exports["fp32"])
+    render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
+    assert not folder.exists()
+
+
+def test_writing_reads_back(tmp_path: Path, root: Path) -> None:
+    config = read_config(root / "model_repository/openclip_vit_b32/config.pbtxt")
+    write_config(config, tmp_path / "config.pbtxt", "a note")
+    assert read_config(tmp_path / "config.pbtxt") == config
+    assert (tmp_path / "config.pbtxt").read_text().startswith("# a note\n")

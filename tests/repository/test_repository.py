@@ -239,3 +239,19 @@ def test_a_number_typed_into_the_readme_is_seen(tmp_path):
     )
 
     assert "made up" not in write_blocks(copy).read_text(encoding="utf-8")
+
+
+def test_the_readme_names_every_setting_of_the_service_with_its_default():
+    from photodup.serving.service.settings import Settings
+
+    table = (ROOT / "README.md").read_text().split("## Use it as a service")[1].split("\n## ")[0]
+    named = {
+        name.lower()
+        for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for name in row.split("`")[1::2]
+    }
+    assert named == set(Settings.model_fields)
+    for name in ("batch_max", "max_wait_s", "max_images", "max_in_flight", "drain_seconds", "body_seconds"):
+        row = next(line for line in table.splitlines() if f"`{name.upper()}`" in line)
+        place = [n.lower() for n in row.split("|")[1].split("`")[1::2]].index(name)
+        assert float(row.split("|")[2].split(",")[place]) == Settings.model_fields[name].default

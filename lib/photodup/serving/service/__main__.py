@@ -8,7 +8,8 @@ if __name__ == "__main__":
     try:
         from photodup.serving.service.run import main
     except ImportError as error:
-        if not (said := missing_extra(error)):
+        if not (said := missing_extra(error, "service")):
             raise
-        sys.exit(f"photodup: {said}")
+        print(f"photodup: {said}", file=sys.stderr)
+        sys.exit(2)
     sys.exit(main())

@@ -1,0 +1,162 @@
+"""Installed and not checked out: each command works, or says in one sentence which extra is missing."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from PIL import Image
+
+from photodup.extras import EXTRAS, missing_extra, need
+from photodup.photos.library.scan import scan
+
+# A Python in which the modules of extras cannot be imported, as where they are not installed.
+_WITHOUT = """
+import sys
+absent = set(sys.argv[1].split(","))
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+sys.argv[:2] = ["photodup"]
+from photodup.cli import main
+main()
+"""
+COMMANDS = (
+    ("demo", "demo"),
+    ("scan", "photos"),
+    ("embed", "photos"),
+    ("embed", "photos", "--backend", "triton", "--url", "http://127.0.0.1:9"),
+    ("embed", "photos", "--backend", "triton_grpc", "--url", "127.0.0.1:9"),
+    ("group", "photos"),
+    ("evaluate", "photos"),
+    ("review", "photos", "--port", "0"),
+    ("serve", "--port", "0"),
+    ("report",),
+    ("audit",),
+    ("export",),
+    ("render", "cpu-embedded"),
+    ("study", "run"),
+    ("study", "parameters"),
+    ("bench", "device"),
+    ("kube", "check"),
+    ("endpoints", "check", "endpoints.yaml"),
+    ("trash", "list", "photos"),
+)
+WORK_WITHOUT_EXTRAS = {"scan", "trash"}
+# These start processes of their own, which see this environment's modules: the fresh environment below tries them.
+IN_ONE_PROCESS = [arguments for arguments in COMMANDS if arguments[0] not in ("serve", "render")]
+
+
+@pytest.fixture
+def away(tmp_path) -> Path:
+    """A folder with photographs, away from any checkout."""
+    (tmp_path / "photos").mkdir()
+    for number in range(2):
+        Image.effect_noise((200, 150), 60 + number).convert("RGB").save(tmp_path / f"photos/{number}.jpg")
+    backend = "triton-onnx-grpc-fp32: 127.0.0.1:9"
+    (tmp_path / "endpoints.yaml").write_text(f"name: x\nbackends:\n  {backend}\n")
+    return tmp_path
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    ours = {
+        "HOME": str(folder),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "XDG_CONFIG_HOME": str(folder / "c"),
+    }
+    inherited = {k: v for k, v in os.environ.items() if k not in ("PHOTODUP_ROOT", "MODEL_PRETRAINED")}
+    return inherited | ours | {"PYTHONPATH": str(ROOT / "lib")} | more
+
+
+def is_one_sentence(done: subprocess.CompletedProcess) -> bool:
+    said = done.stderr.strip().splitlines()
+    return bool(said) and said[-1].startswith("photodup: ") and "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("arguments", IN_ONE_PROCESS, ids=" ".join)
+def test_without_any_extra_a_command_works_or_names_the_extra(away, arguments):
+    # scipy comes with imagehash, so it is there without any extra.
+    absent = ",".join({module for modules in EXTRAS.values() for module in modules} - {"scipy"})
+    scan(away / "photos", progress=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, absent, *arguments],
+        cwd=away,
+        env=environment(away),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if arguments[0] in WORK_WITHOUT_EXTRAS:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2 and is_one_sentence(done), done.stderr
+    assert "pip install 'photodup[" in done.stderr or "No photodup checkout" in done.stderr
+
+
+def test_without_tritons_client_there_is_no_triton_and_this_machine_embeds(away):
+    """`auto` passes Triton over, and embeds with a model that needs no download."""
+    from service_fixture import tiny_onnx
+
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, "tritonclient,grpc", "embed", "photos", "--weights", tiny_onnx()],
+        cwd=away,
+        env=environment(away),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    program = (
+        "from photodup.photos.embed.choose import KNOWN, probe\n"
+        "print([s.problem for s in probe([('triton_grpc', '127.0.0.1:9'), ('triton', 'http://127.0.0.1:9')])])"
+    )
+    asked = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            _WITHOUT.replace("from photodup.cli import main\nmain()", program),
+            "tritonclient",
+        ],
+        cwd=away,
+        env=environment(away),
+        capture_output=True,
+        text=True,
+    )
+    assert asked.stdout.count("photodup[triton]") == 2, asked.stderr
+
+
+def test_a_module_of_no_extra_and_a_broken_one_are_no_matter_of_installing():
+    assert missing_extra(ModuleNotFoundError("No module named 'nonesuch'", name="nonesuch")) is None
+    assert missing_extra(ImportError("cannot import name 'x' from 'torch'", name="torch")) is None
+    with pytest.raises(ModuleNotFoundError):
+        need("photodup.nonesuch")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_in_a_fresh_environment(away):
+    """pip installs the package without extras; nothing of this environment is seen."""
+    tree = away / "tree"
+    shutil.copytree(ROOT / "lib", tree / "lib", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    venv.create(away / "fresh", with_pip=True)
+    pip = [away / "fresh/bin/pip", "install", "-q", "-c", ROOT / "constraints.txt", tree]
+    installed = subprocess.run(pip, capture_output=True, text=True)
+    if installed.returncode and "No matching distribution" in installed.stderr:
+        pytest.skip("no package index can be reached")
+    assert installed.returncode == 0, installed.stderr
+    shutil.rmtree(tree)
+    known = {k: v for k, v in environment(away).items() if k != "PYTHONPATH"}
+    for arguments in (("--version",), *COMMANDS):
+        done = subprocess.run(
+            [away / "fresh/bin/photodup", *arguments], cwd=away, env=known, capture_output=True, text=True
+        )
+        works = arguments[0] in {"--version", *WORK_WITHOUT_EXTRAS}
+        assert (done.returncode == 0) if works else is_one_sentence(done), (arguments, done.stderr)

@@ -34,7 +34,7 @@ def bomb(width: int = 40_000, height: int = 40_000) -> bytes:
 
 
 def photographs(n: int, seed: int = 0) -> np.ndarray:
-    """Return smooth colours as photographs have, float32 [n, 3, 224, 224]; noise would average to grey in the tiny encoder."""
+    """Return smooth colours as photographs have, float32 [n, 3, 224, 224]; noise would average to grey."""
     from photodup.embedding.imaging import normalize
 
     colours = np.random.default_rng(seed).integers(0, 256, (n, 3, 7, 7), dtype=np.uint8)

@@ -8,8 +8,8 @@ import venv
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from PIL import Image
+from support.paths import ROOT
 
 from photodup.extras import EXTRAS, missing_extra, need
 from photodup.photos.library.scan import scan

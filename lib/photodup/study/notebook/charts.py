@@ -47,6 +47,20 @@ def engine_color(engine: str) -> str:
     return ENGINE_COLORS.get(engine_family(engine), MUTED)
 
 
+def draw_points(ax, x, y, valid, *, color, label: str | None = None, linestyle: str = "-", marker: str = "o") -> None:
+    """Draw a line through the valid points of a sweep; a point that is not valid is hollow and on no line.
+
+    Args:
+        x, y, valid: of the same length, in the order of the line; NaN is left out.
+    """
+    import numpy as np
+
+    x, y, valid = np.asarray(x, float), np.asarray(y, float), np.asarray(valid, bool)
+    good, bad = valid & np.isfinite(y), ~valid & np.isfinite(y)
+    ax.plot(x[good], y[good], color=color, linestyle=linestyle, marker=marker, label=label)
+    ax.plot(x[bad], y[bad], color=color, linestyle="none", marker=marker, markerfacecolor="white")
+
+
 def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:
     """Write `text` (machine, n, what is emulated) under the figure in small grey letters; return it."""
     lines = textwrap.fill(" ".join(text.split()), width=width)

@@ -47,7 +47,9 @@ def engine_color(engine: str) -> str:
     return ENGINE_COLORS.get(engine_family(engine), MUTED)
 
 
-def draw_points(ax, x, y, valid, *, color, label: str | None = None, linestyle: str = "-", marker: str = "o") -> None:
+def draw_points(
+    ax, x, y, valid, *, color, label: str | None = None, linestyle: str = "-", marker: str = "o"
+) -> None:
     """Draw a line through the valid points of a sweep; a point that is not valid is hollow and on no line.
 
     Args:

@@ -71,6 +71,8 @@ class Missing:
 def need(found: bool, sentence: str) -> None:
     """Let the cell go on only if `found`; otherwise it prints `sentence`, and what builds on it does so too.
 
+    The names that `found` was computed from are missing from then on, and all that the rest of the cell would have set.
+
     Raises:
         NotMeasured: not found.
     """
@@ -133,13 +135,20 @@ class _Cells(ast.NodeTransformer):
         self._has_gap = True
         while traceback.tb_next and traceback.tb_frame.f_globals is not self._names:
             traceback = traceback.tb_next
-        for statement in self._statements:
-            if (statement.end_lineno or 0) >= traceback.tb_lineno:
-                for name in _set_by(statement):
-                    self._names[name] = Missing(str(error))
+        after = [s for s in self._statements if (s.end_lineno or 0) >= traceback.tb_lineno]
+        missing = {name for statement in after for name in _set_by(statement)}
+        if _is_need(after[0]):  # what it asked about was set above, in this cell
+            asked = {node.id for node in ast.walk(after[0]) if isinstance(node, ast.Name)}
+            missing |= asked & {name for statement in self._statements for name in _set_by(statement)}
+        self._names |= {name: Missing(str(error)) for name in missing}
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close("all")  # a figure drawn by half says nothing
         print(f"Not measured: {error}")
+
+
+def _is_need(node: ast.stmt) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == need.__name__
 
 
 def _set_by(node: ast.AST) -> Iterator[str]:

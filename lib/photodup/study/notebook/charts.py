@@ -30,14 +30,18 @@ GOOD, BAD, MUTED = "#3d9970", "#c8553d", "#9aa0aa"
 
 
 def use_style() -> None:
-    """Apply the repository's matplotlibrc to this process. Call it once, in a notebook's import cell.
+    """Apply the repository's matplotlibrc to this process, and let tables show their texts whole.
+
+    Call it once, in a notebook's import cell.
 
     It also seeds NumPy's global generator, from which seaborn draws the jitter of a strip plot: an
     unchanged figure is then an unchanged file.
     """
     import matplotlib.pyplot as plt
     import numpy as np
+    import pandas as pd
 
+    pd.set_option("display.max_colwidth", None, "display.max_columns", None)
     plt.style.use(project_root() / "matplotlibrc")
     np.random.seed(0)
 

@@ -90,7 +90,7 @@ def go_on_without_what_is_missing() -> None:
     if shell and not any(isinstance(each, _Cells) for each in shell.ast_transformers):
         cells = _Cells(shell.user_ns)
         shell.ast_transformers.append(cells)
-        shell.user_ns |= {"_NotMeasured": NotMeasured, "_say_gap": cells.say, "_unless_gap": cells.value}
+        shell.user_ns |= {"_say_gap": cells.say, "_unless_gap": cells.value}
 
 
 class _Cells(ast.NodeTransformer):
@@ -110,7 +110,7 @@ class _Cells(ast.NodeTransformer):
             body, last = [*body, last], None
         guarded = []
         if body:
-            say = ast.parse("try: pass\nexcept _NotMeasured: _say_gap()").body[0]
+            say = ast.parse("try: pass\nexcept Exception:\n if not _say_gap(): raise").body[0]
             say.body = body
             guarded.append(ast.copy_location(say, body[0]))
         if last:
@@ -126,24 +126,37 @@ class _Cells(ast.NodeTransformer):
             return None
         try:
             return expression()
-        except NotMeasured:
-            return self.say()
+        except Exception:
+            if not self.say():
+                raise
+        return None
 
-    def say(self) -> None:
-        """Print what is missing; the names that the rest of the cell would have set are missing, too."""
+    def say(self) -> bool:
+        """Print what is missing and return True; return False if the error being handled is another.
+
+        The names that the rest of the cell would have set are missing from then on. A library may ask what a
+        `Missing` is before it uses it and raise an error of its own: that is the same gap.
+        """
         _, error, traceback = sys.exc_info()
-        self._has_gap = True
         while traceback.tb_next and traceback.tb_frame.f_globals is not self._names:
             traceback = traceback.tb_next
         after = [s for s in self._statements if (s.end_lineno or 0) >= traceback.tb_lineno]
+        if not isinstance(error, NotMeasured):
+            used = [self._names.get(node.id) for node in ast.walk(after[0]) if isinstance(node, ast.Name)]
+            gap = next((value for value in used if isinstance(value, Missing)), None)
+            if gap is None:
+                return False
+            error = repr(gap).removeprefix("not measured: ")
         missing = {name for statement in after for name in _set_by(statement)}
         if _is_need(after[0]):  # what it asked about was set above, in this cell
             asked = {node.id for node in ast.walk(after[0]) if isinstance(node, ast.Name)}
             missing |= asked & {name for statement in self._statements for name in _set_by(statement)}
         self._names |= {name: Missing(str(error)) for name in missing}
+        self._has_gap = True
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close("all")  # a figure drawn by half says nothing
         print(f"Not measured: {error}")
+        return True
 
 
 def _is_need(node: ast.stmt) -> bool:

@@ -9,13 +9,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from photodup.errors import PhotodupError
 from photodup.study.notebook.files import source_sha256
+from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import open_run
 from photodup.study.report.cells import render_notebook
 from photodup.study.report.page import write_report
 from photodup.study.runner import execute
 from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study
-from photodup.study.runner.render import _quote_answer
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 ENDPOINTS = "name: nowhere\nbackends:\n  fastapi-pytorch-fp32-http-jpeg: http://127.0.0.1:1\n"
 
 
@@ -202,9 +203,37 @@ def test_the_opening_cell_quotes_the_computed_answer(tmp_path):
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="42 of\nthem\n")]
 
-    _quote_answer(notebook)
+    write_opening(notebook)
+    write_opening(notebook)
 
     assert "**Answer** (reference run). 42 of them\n\n**Needs**" in notebook.cells[0].source
+    assert "attachments" not in notebook.cells[0]
+
+
+def test_the_opening_cell_shows_the_figure_and_the_sections(tmp_path):
+    path = tmp_path / "01_x.ipynb"
+    write_notebook(path, "print('42')")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="42\n")]
+    figure = nbformat.v4.new_code_cell(
+        "draw()", metadata={"tags": ["figure"], "jupyter": {"source_hidden": True}}
+    )
+    figure.outputs = [nbformat.v4.new_output("display_data", data={"image/png": PIXEL})]
+    notebook.cells += [nbformat.v4.new_markdown_cell("## What it is\n\nText."), figure]
+    nbformat.write(notebook, path)
+
+    write_opening(notebook)
+    write_opening(notebook)
+    page = render_notebook(path, "mine")
+
+    opening = notebook.cells[0]
+    assert opening.source.count("](attachment:answer.png)\n\n**Needs**") == 1
+    assert opening.source.count("**Contents** [What it is](#What-it-is)") == 1
+    assert opening.attachments["answer.png"]["image/png"]
+    assert "(run mine). 42" in page, "a page of another run does not quote the reference run"
+    assert page.count("data:image/png;base64,") == 2
+    assert 'id="What-it-is"' in page
+    assert page.count("<details >") == 1 and page.count("<details open>") >= 1
 
 
 def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):

@@ -30,14 +30,18 @@ GOOD, BAD, MUTED = "#3d9970", "#c8553d", "#9aa0aa"
 
 
 def use_style() -> None:
-    """Apply the repository's matplotlibrc to this process. Call it once, in a notebook's import cell.
+    """Apply the repository's matplotlibrc to this process, and let tables show their texts whole.
+
+    Call it once, in a notebook's import cell.
 
     It also seeds NumPy's global generator, from which seaborn draws the jitter of a strip plot: an
     unchanged figure is then an unchanged file.
     """
     import matplotlib.pyplot as plt
     import numpy as np
+    import pandas as pd
 
+    pd.set_option("display.max_colwidth", None, "display.max_columns", None)
     plt.style.use(project_root() / "matplotlibrc")
     np.random.seed(0)
 
@@ -45,6 +49,22 @@ def use_style() -> None:
 def engine_color(engine: str) -> str:
     """Return the colour that stands for `engine` (`emulated-a100` and its kin share one)."""
     return ENGINE_COLORS.get(engine_family(engine), MUTED)
+
+
+def draw_points(
+    ax, x, y, valid, *, color, label: str | None = None, linestyle: str = "-", marker: str = "o"
+) -> None:
+    """Draw a line through the valid points of a sweep; a point that is not valid is hollow and on no line.
+
+    Args:
+        x, y, valid: of the same length, in the order of the line; NaN is left out.
+    """
+    import numpy as np
+
+    x, y, valid = np.asarray(x, float), np.asarray(y, float), np.asarray(valid, bool)
+    good, bad = valid & np.isfinite(y), ~valid & np.isfinite(y)
+    ax.plot(x[good], y[good], color=color, linestyle=linestyle, marker=marker, label=label)
+    ax.plot(x[bad], y[bad], color=color, linestyle="none", marker=marker, markerfacecolor="white")
 
 
 def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:

@@ -13,6 +13,8 @@ from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import Load, Stopping, in_blocks
 from photodup.embedding.backends import Backend, parse_backend
+from photodup.study.notebook.gaps import Gap
+from photodup.study.notebook.table import as_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,9 +174,9 @@ def measure_point(
     # A record answers whatever the endpoints of the reading machine list.
     if not listed and run.store.record(key, config=settings) is None:
         why = f"{run.endpoints.name} has no {asked}: not measured"
-        return {**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why}
+        return Gap({**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why})
     point = run.measure_or_load(key, measure_now, config=settings, kind="point", may_fail=True)
-    return {**facts, **adapter_options, **point}  # a failed point still says which one it is
+    return type(point)({**facts, **adapter_options, **point})  # a gap still says which point it is
 
 
 def _device(run: Run, backend: Backend) -> str | None:
@@ -248,7 +250,6 @@ def measure_all(
             bring its own `stopping`, and `repeats`: how often it is measured, one repeat in each round, and the
             rounds spread over the whole pass (see `in_blocks`).
     """
-    import pandas as pd
     from tqdm import tqdm
 
     asked = [(spec, n) for spec in specs for n in range(spec.get("repeats", 1))]
@@ -266,16 +267,4 @@ def measure_all(
         checked.add(spec["backend"])
         if not (n and row.get("status") == "missing"):
             rows[index] = row
-    frame = pd.DataFrame([rows[i] for i in sorted(rows)])
-    return frame.drop(columns=[c for c in ("windows", "raw") if c in frame])
-
-
-def gaps(points: pd.DataFrame) -> list[str]:
-    """Return one sentence for every point that is not valid, so that a notebook never hides one."""
-    bad = points[~points.valid.fillna(False).astype(bool)]
-    return [f"{' '.join(filter(None, _words(p)))}: {p.invalid_because}" for p in bad.itertuples()]
-
-
-def _words(point: Any) -> list[str]:
-    repeat = f"repeat {point.repeat}" if getattr(point, "repeat", 0) else ""
-    return [point.backend, point.scenario, f"b{point.batch}", f"c{point.concurrency}", point.label, repeat]
+    return as_table(rows[i] for i in sorted(rows))

@@ -18,6 +18,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.serving.check import handshake_ms, ready_models
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints
+from photodup.study.notebook.gaps import Gap, NotMeasured, go_on_without_what_is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,16 +54,19 @@ class Run:
             measure: measures it; see `RunStore.measure_or_load`.
             config: everything the result depends on.
             kind: what kind of result it is, for those who collect them (see `study.claims.evidence`).
-            may_fail: True for one point of many: a failure is recorded, shown as a gap and tried again by the
-                next run, and the notebook goes on.
+            may_fail: True for one point of many: a failure is recorded, returned as a `Gap` and tried again by the
+                next run.
 
         Raises:
-            PhotodupError: the measurement failed, or there is none and this run is only read.
+            NotMeasured: the measurement failed, or there is none and this run is only read. The notebook's cell
+                prints it and the notebook goes on (see `photodup.study.notebook.gaps`).
         """
         result = self.store.measure_or_load(key, measure, config=config or {}, kind=kind)
-        if result.get("status") in ("failed", "missing") and not may_fail:
-            raise PhotodupError(f"{key}: {result['error']}")
-        return result
+        if result.get("status") not in ("failed", "missing"):
+            return result
+        if not may_fail:
+            raise NotMeasured(f"{key}: {result['error']}")
+        return Gap(result)
 
     def points(self) -> pd.DataFrame:
         """Return every point of this run as one tidy table (see `photodup.bench.record.record.load_points`)."""
@@ -170,11 +174,13 @@ def open_run(
             named after it: a new machine must never be answered from the reference run's records. Its Triton is
             asked which models it has loaded, and the backends are theirs.
 
-    `PHOTODUP_MEASURE=0` opens any run for reading only: a point without a record stays a gap.
+    `PHOTODUP_MEASURE=0` opens any run for reading only: a point without a record stays a gap. In a notebook, a cell
+    that needs one prints so from now on, and the notebook goes on (`gaps.go_on_without_what_is_missing`).
 
     Raises:
         PhotodupError: a bad name, or an endpoints file that cannot be read.
     """
+    go_on_without_what_is_missing()
     measure = os.environ.get("PHOTODUP_MEASURE", "1") != "0"
     if host:
         ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)

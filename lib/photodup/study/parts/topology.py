@@ -246,4 +246,5 @@ def measure_devices(
 
     config = {**asdict(load), **what, "backend": asked.name, "compute_ms": pool.compute_ms}
     config |= {"stopping": asdict(stopping)}
-    return {**facts, **run.measure_or_load(key, measure_now, config=config, kind="point", may_fail=True)}
+    point = run.measure_or_load(key, measure_now, config=config, kind="point", may_fail=True)
+    return type(point)({**facts, **point})  # a gap still says which point it is

@@ -16,13 +16,14 @@ from typing import Any
 import nbformat
 
 from photodup.paths import project_root
+from photodup.study.notebook.opening import write_opening
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass
 class Cell:
-    """One rendered cell; `html` and `outputs` are safe to place in a page as they are."""
+    """One rendered cell; `html` and `outputs` are safe to place in a page; code is shown folded unless `open`."""
 
     kind: str
     html: str
@@ -46,7 +47,9 @@ def render_notebook(notebook: Path, run: str) -> str:
     from markupsafe import Markup
     from pygments.formatters import HtmlFormatter
 
-    cells = render_cells(nbformat.read(notebook, as_version=4).cells)
+    executed = nbformat.read(notebook, as_version=4)
+    write_opening(executed, run)  # a copy that papermill made opens with the reference run's answer
+    cells = render_cells(executed.cells)
     light, dark = (
         HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("friendly", "github-dark")
     )
@@ -74,7 +77,7 @@ def _cell(cell: Any) -> Cell | None:
     if cell.cell_type == "markdown":
         from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
-        return Cell("markdown", _scrolling(markdown2html_mistune(cell.source)))
+        return Cell("markdown", _scrolling(markdown2html_mistune(_attached(cell))))
     if cell.cell_type != "code" or not cell.source.strip():
         return None
     from pygments import highlight
@@ -82,7 +85,17 @@ def _cell(cell: Any) -> Cell | None:
     from pygments.lexers import PythonLexer
 
     source = highlight(cell.source, PythonLexer(), HtmlFormatter())
-    return Cell("code", source, [text for text in map(_output, cell.outputs) if text])
+    folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+    return Cell("code", source, [text for text in map(_output, cell.outputs) if text], open=not folded)
+
+
+def _attached(cell: Any) -> str:
+    """Return a prose cell's text with its attached pictures inside it."""
+    text = cell.source
+    for name, forms in cell.get("attachments", {}).items():
+        for kind, data in forms.items():
+            text = text.replace(f"attachment:{name}", f"data:{kind};base64,{data.strip()}")
+    return text
 
 
 def _embed_images(page: str, folder: Path) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 
+from photodup.study.notebook.opening import fewer_colours
 from photodup.study.report.facts import executed_notebook
 
 DECISION = "06_stages"  # README's picture: results/<reference run>/figures/<this>.png, the one committed PNG
@@ -47,15 +46,5 @@ def notebook_figures(run: str, source: Path) -> list[Figure]:
         for output in cell.get("outputs", []):
             png = output.get("data", {}).get("image/png", "")
             if png and len(png) * 3 // 4 <= LARGEST_BYTES:
-                found.append(Figure(source.stem, title, heading, _fewer_colours(png)))
+                found.append(Figure(source.stem, title, heading, fewer_colours(png)))
     return found
-
-
-def _fewer_colours(png: str) -> str:
-    from PIL import Image
-
-    raw = base64.b64decode(png)
-    with Image.open(io.BytesIO(raw)) as image:
-        small = io.BytesIO()
-        image.convert("RGB").quantize(256).save(small, "PNG", optimize=True)
-    return base64.b64encode(min(small.getvalue(), raw, key=len)).decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,16 +11,15 @@ import nbformat
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.notebook.files import notebooks, source_sha256
+from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE
-
-_ANSWER = re.compile(r"(\*\*Answer\*\* \(reference run\)\.).*?(\n\n\*\*Needs\*\*)", re.DOTALL)
 
 
 def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> list[Path]:
     """Re-execute notebooks (by default all, and the template) with their own parameters; return their paths.
 
     Nothing is measured: a point without a record stays a gap, so what is committed is what the reference
-    run found. The opening cell quotes the answer that the notebook computes, and each notebook is stamped
+    run found. The opening cell quotes the answer and shows the figure that the notebook computes, and each is stamped
     with the digest of its source; a test compares both.
 
     Raises:
@@ -46,12 +44,13 @@ def _render(path: Path, cell_timeout_s: int) -> None:
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
+        coalesce_streams=True,  # how many pieces a text came in is chance
     )
     try:
         client.execute(env={**os.environ, "PHOTODUP_MEASURE": "0"})
     except CellExecutionError as error:
         raise PhotodupError(f"{path.name} does not render from the records of {REFERENCE}: {error}") from None
-    _quote_answer(notebook)
+    write_opening(notebook)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         cell.metadata.pop("papermill", None)
@@ -61,11 +60,3 @@ def _render(path: Path, cell_timeout_s: int) -> None:
         "photodup": {"run": REFERENCE, "source_sha256": source_sha256(path)},
     }
     nbformat.write(notebook, path)
-
-
-def _quote_answer(notebook: nbformat.NotebookNode) -> None:
-    """Put what the cell tagged `answer` printed into the opening cell, so that the two cannot disagree."""
-    printed = [c.outputs for c in notebook.cells if "answer" in c.metadata.get("tags", [])]
-    answer = " ".join("".join(o.get("text", "") for outputs in printed for o in outputs).split())
-    opening = notebook.cells[0]
-    opening.source = _ANSWER.sub(lambda m: f"{m.group(1)} {answer}{m.group(2)}", opening.source, count=1)

@@ -1,0 +1,182 @@
+"""A notebook goes on where something was not measured: the cell says so, and so does every cell that builds on it.
+
+A missing record is a result of its own: a link that could not be made, a server that was not there. So no notebook ends
+because of one. `go_on_without_what_is_missing` lets each cell of a notebook run until it needs what is missing; the cell
+then prints one sentence, and the names that it would have set hold a `Missing`, which says the same sentence wherever
+it is used. Any other error is a mistake in a program and ends the notebook as ever.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from photodup.errors import PhotodupError
+
+_SCOPES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+)
+_INNER = (*_SCOPES, ast.GeneratorExp)
+
+
+class NotMeasured(PhotodupError):
+    """Something is asked of a result that was not measured; the message says which and why."""
+
+
+class Gap(dict):
+    """The result of a point that failed or is missing; a number that it does not have raises `NotMeasured`."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise NotMeasured(self.get("invalid_because") or f"{name} was not measured")
+
+
+class Missing:
+    """Stands for a value that could not be computed; to use it in any way raises `NotMeasured`."""
+
+    def __init__(self, reason: str) -> None:
+        object.__setattr__(self, "_reason", reason)
+
+    def __repr__(self) -> str:
+        return f"not measured: {object.__getattribute__(self, '_reason')}"
+
+    def _use(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotMeasured(object.__getattribute__(self, "_reason"))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith(("_repr_", "_ipython_", "__")):  # how IPython and copy ask what a value is
+            raise AttributeError(name)
+        self._use()
+
+    __array__ = __format__ = __iter__ = __len__ = __bool__ = __contains__ = __call__ = __getitem__ = (
+        __setitem__
+    ) = _use
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = (
+        __neg__
+    ) = _use
+    __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = __invert__ = __float__ = __int__ = (
+        __index__
+    ) = _use
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _use
+    __setattr__ = _use
+
+
+def need(found: bool, sentence: str) -> None:
+    """Let the cell go on only if `found`; otherwise it prints `sentence`, and what builds on it does so too.
+
+    The names that `found` was computed from are missing from then on, and all that the rest of the cell would have set.
+
+    Raises:
+        NotMeasured: not found.
+    """
+    if not found:
+        raise NotMeasured(sentence)
+
+
+def go_on_without_what_is_missing() -> None:
+    """From the next cell on, let a notebook's cells say what they miss instead of ending it.
+
+    Does nothing outside IPython, and nothing when it was called before.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell and not any(isinstance(each, _Cells) for each in shell.ast_transformers):
+        cells = _Cells(shell.user_ns)
+        shell.ast_transformers.append(cells)
+        shell.user_ns |= {"_say_gap": cells.say, "_unless_gap": cells.value}
+
+
+class _Cells(ast.NodeTransformer):
+    """Rewrites a cell so that `NotMeasured` in it is printed; its last expression is displayed as before."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+        self._statements: list[ast.stmt] = []
+        self._has_gap = False
+
+    def visit_Module(self, module: ast.Module) -> ast.Module:
+        self._statements, self._has_gap = list(module.body), False
+        if not module.body or any(isinstance(node, ast.Await) for node in ast.walk(module)):
+            return module
+        *body, last = module.body
+        if not isinstance(last, ast.Expr):
+            body, last = [*body, last], None
+        guarded = []
+        if body:
+            say = ast.parse("try: pass\nexcept Exception:\n if not _say_gap(): raise").body[0]
+            say.body = body
+            guarded.append(ast.copy_location(say, body[0]))
+        if last:
+            shown = ast.parse("_unless_gap(lambda: 0)").body[0]
+            shown.value.args[0].body = last.value
+            guarded.append(ast.copy_location(shown, last))
+        module.body = guarded
+        return ast.fix_missing_locations(module)
+
+    def value(self, expression: Callable[[], Any]) -> Any:
+        """Return the cell's last expression, or None where something is missing."""
+        if self._has_gap:
+            return None
+        try:
+            return expression()
+        except Exception:
+            if not self.say():
+                raise
+        return None
+
+    def say(self) -> bool:
+        """Print what is missing and return True; return False if the error being handled is another.
+
+        The names that the rest of the cell would have set are missing from then on. A library may ask what a
+        `Missing` is before it uses it and raise an error of its own: that is the same gap.
+        """
+        _, error, traceback = sys.exc_info()
+        while traceback.tb_next and traceback.tb_frame.f_globals is not self._names:
+            traceback = traceback.tb_next
+        after = [s for s in self._statements if (s.end_lineno or 0) >= traceback.tb_lineno]
+        if not isinstance(error, NotMeasured):
+            used = [self._names.get(node.id) for node in ast.walk(after[0]) if isinstance(node, ast.Name)]
+            gap = next((value for value in used if isinstance(value, Missing)), None)
+            if gap is None:
+                return False
+            error = repr(gap).removeprefix("not measured: ")
+        missing = {name for statement in after for name in _set_by(statement)}
+        if _is_need(after[0]):  # what it asked about was set above, in this cell
+            asked = {node.id for node in ast.walk(after[0]) if isinstance(node, ast.Name)}
+            missing |= asked & {name for statement in self._statements for name in _set_by(statement)}
+        self._names |= {name: Missing(str(error)) for name in missing}
+        self._has_gap = True
+        if pyplot := sys.modules.get("matplotlib.pyplot"):
+            pyplot.close("all")  # a figure drawn by half says nothing
+        print(f"Not measured: {error}")
+        return True
+
+
+def _is_need(node: ast.stmt) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == need.__name__
+
+
+def _set_by(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement sets or changes in the notebook: not those inside functions."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name
+    if isinstance(node, _INNER):
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
+        base = node.value
+        while isinstance(base, (ast.Attribute, ast.Subscript)):
+            base = base.value
+        if isinstance(base, ast.Name):
+            yield base.id
+    for child in ast.iter_child_nodes(node):
+        yield from _set_by(child)

@@ -1,0 +1,73 @@
+"""No notebook ends because something was not measured: each is executed from records with planted gaps.
+
+`GAP_SEEDS=5 pytest tests/test_notebooks_with_gaps.py` plants five random sixths in place of one. Every test has a
+folder and a kernel of its own, so that they can run in parallel processes.
+"""
+
+import json
+import os
+import random
+import shutil
+
+import nbformat
+import pytest
+from conftest import ROOT
+
+from photodup.study.notebook.files import notebooks
+from photodup.study.notebook.run import REFERENCE
+
+pytestmark = [pytest.mark.slow]
+SEEDS = range(int(os.environ.get("GAP_SEEDS", "1")))
+CASES = [*(f"random sixth, seed {seed}" for seed in SEEDS), "every link dead", "nothing measured"]
+
+
+def is_dead(record: dict, case: str, chance: random.Random) -> bool:
+    """Say whether a record is marked failed in a case."""
+    if case == "nothing measured":
+        return True
+    if case == "every link dead":
+        over = {record["config"].get("link"), record["result"].get("link")} - {None, "", "loopback"}
+        return bool(over) or record["key"].startswith(("ladder-", "link-", "parallel-"))
+    return chance.random() < 1 / 6
+
+
+def planted(root, case: str):
+    """Make a project root whose reference run has gaps: everything else of it is a link to this one."""
+    for path in ROOT.iterdir():
+        if path.name not in ("results", ".git"):
+            (root / path.name).symlink_to(path)
+    run = root / "results" / REFERENCE
+    shutil.copytree(
+        ROOT / "results" / REFERENCE, run, ignore=shutil.ignore_patterns("figures", "notebooks", "*.html")
+    )
+    (root / "results" / "published").symlink_to(ROOT / "results" / "published")
+    chance = random.Random(case)
+    for path in sorted((run / "records").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if is_dead(record, case, chance):
+            record |= {"status": "failed", "error": "the link was down", "result": {}, "has_raw": False}
+            path.write_text(json.dumps(record), encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_a_notebook_goes_on_where_records_are_missing(path, case, tmp_path):
+    from nbclient import NotebookClient
+
+    root = planted(tmp_path, case)
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(root / "notebooks")}},
+    )
+    client.execute(
+        env={**os.environ, "PHOTODUP_ROOT": str(root), "PHOTODUP_MEASURE": "0", "MPLBACKEND": "agg"}
+    )
+
+    answer = next(cell for cell in notebook.cells if "answer" in cell.metadata.get("tags", []))
+    assert "".join(output.get("text", "") for output in answer.outputs).strip(), (
+        "an answer says what is missing"
+    )

@@ -13,7 +13,7 @@ from photodup.embedding.client.client import connect
 from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import choose
-from photodup.photos.groups.tiers import THRESHOLDS
+from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.scan import Catalogue, embed_library
 from photodup.photos.library.settings import Settings
 

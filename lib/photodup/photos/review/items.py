@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from photodup.photos.groups.tiers import Evidence, TierGroup
+from photodup.photos.groups.results import Evidence, TierGroup
 from photodup.photos.library.catalogue import Photo
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"

@@ -279,9 +279,7 @@ def test_the_tables_are_whole(capsys):
     mapped = sum(len(rows(table)) for table in MAPPED)
     left_out = sum(entry["cases"] for entry in CASES["unmapped"])
     with capsys.disabled():
-        print(
-            f"\nKubernetes {hpa.MODELLED_VERSION}: {mapped} of upstream's cases mapped, {left_out} not"
-        )
+        print(f"\nKubernetes {hpa.MODELLED_VERSION}: {mapped} of upstream's cases mapped, {left_out} not")
 
     assert mapped >= 250
     assert all(entry["why"] for entry in CASES["unmapped"])

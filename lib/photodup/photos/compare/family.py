@@ -23,6 +23,8 @@ FINER = 1.12
 _COLOURFUL, _GREYED = 3.0, 0.25
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
 _TONES, _CLIPPED = 12.0, 0.01
+# Logarithm of the lightness by which a member stands out among most others.
+_OTHER_TONE = 0.12
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
@@ -125,6 +127,9 @@ class LaidFamily:
         most = max(chroma)
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
         best = max(self._finest.values())
+        hub = next(iter(self.laid.values()))
+        tones = {row: _lightness(hub, one) for row, one in self.laid.items()}
+        usual = sorted(tones.values())[(len(tones) - 1) // 2]
         merits = {}
         for (row, one), own_chroma in zip(self.laid.items(), chroma, strict=True):
             added = one.added
@@ -140,7 +145,11 @@ class LaidFamily:
                 lost_tones=max(
                     (_lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
                 ),
-                is_odd=bool(mirrored != 0.5 and one.is_mirrored != (mirrored > 0.5)),
+                is_odd=len(tones) > 2
+                and bool(
+                    (mirrored != 0.5 and one.is_mirrored != (mirrored > 0.5))
+                    or abs(np.log(tones[row] / usual)) > _OTHER_TONE
+                ),
                 is_mirrored=one.is_mirrored,
                 step=self._traces[row].step,
                 blocks=self._blocks[row],
@@ -218,6 +227,14 @@ def _gain(first: Laid, second: Laid) -> float:
         return 1.0
     values = [cv2.GaussianBlur(one.grey, (0, 0), 5)[shared] for one in (first, second)]
     return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
+
+
+def _lightness(first: Laid, second: Laid) -> float:
+    """Return how light the second is over the first, where both show the picture."""
+    shared = first.picture & second.picture
+    if not shared.any():
+        return 1.0
+    return float((second.grey[shared].mean() + 1) / (first.grey[shared].mean() + 1))
 
 
 def _chroma(one: Laid) -> tuple[float, float]:

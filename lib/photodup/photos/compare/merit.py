@@ -15,7 +15,7 @@ class Merit:
         pixels: true resolution of the picture it shows: the pixels that its detail needs, and no more than the file's.
         is_enlarged: another member holds detail as fine with fewer pixels.
         lost_tones: share of the picture whose light or dark tones it has lost against some member, 0..1.
-        is_odd: it is mirrored against most members.
+        is_odd: it is mirrored, lighter or darker against most members.
         is_mirrored: it lies mirrored against the family's hub.
         step: mean step of its JPEG table at low frequencies; 0 for other formats.
         blocks: how much harder the steps between blocks of 8 pixels are than within; 1 without blocks.

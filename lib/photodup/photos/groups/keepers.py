@@ -198,7 +198,7 @@ class KeepRules:
         if rule == "compression":
             return (
                 "keeps light and dark tones that the others lost",
-                "not mirrored, as most of its copies",
+                "as most of its copies: the others are mirrored, lighter or darker",
                 "least compressed: the others show the blocks of an earlier compression",
                 "least compressed, by the JPEG tables",
             )[place]

@@ -14,7 +14,7 @@ from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import choose
 from photodup.photos.embed.embed import embed_library
-from photodup.photos.groups.tiers import THRESHOLDS
+from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.settings import Settings
 

@@ -12,7 +12,10 @@ from support.library import CountingEmbedder, photo
 
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
-from photodup.photos.groups.stars import TOLERANCE, exact_copies, group_by_cosine, group_library, keep_rank
+from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.groups.model_thresholds import choose_model
+from photodup.photos.groups.stars import TOLERANCE, group_by_cosine
+from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 
@@ -142,24 +145,12 @@ def library(tmp_path):
 
 def test_exact_copies_need_no_embedding(library):
     with Catalogue(library) as catalogue:
-        assert sorted(len(copies) for copies in exact_copies(catalogue.photos())) == [1, 1, 2]
-        report = group_library(catalogue, 0.9)
-    (group,) = report.groups
-    assert (str(group.keeper.path), [str(m.path) for m in group.members]) == ("a.png", ["backup/a.png"])
-    assert (group.is_exact, group.similarities, report.model) == ((True,), (1.0,), None)
-
-
-def test_near_duplicates_and_copies_make_one_star(library):
-    with Catalogue(library) as catalogue:
-        embed_library(catalogue, CountingEmbedder(), progress=False)
-        report = group_library(catalogue, 0.999)
-    (group,) = report.groups
-    assert str(group.keeper.path) == "a.png"
-    assert [str(m.path) for m in group.members] == ["backup/a.png", "a_small.png"]
-    assert group.is_exact == (True, False)
-    assert report.largest_group == 3
-    assert report.smallest_similarity == min(group.similarities) >= 0.999
-    assert report.bytes_to_free == sum(m.size_bytes for m in group.members)
+        tiers = find_tiers(catalogue)
+    (group,) = tiers.copies
+    exact = [photo for photo, why in zip(group.members, group.evidence, strict=True) if why.exact]
+    assert (str(group.keeper.path), [str(photo.path) for photo in exact]) == ("a.png", ["backup/a.png"])
+    assert group.bytes_to_free == sum(photo.size_bytes for photo in group.may_go)
+    assert tiers.model is None
 
 
 def test_the_camera_file_is_kept_before_a_larger_screenshot_of_it(tmp_path):
@@ -171,7 +162,7 @@ def test_the_camera_file_is_kept_before_a_larger_screenshot_of_it(tmp_path):
     assert (tmp_path / "a_screenshot.png").stat().st_size > (tmp_path / "camera.jpg").stat().st_size
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
-        best = min(catalogue.photos(), key=keep_rank)
+        best = KeepRules().choose(catalogue.photos()).keeper
     assert str(best.path) == "camera.jpg"
 
 
@@ -182,10 +173,10 @@ def test_weights_nobody_vouches_for_are_refused_too(library):
     with Catalogue(library) as catalogue:
         embed_library(catalogue, Silent(), progress=False)
         with pytest.raises(PhotodupError, match="unknown origin"):
-            group_library(catalogue, 0.9)
+            find_tiers(catalogue)
         embed_library(catalogue, CountingEmbedder(), progress=False)  # nothing to do, and so nothing learnt
         catalogue.register_model("a" * 64, name="known now", dim=12, is_random=False)
-        assert group_library(catalogue, 0.9).model.is_random is False
+        assert choose_model(catalogue).is_random is False
 
 
 def test_random_weights_are_refused_unless_asked_for(library):
@@ -194,19 +185,18 @@ def test_random_weights_are_refused_unless_asked_for(library):
 
     with Catalogue(library) as catalogue:
         embed_library(catalogue, Untrained(), progress=False)
-        with pytest.raises(PhotodupError, match="random weights"):
-            group_library(catalogue, 0.9)
-        with pytest.raises(PhotodupError, match="random weights"):
-            group_library(catalogue, 0.9, digest="c")
-        assert "UNKNOWN WEIGHTS" in str(group_library(catalogue, 0.9, allow_random=True))
+        for digest in (None, "c"):
+            with pytest.raises(PhotodupError, match="random weights"):
+                find_tiers(catalogue, GroupingOptions(digest=digest))
+        assert choose_model(catalogue, allow_random=True).is_random
         # Trained ones beside them are taken without a word, and two trained ones need a choice.
         embed_library(catalogue, CountingEmbedder(), progress=False)
-        assert group_library(catalogue, 0.9).model.digest == "a" * 64
+        assert choose_model(catalogue).digest == "a" * 64
         other = CountingEmbedder()
         other.model_digest = "b" * 64
         embed_library(catalogue, other, progress=False)
         with pytest.raises(PhotodupError, match="choose one"):
-            group_library(catalogue, 0.9)
-        assert group_library(catalogue, 0.9, digest="b").model.digest == "b" * 64
+            choose_model(catalogue)
+        assert choose_model(catalogue, "b").digest == "b" * 64
         with pytest.raises(PhotodupError, match="photodup embed"):
-            group_library(catalogue, 0.9, digest="d")
+            choose_model(catalogue, "d")

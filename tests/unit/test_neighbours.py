@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.errors import PhotodupError
-from photodup.photos.groups.stars import group_by_cosine
+from photodup.photos.groups.stars import group_by_cosine, stars
 from photodup.photos.search import neighbours
-from photodup.photos.search.neighbours import NeighbourIndex, among_nearest, stars
+from photodup.photos.search.neighbours import NeighbourIndex, among_nearest
 from photodup.selfbench.grouping import main, synthetic_library
 
 DIM = 64

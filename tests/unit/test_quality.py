@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photodup.errors import PhotodupError
-from photodup.photos.groups.tiers import THRESHOLDS
+from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.quality.curves import (
     Original,
     choose_cosines,

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from photodup.photos.compare.alignment import matches
 from photodup.photos.compare.dense import _rescaled, align
-from photodup.photos.compare.verify import FEW_FEATURES, Thresholds, Verification, _matches, features, verify
+from photodup.photos.compare.features import features
+from photodup.photos.compare.verify import FEW_FEATURES, Thresholds, Verification, verify
 from photodup.photos.quality.edits import REFERENCE, TRANSFORMS, named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
@@ -91,9 +93,9 @@ def test_mirrored_features_are_those_of_the_mirror_image(photos, known):
     """The permutation replaces a second extraction, so it must find what that would."""
     flipped = features(ImageOps.mirror(photos["astronaut"]))
     permuted = known["astronaut"].mirrored()
-    matches = _matches(permuted.descriptors, flipped.descriptors)
-    assert len(matches) > 0.8 * len(permuted.points)
-    shift = np.abs(permuted.points[matches[:, 0]] - flipped.points[matches[:, 1]])
+    found = matches(permuted.descriptors, flipped.descriptors)
+    assert len(found) > 0.8 * len(permuted.points)
+    shift = np.abs(permuted.points[found[:, 0]] - flipped.points[found[:, 1]])
     assert np.median(shift) < 1
     assert np.array_equal(permuted.mirrored().descriptors, known["astronaut"].descriptors)
 

@@ -15,13 +15,15 @@ ModelDigest = Annotated[str | None, typer.Option(help="digest of the model, or i
 KeepOrder = Annotated[
     str | None,
     typer.Option(
-        help="rules, the first that differs decides: resolution,format,metadata,sharpness,size,folder,oldest"
+        help="rules, the first that differs decides: content,resolution,format,compression,metadata,oldest,size,folder"
     ),
 ]
 AllowRandom = Annotated[
     bool, typer.Option("--allow-random", help="study only: similar photos by untrained weights")
 ]
-PreferFolder = Annotated[list[str] | None, typer.Option(help="for the rule folder; repeat, best first")]
+PreferFolder = Annotated[
+    list[str] | None, typer.Option(help="keep what lies here before all else; repeat, best first")
+]
 
 
 def _servers(endpoints: Path | None) -> dict[str, str]:

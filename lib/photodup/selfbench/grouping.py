@@ -50,7 +50,8 @@ def synthetic_library(n: int, dim: int = 512, seed: int = 0, block: int = 50_000
 
 def measure(n: int, dim: int, threshold: float, exact_below: int) -> dict:
     """Group `n` rows, then add `INCREMENT` more; return what it took. Call in a fresh process."""
-    from photodup.photos.search.neighbours import NeighbourIndex, stars
+    from photodup.photos.groups.stars import stars
+    from photodup.photos.search.neighbours import NeighbourIndex
 
     vectors = synthetic_library(n + INCREMENT, dim)
     started = time.perf_counter()

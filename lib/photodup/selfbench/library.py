@@ -82,7 +82,7 @@ def measure(n: int, dim: int = 512) -> dict:
 
 
 def _find(folder: str) -> dict:
-    from photodup.photos.groups.stars import choose_model
+    from photodup.photos.groups.model_thresholds import choose_model
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.search.candidates import find_neighbours
 

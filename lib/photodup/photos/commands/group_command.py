@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from photodup.names import escaped, printable
-from photodup.photos.groups.tiers import OTHER_MODEL, ModelThresholds, TierGroup, Tiers, find_tiers
+from photodup.photos.groups.model_thresholds import OTHER_MODEL, ModelThresholds
+from photodup.photos.groups.results import TierGroup, Tiers
+from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import inside, load_settings
@@ -22,7 +24,7 @@ def tiers_by_settings(
         catalogue: scanned, and embedded if there is to be a `similar` tier.
         keep: rules as `resolution,format,…`, most important first.
         folders: folders by priority, relative to the library.
-        **options: as in `find_tiers`.
+        **options: as in `GroupingOptions`.
 
     Raises:
         PhotodupError: an unknown rule, a folder outside the library, settings that cannot be read.
@@ -30,7 +32,9 @@ def tiers_by_settings(
     folder = catalogue.own.path
     feedback = Feedback(folder)
     settings = load_settings(folder).with_rules(keep, inside(folders or ()))
-    return find_tiers(catalogue, rules=settings.rules(feedback), feedback=feedback, **options)
+    return find_tiers(
+        catalogue, GroupingOptions(rules=settings.rules(feedback), feedback=feedback, **options)
+    )
 
 
 def with_bar(pairs: Any, total: int) -> Any:
@@ -83,7 +87,8 @@ def _print_group(group: TierGroup) -> None:
             said = f"{why.verification.agreement:.0%} of the pixels agree"
         else:
             said = "alike" if why.similarity is None else f"cosine {why.similarity:.4f}"
-        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said})")
+        differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""
+        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said}{differs})")
 
 
 def _summary(tiers: Tiers) -> str:

@@ -6,6 +6,7 @@ kept and handed over as arrays.
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -50,7 +51,7 @@ class Verified:
         chosen = np.isin(self.codes, codes)
         return Verified(self.codes[chosen], self.found[chosen])
 
-    def with_(self, others: "Verified") -> "Verified":
+    def joined_with(self, others: "Verified") -> "Verified":
         """Return both; the others count where both know a pair."""
         parts = ((self.codes, others.codes), (self.found, others.found))
         return Verified.of(*(np.concatenate(part) for part in parts))
@@ -135,6 +136,19 @@ class EvidenceStore:
             self._forget(error)
         return records
 
+    def recall(self, key: str) -> str | None:
+        """Return what was remembered under a key; None where nothing was."""
+        try:
+            found = self._db.execute("SELECT said FROM family WHERE key = ?", (key,)).fetchone()
+        except sqlite3.DatabaseError:
+            return None
+        return found[0] if found and isinstance(found[0], str) else None
+
+    def remember(self, key: str, said: str) -> None:
+        """Remember a text under a key; where the file cannot be written, it is measured again the next time."""
+        with suppress(sqlite3.DatabaseError):
+            self._db.execute("INSERT OR REPLACE INTO family VALUES (?, ?)", (key, said))
+
     def _begin_anew(self) -> None:
         """Delete a damaged file and make it again."""
         try:
@@ -160,6 +174,7 @@ class EvidenceStore:
                 db.execute("DROP TABLE IF EXISTS pair")
                 db.execute("CREATE TABLE pair (a BLOB, b BLOB, found BLOB, PRIMARY KEY (a, b)) WITHOUT ROWID")
                 db.execute(f"PRAGMA user_version = {self.VERSION}")
+            db.execute("CREATE TABLE IF NOT EXISTS family (key TEXT PRIMARY KEY, said TEXT) WITHOUT ROWID")
         except BaseException:
             db.close()
             raise

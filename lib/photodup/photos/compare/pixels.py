@@ -11,8 +11,8 @@ from PIL import Image
 from photodup.embedding import imaging
 from photodup.files import available_cores
 from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
-from photodup.photos.compare.verify import SIZE, Features, Verification, features, verify
-from photodup.photos.groups.keepers import sharpness
+from photodup.photos.compare.features import SIZE, Features, features
+from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Pairs compared, and remembered, at a time.
@@ -113,14 +113,3 @@ def picture(catalogue: Catalogue, photo: Photo, size: int = SIZE) -> Image.Image
     """
     draft_size = size if photo.format == "JPEG" else None
     return imaging.decode(catalogue.root / photo.path, draft_size=draft_size)
-
-
-def measured_sharpness(catalogue: Catalogue, photo: Photo) -> float:
-    """Return `photodup.photos.groups.keepers.sharpness` at the size of comparison; 0 for an unreadable photo."""
-    try:
-        # Decoded at four times that: a JPEG scaled down by its decoder alone is not as sharp as the PNG made from it.
-        grey = picture(catalogue, photo, 4 * SIZE).convert("L")
-    except imaging.ImageError:
-        return 0.0
-    grey.thumbnail((SIZE, SIZE))
-    return sharpness(np.asarray(grey))

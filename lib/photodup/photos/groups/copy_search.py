@@ -6,12 +6,12 @@ import numpy as np
 
 from photodup.photos.compare.evidence import EvidenceStore, Verified, pair_codes
 from photodup.photos.compare.pixels import verify_pairs
-from photodup.photos.compare.verify import Thresholds
-from photodup.photos.groups.stars import Group
+from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.groups.families import Family, families
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.photos.search.neighbours import Pairs, stars
+from photodup.photos.search.neighbours import Pairs
 
-# Of comparing keepers with the copies of their copies; each round settles one keeper of each set.
+# Of comparing hubs with the copies of their copies; each round asks for one hub of each connected set.
 MAX_ROUNDS = 20
 
 
@@ -45,6 +45,7 @@ class CopySearch:
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
         self._unreadable: list[str] = []
+        self._indexed = -1
         self.verified: Verified = self._known.among(self._asked)
 
     @property
@@ -62,62 +63,91 @@ class CopySearch:
 
     def rows(self) -> set[int]:
         """Return the photos that have a copy."""
-        return {i for pair in self.verified.copies(self._thresholds) for i in pair}
+        return {i for pair in self.proven for i in pair}
 
-    def stars(self, rank: np.ndarray) -> list[Group]:
-        """Return stars of copies, the best ranked in the middle, each compared with all that may belong to it."""
+    def families(self, rank: np.ndarray) -> list[Family]:
+        """Return families of copies, each hub compared with all that may belong to it."""
         for _ in range(MAX_ROUNDS):
-            copies = self.verified.copies(self._thresholds)
-            scores = [found.score(self._thresholds) for found in copies.values()]
-            found = stars(as_pairs(list(copies), scores), len(self._photos), rank=rank)
-            more = not_asked(list(copies), found, rank, self._asked, self._may_be_one)
+            found = self._families(rank)
+            more = not_asked(self.proven, found, self._asked, self._may_be_one)
             if not len(more):
                 break
             self._compare(more)
-        return found
+        return self._families(rank)
+
+    @property
+    def proven(self) -> dict[tuple[int, int], Verification]:
+        """Return the evidence of each pair that is proven."""
+        return self.verified.copies(self._thresholds)
+
+    def proven_with(self, row: int) -> set[int]:
+        """Return the rows that are proven copies of one."""
+        if len(self.verified) != self._indexed:
+            self._partners: dict[int, set[int]] = {}
+            for i, j in self.proven:
+                self._partners.setdefault(i, set()).add(j)
+                self._partners.setdefault(j, set()).add(i)
+            self._indexed = len(self.verified)
+        return self._partners.get(row, set())
+
+    def is_ruled_out(self, i: int, j: int) -> bool:
+        """Return whether two rows are known to be two pictures without a look at them."""
+        return not len(self._may_be_one(pair_codes(np.array([i]), np.array([j]))))
+
+    def compare_with(self, keepers: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Compare each keeper with the others of its family, where it was not yet."""
+        codes = [
+            pair_codes(np.full(len(others), keeper), np.array(others, np.int64)) for keeper, others in keepers
+        ]
+        if codes:
+            more = np.setdiff1d(np.concatenate(codes), self._asked)
+            if len(more := self._may_be_one(more)):
+                self._compare(more)
+
+    def _families(self, rank: np.ndarray) -> list[Family]:
+        scores = {pair: found.score(self._thresholds) for pair, found in self.proven.items()}
+        return families(scores, rank)
 
     def _compare(self, codes: np.ndarray) -> None:
         self._asked = np.union1d(self._asked, codes)
         new = np.setdiff1d(codes, self._known.codes)
         found, unreadable = verify_pairs(self._catalogue, self._photos, new, self._store, self._progress)
-        self.verified = self.verified.with_(self._known.among(codes)).with_(found)
+        self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(found)
         self._unreadable += [sentence for sentence in unreadable if sentence not in self._unreadable]
 
 
 def not_asked(
-    pairs: Sequence[tuple[int, int]],
-    found: Sequence[Group],
-    rank: np.ndarray,
+    pairs: Iterable[tuple[int, int]],
+    found: Sequence[Family],
     asked: np.ndarray,
     may_be_one: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Return pairs of a keeper with copies of its copies that it was never compared with.
+    """Return pairs of a hub with copies of its copies that it was never compared with.
 
     Each photo is compared with its nearest few, and of thirty copies of one picture most are not among the
-    keeper's. One keeper of each such set at a time: what it takes needs no other.
+    hub's. The hub of the largest family that has not asked goes first: what it takes needs no other.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    rows, places = np.unique(np.array(pairs, np.int64).reshape(-1, 2), return_inverse=True)
+    rows, places = np.unique(np.array(list(pairs), np.int64).reshape(-1, 2), return_inverse=True)
     first, second = places.reshape(-1, 2).T
     graph = coo_array((np.ones(len(first)), (first, second)), shape=(len(rows), len(rows)))
     _, label = connected_components(graph, directed=False)
-    by_label = rows[np.lexsort((rank[rows], label))]
-    members = {star.keeper: star.members for star in found}
-    codes = [np.zeros(0, np.int64)]
-    for together in np.split(by_label, np.cumsum(np.bincount(label))[:-1]) if len(rows) else ():
-        settled: set[int] = set()
-        for keeper in together.tolist() if len(together) > 2 else ():
-            if keeper in settled:
-                continue
-            settled |= {keeper, *members.get(keeper, ())}
-            others = np.array([i for i in together.tolist() if i not in settled], np.int64)
-            codes_of = pair_codes(np.full(len(others), keeper), others)
-            open_ = may_be_one(np.setdiff1d(codes_of, asked))
-            if len(open_):
-                codes.append(open_)
-                break
+    label_of = dict(zip(rows.tolist(), label.tolist(), strict=True))
+    by_label: dict[int, list[int]] = {}
+    for row, number in label_of.items():
+        by_label.setdefault(number, []).append(row)
+    codes, done = [np.zeros(0, np.int64)], set()
+    for family in sorted(found, key=lambda family: -len(family.members)):
+        number = label_of[family.hub]
+        others = np.array([row for row in by_label[number] if row != family.hub], np.int64)
+        if number in done or len(others) < 2:
+            continue
+        open_ = may_be_one(np.setdiff1d(pair_codes(np.full(len(others), family.hub), others), asked))
+        if len(open_):
+            codes.append(open_)
+            done.add(number)
     return np.concatenate(codes)
 
 

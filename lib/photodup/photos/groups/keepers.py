@@ -1,22 +1,42 @@
 """Which photo of a group to keep, by ordered rules, with the reason in words."""
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
+from photodup.photos.compare.merit import Merit
 from photodup.photos.library.catalogue import Photo
 
 # RAW, then what phones write, then the rest. A lossless file is no better than a JPEG: most TIFFs and PNGs
 # were made from one. MPO is Pillow's name for the JPEG of a camera that put a second picture behind the first.
-# WebP and AVIF are what the web makes of photographs.
-_FORMAT_RANK = {"DNG": 0, "RAW": 0, "HEIF": 1, "JPEG": 2, "MPO": 2, "TIFF": 2, "PNG": 2, "AVIF": 3, "WEBP": 3}
+# WebP and AVIF are what the web makes of photographs; GIF has 256 colours.
+_FORMAT_RANK = {
+    "DNG": 0,
+    "RAW": 0,
+    "HEIF": 1,
+    "JPEG": 2,
+    "MPO": 2,
+    "TIFF": 2,
+    "PNG": 2,
+    "AVIF": 3,
+    "WEBP": 3,
+    "GIF": 4,
+}
 
-DEFAULT_RULES = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
-_CHOSEN = "chosen before"
+DEFAULT_RULES = ("content", "resolution", "format", "compression", "metadata", "oldest", "size", "folder")
+# What the first edition wrote into settings where nobody chose an order.
+_FORMER_DEFAULT = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
+_FORMER_NAMES = {"sharpness": "resolution"}  # a blur has less true resolution
+_CHOSEN, _PREFERRED = "chosen before", "preferred folder"
+
+# Of the whole picture: what is missed by less is the jitter of the alignment.
+_WHOLE = 0.008
+# Shares by which pixels, blocks and steps are no different.
+_SAME_PIXELS, _SAME_BLOCKS, _SAME_STEP = 0.85, 1.25, 1.15
+_LOST_TONES = 0.01
 
 
 @dataclass(frozen=True)
@@ -28,13 +48,19 @@ class Choice:
     reason: str
 
 
+def present_rules(order: Sequence[str]) -> tuple[str, ...]:
+    """Return an order of rules that an earlier edition stored, in today's names."""
+    if tuple(order) == _FORMER_DEFAULT:
+        return DEFAULT_RULES
+    return tuple(dict.fromkeys(_FORMER_NAMES.get(rule, rule) for rule in order))
+
+
 class KeepRules:
     """Ordered rules; the first that tells the photos apart decides.
 
     Args:
-        order: some of `DEFAULT_RULES`, most important first.
+        order: some of `DEFAULT_RULES`, most important first; in the default order, `folders` come before all others.
         folders: folders by priority, for the rule `folder`; a photo in none of them comes last.
-        sharpness: measures a photo's sharpness; called only for photos that earlier rules leave equal.
         chosen: contents (MD5) that the owner kept before, against the rules; they come before every rule.
 
     Raises:
@@ -46,99 +72,181 @@ class KeepRules:
         order: Sequence[str] = DEFAULT_RULES,
         *,
         folders: Sequence[str | Path] = (),
-        sharpness: Callable[[Photo], float] | None = None,
         chosen: Collection[str] = (),
     ) -> None:
         if not order:
             raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
+        order = present_rules(order)
         if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
             raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
+        if folders and tuple(order) == DEFAULT_RULES:
+            order = ("folder", *order)
         self.order = (*((_CHOSEN,) if chosen else ()), *dict.fromkeys(order))
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
-        self._measure, self._measured = sharpness, {}
         self._has_raw: Callable[[Path], bool] = lambda path: False
+        self._has_film: Callable[[Path], bool] = lambda path: False
 
-    def choose(self, photos: Sequence[Photo]) -> Choice:
-        """Return the best of one or more photos; equal ones are settled by path, so the answer is stable."""
-        left = sorted(photos, key=lambda photo: (len(photo.path.parts), str(photo.path)))
+    def look_beside_with(self, has_raw: Callable[[Path], bool], has_film: Callable[[Path], bool]) -> None:
+        """Use these to ask whether a photo has its RAW, or its film (Live Photo), beside it."""
+        self._has_raw, self._has_film = has_raw, has_film
+
+    def has_film(self, photo: Photo) -> bool:
+        """Return whether the film of a Live Photo lies beside a photo."""
+        return self._has_film(photo.path)
+
+    def choose(self, photos: Sequence[Photo], merits: Mapping[str, Merit] | None = None) -> Choice:
+        """Return the best of one or more photos; equal ones are settled by path, so the answer is stable.
+
+        Args:
+            photos: the photos.
+            merits: what was measured of each content; without it the catalogue's facts count.
+        """
+        left = sorted(photos, key=_by_path)
+        standards = _Standards(photos, merits or {})
         for rule in self.order:
-            values = {photo.id: self._value(rule, photo) for photo in left}
+            values = {photo.id: self._value(rule, photo, standards) for photo in left}
             best = min(values.values())
             others = sorted(value for value in values.values() if value != best)
+            losing = [photo for photo in left if values[photo.id] != best]
             left = [photo for photo in left if values[photo.id] == best]
             if others and len(left) == 1:
-                return Choice(
-                    left[0], rule, self._reason(rule, left[0], -others[0] if rule in _MORE else others[0])
-                )
+                rival = min(losing, key=lambda photo: values[photo.id])
+                return Choice(left[0], rule, self._reason(rule, left[0], rival, standards))
+        if len(photos) > 1 and standards.are_mirrored(left):
+            return Choice(
+                left[0], None, "one is the other's mirror image, and no file tells which came first"
+            )
         return Choice(left[0], None, "equal by every rule: the shortest path")
 
     def ranked(self, photos: Sequence[Photo]) -> list[Photo]:
-        """Return the photos from best to worst; a rule is looked at only where all before it are equal."""
+        """Return photos of many groups from best to worst by what the catalogue knows of each alone."""
+        standards = _Standards(photos, {}, together=False)
 
         def compare(first: Photo, second: Photo) -> int:
             for rule in self.order:
-                a, b = self._value(rule, first), self._value(rule, second)
+                a, b = (self._value(rule, photo, standards) for photo in (first, second))
                 if a != b:
                     return -1 if a < b else 1
-            a, b = ((len(photo.path.parts), str(photo.path)) for photo in (first, second))
-            return -1 if a < b else int(a > b)
+            return -1 if _by_path(first) < _by_path(second) else int(_by_path(first) > _by_path(second))
 
         return sorted(photos, key=cmp_to_key(compare))
 
-    def _value(self, rule: str, photo: Photo):
-        """Return a value to minimise."""
+    def _value(self, rule: str, photo: Photo, standards: "_Standards") -> tuple:
+        """Return values to minimise, the first the most important."""
+        merit = standards.merit(photo)
         if rule == _CHOSEN:
-            return photo.md5 not in self._chosen
+            return (photo.md5 not in self._chosen,)
+        if rule == "content":
+            missing = standards.most_shown - merit.shown
+            return (
+                -merit.pages,
+                not merit.in_colour,
+                0.0 if missing <= _WHOLE else round(missing, 3),
+                bool(merit.added),
+                not self._has_film(photo.path),
+            )
         if rule == "resolution":
-            return -photo.width * photo.height
+            pixels = standards.pixels(photo)
+            is_most = pixels >= _SAME_PIXELS * standards.most_pixels
+            return (-standards.most_pixels if is_most else -pixels, merit.is_enlarged)
         if rule == "format":
             # A JPEG that leaves takes its RAW along, which may be the only one.
-            return 0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9)
+            return (0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9),)
+        if rule == "compression":
+            return (
+                merit.lost_tones > _LOST_TONES,
+                merit.is_odd,
+                merit.blocks > _SAME_BLOCKS * standards.least_blocks,
+                merit.step > _SAME_STEP * standards.least_step > 0,
+            )
         if rule == "metadata":
-            return -photo.exif_fields
-        if rule == "sharpness":
-            return -self._sharpness(photo)
+            return (-photo.exif_fields,)
         if rule == "size":
-            return -photo.size_bytes
+            return (-photo.size_bytes,)
         if rule == "folder":
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
-            return min(ranks, default=len(self.folders))
+            return (min(ranks, default=len(self.folders)),)
         # oldest; a photo without a date is newest. Local time: an offset is there or not, whoever wrote the file.
-        return (photo.taken_at or "9999")[:19]
+        return ((photo.taken_at or "9999")[:19],)
 
-    def find_raw_with(self, has_raw: Callable[[Path], bool]) -> None:
-        """Use this to ask whether a photo has its RAW beside it (`photodup.photos.library.sidecars.raw_beside`)."""
-        self._has_raw = has_raw
-
-    def measure_sharpness_with(self, measure: Callable[[Photo], float]) -> None:
-        """Use this measure unless one was given."""
-        self._measure = self._measure or measure
-
-    def _sharpness(self, photo: Photo) -> float:
-        if self._measure is None:
-            return 0.0
-        if photo.md5 not in self._measured:
-            # In steps of a fifth: JPEG noise must not decide before file size does.
-            self._measured[photo.md5] = round(math.log(max(self._measure(photo), 1e-9)) / math.log(1.2))
-        return self._measured[photo.md5]
-
-    def _reason(self, rule: str, photo: Photo, next_best) -> str:
+    def _reason(self, rule: str, photo: Photo, rival: Photo, standards: "_Standards") -> str:
+        merit, other = standards.merit(photo), standards.merit(rival)
+        pairs = zip(self._value(rule, photo, standards), self._value(rule, rival, standards), strict=True)
+        place = next(i for i, (a, b) in enumerate(pairs) if a != b)
         if rule == _CHOSEN:
             return "you chose to keep it before"
+        if rule == "content":
+            return (
+                f"holds {merit.pages} pages or frames",
+                "in colour",
+                f"shows the whole picture, the next {_percent(other.shown / max(standards.most_shown, 1e-6))} of it",
+                f"the picture alone: the others have {' and '.join(other.added) or 'additions'}",
+                "has its film beside it (Live Photo)",
+            )[place]
         if rule == "resolution":
-            return f"most pixels: {_apart(photo.width * photo.height, next_best, 'MP', 'pixels')}"
+            if place == 1:
+                return "not enlarged: the others have more pixels and no more detail"
+            pixels = standards.pixels(photo), standards.pixels(rival)
+            return (
+                f"most detail: {_apart(*pixels, 'MP', 'pixels')}"
+                if standards.known(photo)
+                else (f"most pixels: {_apart(*pixels, 'MP', 'pixels')}")
+            )
         if rule == "format":
             return f"best format: {photo.format}{' with its RAW' if self._has_raw(photo.path) else ''}"
+        if rule == "compression":
+            return (
+                "keeps light and dark tones that the others lost",
+                "as most of its copies: the others are mirrored, lighter or darker",
+                "least compressed: the others show the blocks of an earlier compression",
+                "least compressed, by the JPEG tables",
+            )[place]
         if rule == "metadata":
-            return f"most complete metadata: {photo.exif_fields} fields, next {next_best}"
-        if rule == "sharpness":
-            return "sharpest"
+            return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         if rule == "size":
-            return f"largest file: {_apart(photo.size_bytes, next_best, 'MB', 'bytes')}"
+            return f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}"
         if rule == "folder":
             return f"preferred folder: {printable(photo.path.parent)}"
         return f"oldest: {photo.taken_at}"
+
+
+class _Standards:
+    """What the members of one group are held against."""
+
+    def __init__(
+        self, photos: Sequence[Photo], merits: Mapping[str, Merit], *, together: bool = True
+    ) -> None:
+        self._merits = merits
+        found = [self.merit(photo) for photo in photos] if together else []
+        self.most_shown = max((merit.shown for merit in found), default=1.0)
+        self.most_pixels = max((self.pixels(photo) for photo in photos), default=0) if together else 1 << 62
+        self.least_blocks = min((merit.blocks for merit in found), default=1.0)
+        self.least_step = min((merit.step for merit in found if merit.step), default=0.0)
+
+    def known(self, photo: Photo) -> bool:
+        """Return whether the photo was measured beside the others."""
+        return photo.md5 in self._merits
+
+    def merit(self, photo: Photo) -> Merit:
+        """Return the merit of a photo; the best possible where it was not measured."""
+        return self._merits.get(photo.md5, Merit(pixels=photo.width * photo.height))
+
+    def pixels(self, photo: Photo) -> int:
+        """Return the true pixels of a photo, or those of its file where they were not measured."""
+        return self.merit(photo).pixels
+
+    def are_mirrored(self, photos: Sequence[Photo]) -> bool:
+        """Return whether some are the mirror images of others, as far as was measured."""
+        return len({self.merit(photo).is_mirrored for photo in photos}) > 1
+
+
+def _by_path(photo: Photo) -> tuple[int, str]:
+    return len(photo.path.parts), str(photo.path)
+
+
+def _percent(share: float) -> str:
+    return f"{min(99, round(100 * share))} %"
 
 
 def _apart(best: int, next_best: int, millions: str, ones: str) -> str:
@@ -146,16 +254,3 @@ def _apart(best: int, next_best: int, millions: str, ones: str) -> str:
     rounded = [f"{value / 1e6:.1f} {millions}" for value in (best, next_best)]
     exact = [f"{value:,} {ones}" for value in (best, next_best)]
     return ", next ".join(rounded if rounded[0] != rounded[1] else exact)
-
-
-_MORE = frozenset({"resolution", "metadata", "sharpness", "size"})
-
-
-def sharpness(grey) -> float:
-    """Return the variance of the Laplacian over that of the grey picture (uint8 array), at one size only.
-
-    Over the variance of the picture, because a brighter or harder copy is not a sharper one.
-    """
-    import cv2
-
-    return float(cv2.Laplacian(grey, cv2.CV_64F).var() / max(grey.var(), 1.0))

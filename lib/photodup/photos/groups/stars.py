@@ -1,4 +1,4 @@
-"""Groups of near-duplicates: stars around a keeper, so nothing is chained in.
+"""Stars: groups around a keeper, so nothing is chained in. Similar scenes are grouped so.
 
 With connected components, a photograph joins a group because it resembles *some* member, and after a
 few links the ends have nothing in common. Here every member is within the threshold of the keeper.
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import Catalogue, Model, Photo
+from photodup.photos.search.neighbours import TOLERANCE, Pairs
 
-# Rounding of float32 products of unit vectors: a vector's product with itself may be 0.9999999.
-TOLERANCE = 1e-6
+__all__ = ["TOLERANCE", "Group", "group_by_cosine", "stars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,63 +26,6 @@ class Group:
     keeper: int
     members: tuple[int, ...]
     similarities: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PhotoGroup:
-    """One star of photographs. Similarity 1.0 with equal MD5 is an exact copy; see `is_exact`."""
-
-    keeper: Photo
-    members: tuple[Photo, ...]
-    similarities: tuple[float, ...]
-
-    @property
-    def is_exact(self) -> tuple[bool, ...]:
-        """Whether each member has the keeper's very bytes."""
-        return tuple(member.md5 == self.keeper.md5 for member in self.members)
-
-    @property
-    def bytes_to_free(self) -> int:
-        """Size of all members, were only the keeper kept."""
-        return sum(member.size_bytes for member in self.members)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupingReport:
-    """The groups, largest first, and the two numbers that betray a threshold that is too low."""
-
-    groups: tuple[PhotoGroup, ...]
-    threshold: float
-    model: Model | None
-    n_photos: int
-
-    @property
-    def largest_group(self) -> int:
-        """Photographs in the largest group, the keeper included; 0 without groups."""
-        return max((1 + len(group.members) for group in self.groups), default=0)
-
-    @property
-    def smallest_similarity(self) -> float | None:
-        """Smallest cosine between a member and its keeper; None without groups."""
-        return min((s for group in self.groups for s in group.similarities), default=None)
-
-    @property
-    def bytes_to_free(self) -> int:
-        """Size of all members of all groups."""
-        return sum(group.bytes_to_free for group in self.groups)
-
-    def __str__(self) -> str:
-        how = "exact copies only (nothing is embedded: run `photodup embed`)"
-        if self.model:
-            how = f"cosine ≥ {self.threshold} of {self.model.name} ({self.model.digest[:12]})"
-            if self.model.is_random is not False:
-                how += ", RANDOM OR UNKNOWN WEIGHTS: these groups mean nothing"
-        smallest = "none" if self.smallest_similarity is None else f"{self.smallest_similarity:.4f}"
-        return (
-            f"{self.n_photos} photographs, {len(self.groups)} groups by {how}; largest group "
-            f"{self.largest_group}, smallest similarity in a group {smallest}, "
-            f"{self.bytes_to_free / 1e6:.1f} MB in members"
-        )
 
 
 def group_by_cosine(
@@ -170,92 +112,31 @@ def _nearest(rows: np.ndarray, keepers: np.ndarray, width: int = 16384) -> tuple
     return best, which
 
 
-def keep_rank(photo: Photo) -> tuple:
-    """Order photographs as keepers: most pixels, most EXIF, most bytes, oldest, then path. Lowest is best.
+def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) -> list[Group]:
+    """Group rows into stars from their pairs, by the rule of `group_by_cosine`.
 
-    EXIF before bytes: a PNG made from a camera's JPEG is larger, and has lost where it came from.
+    Rows are visited from the best rank; a row joins the most similar keeper it has a pair with (the
+    better ranked of two equal ones) or becomes one. Time grows with the number of pairs, not with n².
     """
-    return (
-        -photo.width * photo.height,
-        -photo.exif_fields,
-        -photo.size_bytes,
-        photo.taken_at or "9999",
-        photo.md5,
-        str(photo.path),
-    )
-
-
-def exact_copies(photos: Sequence[Photo]) -> list[list[Photo]]:
-    """Return the files of each content, the best keeper first; contents in the order of their keepers."""
-    by_content: dict[str, list[Photo]] = defaultdict(list)
-    for photo in sorted(photos, key=keep_rank):
-        by_content[photo.md5].append(photo)
-    return list(by_content.values())
-
-
-def choose_model(
-    catalogue: Catalogue, digest: str | None = None, *, allow_random: bool = False
-) -> Model | None:
-    """Return the model whose embeddings to group by; None where nothing has been embedded.
-
-    Args:
-        catalogue: an open catalogue.
-        digest: a digest or its beginning; needed where several trained models have embeddings.
-        allow_random: accept untrained weights. Their groups mean nothing: for study only.
-
-    Raises:
-        PhotodupError: none or several match, or the only ones there are of random weights.
-    """
-    models = [model for model in catalogue.models() if model.n_embeddings]
-    if digest is not None:
-        models = [model for model in models if model.digest.startswith(digest)]
-        if not models:
-            raise PhotodupError(
-                f"No embeddings of a model {digest} here: run `photodup embed` with it first."
-            )
-    if not models:
-        return None
-    trained = [model for model in models if model.is_random is False]  # None: nobody vouches for it
-    if not trained and not allow_random:
-        origin = "random weights" if any(model.is_random for model in models) else "weights of unknown origin"
-        raise PhotodupError(
-            f"The embeddings in this catalogue come from {origin}, and what to delete must never rest "
-            "on them: run `photodup embed` with trained weights, or add --allow-random for study."
-        )
-    candidates = trained or models
-    if len(candidates) > 1:
-        names = ", ".join(f"{model.digest[:12]} ({model.name})" for model in candidates)
-        raise PhotodupError(f"Embeddings of several models are here: choose one with --model: {names}.")
-    return candidates[0]
-
-
-def group_library(
-    catalogue: Catalogue, threshold: float, *, digest: str | None = None, allow_random: bool = False
-) -> GroupingReport:
-    """Group a catalogue: exact copies by MD5, and contents by cosine where embeddings are there.
-
-    Photographs without an embedding of the chosen model take part in exact copies only.
-    """
-    model = choose_model(catalogue, digest, allow_random=allow_random)
-    photos = catalogue.photos()
-    files = {copies[0].md5: copies for copies in exact_copies(photos)}
-    stars: list[tuple[str, list[tuple[float, str]]]] = []
-    if model is not None:
-        md5s, vectors = catalogue.load_embeddings(model.digest)
-        rank = [keep_rank(files[md5][0]) for md5 in md5s]
-        for group in group_by_cosine(vectors, threshold, rank=rank):
-            pairs = zip(group.similarities, (md5s[member] for member in group.members), strict=True)
-            stars.append((md5s[group.keeper], list(pairs)))
-    starred = {md5 for keeper, pairs in stars for md5 in (keeper, *(member for _, member in pairs))}
-    stars += [(md5, []) for md5 in files if md5 not in starred]
-
-    groups = []
-    for keeper_md5, pairs in stars:
-        keeper, *copies = files[keeper_md5]
-        found = [(1.0, copy) for copy in copies]
-        found += [(similarity, photo) for similarity, md5 in pairs for photo in files[md5]]
-        if found:
-            similarities, members = zip(*found, strict=True)
-            groups.append(PhotoGroup(keeper, members, similarities))
-    groups.sort(key=lambda group: (-len(group.members), keep_rank(group.keeper)))
-    return GroupingReport(tuple(groups), threshold, model, len(photos))
+    order = np.arange(n) if rank is None else np.array(sorted(range(n), key=lambda row: rank[row]), np.int64)
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    a, b = place[pairs.first], place[pairs.second]
+    later, earlier = np.maximum(a, b), np.minimum(a, b)
+    # For each later row its earlier neighbours, the most similar first.
+    by_row = np.lexsort((earlier, -pairs.similarity, later))
+    is_member = np.zeros(n, bool)
+    groups: dict[int, list[tuple[float, int]]] = {}
+    joined = -1
+    for row, other, similarity in zip(
+        later[by_row].tolist(), earlier[by_row].tolist(), pairs.similarity[by_row].tolist(), strict=True
+    ):
+        if row != joined and not is_member[other]:
+            groups.setdefault(other, []).append((similarity, row))
+            is_member[row], joined = True, row
+    result = []
+    for keeper in sorted(groups):
+        found = sorted(groups[keeper], key=lambda member: (-member[0], member[1]))
+        members = tuple(int(order[position]) for _, position in found)
+        result.append(Group(int(order[keeper]), members, tuple(similarity for similarity, _ in found)))
+    return result

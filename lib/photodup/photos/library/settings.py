@@ -17,7 +17,7 @@ from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
+from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules, present_rules
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.own.own_key import is_signed, own_key, read_key, signature
@@ -52,6 +52,7 @@ class Settings:
         if not isinstance(self.folders, tuple) or not all(isinstance(name, str) for name in self.folders):
             raise PhotodupError("folders must be a list of names")
         KeepRules(self.keep)
+        object.__setattr__(self, "keep", present_rules(self.keep))
 
     @property
     def warning(self) -> str | None:

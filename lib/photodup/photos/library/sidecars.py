@@ -59,14 +59,23 @@ def raw_beside(library: Path) -> Callable[[Path], bool]:
 
     Each folder is read once, when it is first asked about.
     """
+    return _beside(library, RAW_SUFFIXES)
+
+
+def film_beside(library: Path) -> Callable[[Path], bool]:
+    """Return what says of a path in a library whether the film of a Live Photo lies beside it."""
+    return _beside(library, frozenset({".mov", ".mp4"}))
+
+
+def _beside(library: Path, suffixes: frozenset[str]) -> Callable[[Path], bool]:
     folders: dict[Path, dict[str, list[Path]]] = {}
 
-    def has_raw(path: Path) -> bool:
+    def is_there(path: Path) -> bool:
         folder = (library / path).parent
         bundles = folders.get(folder) or _bundles(folder, folders)
-        return any(p.suffix.lower() in RAW_SUFFIXES for p in bundles.get(path.stem.lower(), []))
+        return any(p.suffix.lower() in suffixes for p in bundles.get(path.stem.lower(), []))
 
-    return has_raw
+    return is_there
 
 
 def _bundles(folder: Path, folders: dict[Path, dict[str, list[Path]]]) -> dict[str, list[Path]]:

@@ -18,9 +18,10 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.compare.verify import Features, features, verify
+from photodup.photos.compare.features import Features, features
+from photodup.photos.compare.verify import verify
+from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.groups.stars import group_by_cosine
-from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.library.hashing import hamming, perceptual_hash
 from photodup.photos.quality.edits import REFERENCE, Transform, named
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import as_text
-from photodup.photos.groups.tiers import TierGroup
+from photodup.photos.groups.results import TierGroup
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.own.journal import Journal
 from photodup.photos.own.own_folder import OwnFolder

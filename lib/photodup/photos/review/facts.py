@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from photodup.names import printable
-from photodup.photos.groups.tiers import Evidence
+from photodup.photos.groups.results import Evidence
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.review.pictures import exif
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from photodup.photos.groups.tiers import Evidence, TierGroup
+from photodup.photos.groups.results import Evidence, TierGroup
 from photodup.photos.library.catalogue import Photo
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
@@ -36,8 +36,8 @@ class Item:
 
     @property
     def suggested(self) -> frozenset[int]:
-        """Return what to remove unless told otherwise: all copies but the keeper; of similar ones nothing."""
-        return frozenset(p.id for p, _ in self.members) if self.group.tier == "copies" else frozenset()
+        """Return what to remove unless told otherwise: copies that hold nothing the keeper lacks."""
+        return frozenset(photo.id for photo in self.group.may_go) - self.apart
 
     def is_removed(self, photo: Photo) -> bool:
         """Return whether the photo would go: as marked, or as suggested while nothing is."""
@@ -45,8 +45,9 @@ class Item:
 
     @property
     def bytes_to_free(self) -> int:
-        """Size of the members that still belong, were only the keeper kept."""
-        return sum(photo.size_bytes for photo, _ in self.members)
+        """Size of what is suggested to go; of similar pictures, of the members that still belong."""
+        going = self.suggested if self.group.tier == "copies" else {photo.id for photo, _ in self.members}
+        return sum(photo.size_bytes for photo, _ in self.members if photo.id in going)
 
     @property
     def marked_bytes(self) -> int:

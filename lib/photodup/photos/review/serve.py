@@ -12,7 +12,7 @@ import uvicorn
 from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 from photodup.photos.commands.group_command import tiers_by_settings, with_bar
-from photodup.photos.groups.tiers import Tiers
+from photodup.photos.groups.results import Tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.review.app import create_app
 from photodup.photos.review.session import ReviewSession

@@ -8,7 +8,7 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.commands.group_command import tiers_by_settings
-from photodup.photos.groups.tiers import Tiers
+from photodup.photos.groups.results import Tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import Settings, load_settings, save_settings

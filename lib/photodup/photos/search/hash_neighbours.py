@@ -38,7 +38,7 @@ class HashPairs:
         """Return the pairs within a smaller radius."""
         return self._chosen(self.distance <= radius, radius)
 
-    def with_(self, others: "HashPairs") -> "HashPairs":
+    def joined_with(self, others: "HashPairs") -> "HashPairs":
         """Return these pairs and others, none of them twice in both."""
         arrays = (
             np.concatenate([getattr(self, name), getattr(others, name)])
@@ -100,7 +100,7 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
             found.append(nearest_hashes(HashPairs(a, b, distances[before].astype(np.uint8), radius)))
     together = found[0]
     for part in found[1:]:
-        together = together.with_(part)
+        together = together.joined_with(part)
     return nearest_hashes(together)
 
 

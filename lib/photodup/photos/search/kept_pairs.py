@@ -67,7 +67,7 @@ def stored_pairs(
         before = found
         found = index.grow(np.ascontiguousarray(vectors, np.float32))
         if before is not None:
-            found = _together(index, before, found, len(names) - n_known)
+            found = _old_and_new(index, before, found, len(names) - n_known)
         _save_pairs(store, index, names, found, bounds)
     first, second = order[found.first], order[found.second]
     return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
@@ -97,7 +97,7 @@ def stored_hash_pairs(
         known = [md5 for md5, there in zip(saved["md5s"], stays, strict=True) if there]
         bits = np.array([int(hashes[row[md5]], 16) for md5 in known], np.uint64)
         if len(saved["bits"]) == len(stays) and np.array_equal(bits, saved["bits"][stays]):
-            before = HashPairs(*_left(saved, stays, "distance"), radius).within(radius)
+            before = HashPairs(*_pairs_still_there(saved, stays, "distance"), radius).within(radius)
         else:
             known = []
     names = _known_first({"md5s": known}, md5s)
@@ -105,7 +105,7 @@ def stored_hash_pairs(
     bits = np.array([int(hashes[i], 16) for i in order], np.uint64)
     found = near_hashes(bits, radius, start=len(known))
     if before is not None:
-        found = nearest_hashes(before.with_(found))
+        found = nearest_hashes(before.joined_with(found))
     if before is None or not stays.all() or len(known) < len(names) or radius != saved["radius"]:
         _write(
             store, names, bits=bits, radius=radius, first=found.first, second=found.second,
@@ -115,7 +115,7 @@ def stored_hash_pairs(
     return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
 
 
-def _together(index: NeighbourIndex, before: Pairs, added: Pairs, n_new: int) -> Pairs:
+def _old_and_new(index: NeighbourIndex, before: Pairs, added: Pairs, n_new: int) -> Pairs:
     parts = [(getattr(before, name), getattr(added, name)) for name in ("first", "second", "similarity")]
     method = f"{added.method}, {n_new:,} new among {len(index.vectors):,}"
     arrays = (np.concatenate(part) for part in parts)
@@ -151,14 +151,14 @@ def _continued(
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, PhotodupError):
         return 0, None
     recalls = float(saved["recall"]), 0, float(saved["nearest_recall"])
-    return len(old), Pairs(*_left(saved, stays, "similarity"), str(saved["method"]), *recalls)
+    return len(old), Pairs(*_pairs_still_there(saved, stays, "similarity"), str(saved["method"]), *recalls)
 
 
 def _enough_left(stays: np.ndarray) -> bool:
     return len(stays) > 0 and (~stays).mean() <= _MAX_GONE
 
 
-def _left(saved: dict, stays: np.ndarray, value: str) -> tuple[np.ndarray, ...]:
+def _pairs_still_there(saved: dict, stays: np.ndarray, value: str) -> tuple[np.ndarray, ...]:
     """Return first, second and value of the saved pairs whose rows are still there, rows numbered anew."""
     place = np.cumsum(stays) - 1
     first, second = saved["first"], saved["second"]

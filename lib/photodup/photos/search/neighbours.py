@@ -1,4 +1,4 @@
-"""Similar pairs among very many vectors, and stars from them, without comparing all with all.
+"""Similar pairs among very many vectors, without comparing all with all.
 
 Below `EXACT_BELOW` rows every pair is compared. Above, FAISS's k-means sorts the rows into cells (an
 inverted file, IVF) and each row is compared with the rows of its nearest cells only. How many cells is not
@@ -9,15 +9,15 @@ Two bounds keep the number of pairs in proportion to the rows, whatever they sho
 nearest few of each row are pairs, and above it a crowd of equal pictures (a webcam's year) is not all with all.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from photodup.errors import PhotodupError
-from photodup.photos.groups.stars import TOLERANCE, Group
 
+# Rounding of float32 products of unit vectors: a vector's product with itself may be 0.9999999.
+TOLERANCE = 1e-6
 # Above this an index pays: exact is n²/2 products, 0.1 s at 10,000 rows and 15 s at 100,000 on two cores
 # (order of magnitude; `python -m photodup.selfbench.grouping` measures it).
 EXACT_BELOW = 30_000
@@ -215,7 +215,7 @@ class NeighbourIndex:
         home_at = np.searchsorted(home[by_home], np.arange(len(self._centres) + 1))
         visits = np.argsort(wanted.ravel(), kind="stable")
         visit_at = np.searchsorted(wanted.ravel()[visits], np.arange(len(self._centres) + 1))
-        found = _Held(self, both_ends=both_ends)
+        found = _Collected(self, both_ends=both_ends)
         for cell in range(len(self._centres)):
             inside = by_home[home_at[cell] : home_at[cell + 1]]
             visitors = rows[visits[visit_at[cell] : visit_at[cell + 1]] // probes]
@@ -229,7 +229,7 @@ class NeighbourIndex:
 
     def _exact(self, start: int, block: int = 2048) -> "_Findings":
         """Compare rows from `start` on with all rows before them."""
-        found = _Held(self, both_ends=True)
+        found = _Collected(self, both_ends=True)
         for begin in range(start, len(self.vectors), block):
             end = min(begin + block, len(self.vectors))
             products = self.vectors[begin:end] @ self.vectors[:end].T
@@ -237,7 +237,7 @@ class NeighbourIndex:
         return found.all()
 
     def _exact_neighbours(self, rows: np.ndarray, block: int = 65536) -> "_Findings":
-        found = _Held(self, both_ends=False)
+        found = _Collected(self, both_ends=False)
         for begin in range(0, len(self.vectors), block):
             there = np.arange(begin, min(begin + block, len(self.vectors)))
             found.add(self.vectors[rows] @ self.vectors[begin : begin + block].T, rows, there)
@@ -256,7 +256,7 @@ class NeighbourIndex:
 _Findings = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-class _Held:
+class _Collected:
     """Findings of a search, cut to what can still count whenever there are too many to hold."""
 
     def __init__(self, index: NeighbourIndex, *, both_ends: bool) -> None:
@@ -327,33 +327,3 @@ def _pairs(
     first, second = np.minimum(rows, others), np.maximum(rows, others)
     _, unique = np.unique(first.astype(np.int64) << 32 | second, return_index=True)
     return Pairs(first[unique], second[unique], np.minimum(similarity[unique], 1), method, recall, n)
-
-
-def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) -> list[Group]:
-    """Group rows into stars from their pairs, by the rule of `photodup.photos.groups.stars.group_by_cosine`.
-
-    Rows are visited from the best rank; a row joins the most similar keeper it has a pair with (the
-    better ranked of two equal ones) or becomes one. Time grows with the number of pairs, not with n².
-    """
-    order = np.arange(n) if rank is None else np.array(sorted(range(n), key=lambda row: rank[row]), np.int64)
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
-    a, b = place[pairs.first], place[pairs.second]
-    later, earlier = np.maximum(a, b), np.minimum(a, b)
-    # For each later row its earlier neighbours, the most similar first.
-    by_row = np.lexsort((earlier, -pairs.similarity, later))
-    is_member = np.zeros(n, bool)
-    groups: dict[int, list[tuple[float, int]]] = {}
-    joined = -1
-    for row, other, similarity in zip(
-        later[by_row].tolist(), earlier[by_row].tolist(), pairs.similarity[by_row].tolist(), strict=True
-    ):
-        if row != joined and not is_member[other]:
-            groups.setdefault(other, []).append((similarity, row))
-            is_member[row], joined = True, row
-    result = []
-    for keeper in sorted(groups):
-        found = sorted(groups[keeper], key=lambda member: (-member[0], member[1]))
-        members = tuple(int(order[position]) for _, position in found)
-        result.append(Group(int(order[keeper]), members, tuple(similarity for similarity, _ in found)))
-    return result

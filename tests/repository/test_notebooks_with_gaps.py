@@ -11,7 +11,7 @@ import shutil
 
 import nbformat
 import pytest
-from conftest import ROOT
+from support.paths import ROOT
 
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE

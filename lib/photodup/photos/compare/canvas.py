@@ -1,0 +1,181 @@
+"""All members of a family laid over one of them: its frame, grown to hold them all, is the canvas."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from photodup.photos.compare.features import SIZE
+
+# The canvas is no longer than this many times the frame it began with.
+_MAX_GROWTH = 3.0
+# A fill that is flat to this many greys, of at least this share of the picture, may be a border or a corner.
+_FLAT, _LEAST_FLAT = 10, 0.0008
+# Just outside another member's frame so much must be fill.
+_ALL_AROUND = 0.9
+# Pixels of the canvas by which two outlines of one picture may miss each other.
+JITTER = 3
+
+
+@dataclass
+class Laid:
+    """One member on the canvas.
+
+    Attributes:
+        rgb: uint8[h, w, 3].
+        grey: float32[h, w], slightly blurred.
+        frame: bool[h, w], where the member lies.
+        picture: bool[h, w], where it shows the picture: its frame without borders and empty corners.
+        to_canvas: float64[2, 3], from pixels of the member at `SIZE` to the canvas.
+        scale: pixels of the file for one of the canvas.
+        size: (width, height) of the upright file.
+        added: what it has around the picture, in words.
+    """
+
+    rgb: np.ndarray
+    grey: np.ndarray
+    frame: np.ndarray
+    picture: np.ndarray
+    to_canvas: np.ndarray
+    scale: float
+    size: tuple[int, int]
+    added: tuple[str, ...] = ()
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether it lies on the canvas turned over."""
+        return bool(np.linalg.det(self.to_canvas[:, :2]) < 0)
+
+
+def small(image: Image.Image) -> np.ndarray:
+    """Return uint8[h, w, 3]: the picture at the size at which it is compared."""
+    scale = SIZE / max(image.size)
+    size = [max(1, round(side * scale)) for side in image.size]
+    return np.array(image.convert("RGB").resize(size, Image.Resampling.LANCZOS))
+
+
+def lay(
+    pictures: Mapping[int, np.ndarray], maps: Mapping[int, np.ndarray], sizes: Mapping[int, tuple[int, int]]
+) -> dict[int, Laid]:
+    """Lay pictures over each other.
+
+    Args:
+        pictures: uint8[h, w, 3] of each row, as `small` gives.
+        maps: float64[2, 3] of each row, from its pixels to those of one of them.
+        sizes: (width, height) of each upright file.
+    """
+    import cv2
+
+    corners = []
+    for row, rgb in pictures.items():
+        height, width = rgb.shape[:2]
+        outline = np.array([(0, 0), (width, 0), (0, height), (width, height)], float) - 0.5
+        corners.append(outline @ maps[row][:, :2].T + maps[row][:, 2])
+    low, high = np.concatenate(corners).min(axis=0), np.concatenate(corners).max(axis=0)
+    shrink = min(1.0, _MAX_GROWTH * SIZE / float((high - low).max()))
+    width, height = np.ceil((high - low) * shrink).astype(int).clip(8)
+    laid = {}
+    for row, rgb in pictures.items():
+        transform = maps[row] * shrink
+        transform[:, 2] -= low * shrink
+        warped = cv2.warpAffine(
+            rgb, transform, (int(width), int(height)), flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE
+        )
+        frame = cv2.warpAffine(np.full(rgb.shape[:2], 255, np.uint8), transform, (int(width), int(height)))
+        per_pixel = float(np.sqrt(abs(np.linalg.det(transform[:, :2])))) * SIZE / max(sizes[row])
+        grey = cv2.GaussianBlur(cv2.cvtColor(warped, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1.5)
+        laid[row] = Laid(warped, grey, frame == 255, frame == 255, transform, 1 / per_pixel, sizes[row])
+    return laid
+
+
+def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]) -> None:
+    """Take borders and empty corners out of `picture`, and name them in `added`.
+
+    A flat fill at the edge is no part of the picture if all around another member's frame there is nothing else: the
+    picture ends there. Around a crop there is more picture, and at most in places a sky or a wall.
+    """
+    import cv2
+
+    fills = {row: _flat_at_edges(rgb) for row, rgb in pictures.items()}
+    for row, fill in fills.items():
+        member = laid[row]
+        size = member.frame.shape[::-1]
+        if frame := _even_frame(pictures[row]):
+            inner = np.zeros(fill.shape, np.uint8)
+            left, top, right, bottom = frame
+            inner[top : fill.shape[0] - bottom, left : fill.shape[1] - right] = 255
+            member.picture &= cv2.warpAffine(inner, member.to_canvas, size) == 255
+            member.added = ("a border",)
+            continue
+        if fill.mean() < _LEAST_FLAT:
+            continue
+        there = cv2.warpAffine(fill.astype(np.uint8) * 255, member.to_canvas, size) >= 128
+        for other_row, other in laid.items():
+            if other_row == row:
+                continue
+            around = grown(other.frame, JITTER + 4) & ~grown(other.frame, JITTER) & grown(member.frame, -2)
+            if around.sum() >= _LEAST_FLAT * member.frame.sum() and there[around].mean() > _ALL_AROUND:
+                member.picture &= ~grown(~grown(other.frame, -1) & grown(there, JITTER), 1)
+                member.added = ("empty corners",) if _turn(member, other) > 0.5 else ("a border",)
+                break
+
+
+def _turn(member: Laid, other: Laid) -> float:
+    """Return the angle between two members, degrees from the nearest quarter turn."""
+    angles = [np.degrees(np.arctan2(one.to_canvas[1, 0], one.to_canvas[0, 0])) for one in (member, other)]
+    return float(abs((angles[0] - angles[1] + 45) % 90 - 45))
+
+
+def grown(mask: np.ndarray, pixels: int) -> np.ndarray:
+    """Return the mask grown by so many pixels, or shrunk where they are negative."""
+    import cv2
+
+    if not pixels:
+        return mask
+    kernel = np.ones((2 * abs(pixels) + 1,) * 2, np.uint8)
+    change = cv2.dilate if pixels > 0 else cv2.erode
+    return change(mask.astype(np.uint8), kernel, borderValue=0) > 0
+
+
+def _flat_at_edges(rgb: np.ndarray) -> np.ndarray:
+    """Return bool[h, w]: fills of one colour that touch the edge."""
+    import cv2
+
+    height, width = rgb.shape[:2]
+    found = np.zeros((height, width), bool)
+    # One pixel inside: JPEG and resampling soften the very edge.
+    xs, ys = (1, width // 2, width - 2), (1, height // 2, height - 2)
+    seeds = {(x, y) for x in xs for y in ys if not (x == xs[1] and y == ys[1])}
+    for x, y in seeds:
+        if not (0 <= x < width and 0 <= y < height) or found[y, x]:
+            continue
+        mask = np.zeros((height + 2, width + 2), np.uint8)
+        flags = 4 | cv2.FLOODFILL_MASK_ONLY | cv2.FLOODFILL_FIXED_RANGE | (255 << 8)
+        cv2.floodFill(np.ascontiguousarray(rgb), mask, (x, y), 0, (_FLAT,) * 3, (_FLAT,) * 3, flags)
+        region = mask[1:-1, 1:-1] > 0
+        if region.mean() >= _LEAST_FLAT / 4 and rgb[region].std(axis=0).max() < 4:
+            found |= region
+    return found
+
+
+def _even_frame(rgb: np.ndarray) -> tuple[int, int, int, int] | None:
+    """Return the widths (left, top, right, bottom) of a border of one colour on all four sides; None without."""
+    corner = np.median(rgb[:3, :3].reshape(-1, 3), axis=0)
+    near = np.abs(rgb.astype(np.int16) - corner).max(axis=2) <= _FLAT + 4
+    rows, columns = near.mean(axis=1) > 0.995, near.mean(axis=0) > 0.995
+    widths = [
+        int(np.argmin(line)) if not line.all() else len(line)
+        for line in (columns, rows, columns[::-1], rows[::-1])
+    ]
+    if min(widths) < 3 or widths[0] + widths[2] >= rgb.shape[1] or widths[1] + widths[3] >= rgb.shape[0]:
+        return None
+    left, top, right, bottom = (width + 1 for width in widths)
+    inner = near[top : near.shape[0] - bottom, left : near.shape[1] - right]
+    # A frame ends along a line. A moon before a black sky does not.
+    if (
+        min(inner.shape) < 8
+        or max(line.mean() for line in (inner[0], inner[-1], inner[:, 0], inner[:, -1])) > 0.6
+    ):
+        return None
+    return left, top, right, bottom

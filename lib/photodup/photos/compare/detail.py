@@ -1,0 +1,121 @@
+"""True resolution: how fine the detail is that a file really holds, at a scale common to its family.
+
+An enlargement has more pixels than its source and no finer detail; a blur has as many and coarser. At the same
+places of the picture the power spectra of all members are compared, in cycles a pixel of the canvas. What lies far
+below the detail just coarser than it, or far below another member's, is not there.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from photodup.photos.compare.canvas import Laid, grown
+from photodup.photos.compare.features import SIZE
+from photodup.photos.compare.traces import FileTraces
+
+# Side of a place, pixels of the canvas, and how many are looked at.
+_TILE, _MOST_TILES = 40, 36
+# Bands of half an octave, cycles a pixel of the canvas; the first begins where every comparison still sees detail.
+_FIRST, _STEP, _BANDS = 0.09, 2**0.5, 16
+EDGES = _FIRST * _STEP ** np.arange(_BANDS + 1)
+# Detail is there if its power is at least this share of that an octave coarser: an enlargement falls below.
+_FALL = 0.012
+# And if it is at least this share of another member's (half the contrast).
+_KEPT = 0.25
+# Blocks harder than another's by this factor come from a stronger compression.
+BLOCKIER = 1.4
+# Their edges look like detail, so more is asked of a file that has them.
+_FALL_OF_BLOCKS = 0.08
+# Power below this is rounding, greys².
+_NOTHING = 0.02
+
+
+def places(laid: Mapping[int, Laid]) -> np.ndarray:
+    """Return int[n, 2] (x, y): the centres of textured places that as many members as possible show."""
+    masks = {row: grown(one.picture, -_TILE // 2 + 1) for row, one in laid.items()}
+    shown = sum(mask.astype(int) for mask in masks.values())
+    texture = next(iter(laid.values())).grey
+    found = []
+    for y in range(_TILE // 2, texture.shape[0], _TILE // 2):
+        for x in range(_TILE // 2, texture.shape[1], _TILE // 2):
+            if shown[y, x] >= 2:
+                row = next(row for row, mask in masks.items() if mask[y, x])
+                half = _TILE // 2
+                box = laid[row].grey[max(y - half, 0) : y + half, max(x - half, 0) : x + half]
+                found.append((shown[y, x], float(box.std()), x, y))
+    found.sort(reverse=True)
+    return np.array([(x, y) for _, _, x, y in found[:_MOST_TILES]], int).reshape(-1, 2)
+
+
+def spectra(image: np.ndarray, one: Laid, spots: np.ndarray, traces: FileTraces) -> np.ndarray:
+    """Return float[n, bands]: the power of each place in each band, greys²; NaN where the member has no picture.
+
+    Args:
+        image: uint8[h, w], the upright file at full size.
+        one: the member on the canvas.
+        spots: as `places` gives.
+        traces: of the file; what its compression added is taken off.
+    """
+    found = np.full((len(spots), _BANDS), np.nan)
+    masks = grown(one.picture, -_TILE // 2 + 1)
+    back = np.linalg.inv(np.vstack([one.to_canvas, [0, 0, 1]]))[:2]
+    enlarged = max(image.shape) / SIZE
+    side = max(8, round(_TILE * one.scale))
+    window = np.outer(np.hanning(side), np.hanning(side))
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side))) * one.scale
+    band = np.searchsorted(EDGES, frequency.ravel(), side="right") - 1
+    inside = (band >= 0) & (band < _BANDS) & (frequency.ravel() <= 0.5 * one.scale)
+    noise = np.array(
+        [traces.noise(EDGES[b] / one.scale, min(EDGES[b + 1] / one.scale, 0.5)) for b in range(_BANDS)]
+    )
+    for i, (x, y) in enumerate(spots):
+        if not masks[y, x]:
+            continue
+        centre = (back[:, :2] @ (x, y) + back[:, 2] + 0.5) * enlarged
+        left, top = (round(float(c) - side / 2) for c in centre)
+        left = min(max(left, 0), image.shape[1] - side)
+        top = min(max(top, 0), image.shape[0] - side)
+        if left < 0 or top < 0:
+            continue
+        tile = image[top : top + side, left : left + side].astype(np.float64)
+        power = np.abs(np.fft.fft2((tile - tile.mean()) * window)) ** 2 / ((window**2).sum() * side**2)
+        values = np.bincount(band[inside], power.ravel()[inside], minlength=_BANDS)
+        found[i] = np.maximum(values - noise, 0)
+    return found
+
+
+def finest(
+    powers: Mapping[int, np.ndarray],
+    laid: Mapping[int, Laid],
+    gains: Mapping[int, float],
+    blocks: Mapping[int, float],
+) -> dict[int, float]:
+    """Return the finest detail of each member, cycles a pixel of the canvas.
+
+    Args:
+        powers: what `spectra` gives, by row.
+        laid: the members.
+        gains: contrast of each against one of them: what was made harder is not made finer.
+        blocks: blockiness of each file. The edges of blocks are no detail.
+    """
+    usual = sorted(blocks.values())[(len(blocks) - 1) // 2]
+    falls = {row: _FALL_OF_BLOCKS if blocks[row] > BLOCKIER * usual else _FALL for row in powers}
+    even = {row: power / max(gains[row], 1e-3) ** 2 for row, power in powers.items()}
+    found = {}
+    for row, power in even.items():
+        seen = np.isfinite(power[:, 0])
+        there = _there(power[seen].mean(axis=0) if seen.any() else np.zeros(_BANDS), falls[row])
+        for other_row, other in even.items():
+            both = seen & np.isfinite(other[:, 0])
+            if both.any():
+                mine, theirs = power[both].mean(axis=0), other[both].mean(axis=0)
+                there &= ~(_there(theirs, falls[other_row]) & (mine < _KEPT * theirs))
+        last = int(np.argmin(there)) if not there.all() else _BANDS
+        found[row] = float(min(EDGES[last], 0.5 * laid[row].scale))
+    return found
+
+
+def _there(power: np.ndarray, fall: float) -> np.ndarray:
+    """Return bool[bands]: which bands hold detail."""
+    coarser = np.concatenate([power[:2], power[:-2]])
+    return (power >= fall * coarser) & (power > _NOTHING)

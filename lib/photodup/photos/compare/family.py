@@ -1,0 +1,267 @@
+"""What each member of a family shows, and how finely: measured on all of them laid over each other."""
+
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+from PIL import Image
+
+from photodup.photos.compare.canvas import Laid, grown, lay, small, without_margins
+from photodup.photos.compare.detail import finest, places, spectra
+from photodup.photos.compare.features import Features, features
+from photodup.photos.compare.merit import Merit
+from photodup.photos.compare.overlays import LEAST_PART, LEAST_WRITING, compare_parts, displaced
+from photodup.photos.compare.traces import FileTraces, blockiness
+from photodup.photos.compare.verify import verify, verify_with_map
+
+# Members that writing is looked for against: enough for a majority.
+_JUDGES = 5
+# Share of the picture that a member must show beyond the keeper to count as wider, and that all must miss to be whole.
+WIDER, WHOLE = 0.004, 0.008
+# Detail that is finer by less is the same.
+FINER = 1.12
+# Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.
+_COLOURFUL, _GREYED = 3.0, 0.25
+# Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
+_TONES, _CLIPPED = 12.0, 0.01
+# Logarithm of the lightness by which a member stands out among most others.
+_OTHER_TONE = 0.12
+# Share of the textured places that lie displaced between two exposures from two places.
+_MOVED = 0.12
+
+
+class LaidFamily:
+    """Members laid over each other.
+
+    Args:
+        rows: the members.
+        hub: one of them, with which the others are compared first.
+        load: gives a member's upright picture at full size and the traces of its file; raises
+            `photodup.embedding.imaging.ImageError` where it cannot.
+        proven: pairs of rows that were proven; members that the hub is not proven with are reached through them.
+
+    Attributes:
+        merits: by row; of members that could be read and laid over the others.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        hub: int,
+        load: Callable[[int], tuple[Image.Image, FileTraces]],
+        proven: Collection[tuple[int, int]],
+    ) -> None:
+        from photodup.embedding.imaging import ImageError
+
+        self._load = load
+        self._pictures: dict[int, np.ndarray] = {}
+        self._features: dict[int, Features] = {}
+        self._traces: dict[int, FileTraces] = {}
+        sizes: dict[int, tuple[int, int]] = {}
+        for row in rows:
+            try:
+                image, self._traces[row] = load(row)
+            except ImageError:
+                continue
+            self._pictures[row], self._features[row], sizes[row] = small(image), features(image), image.size
+        maps = self._maps(hub if hub in self._features else next(iter(self._features), hub), proven)
+        self.laid: dict[int, Laid] = {}
+        self.merits: dict[int, Merit] = {}
+        if len(maps) < 2:
+            return
+        self._pictures = {row: self._pictures[row] for row in maps}
+        self.laid = lay(self._pictures, maps, sizes)
+        without_margins(self._pictures, self.laid)
+        self._finest = self._measure_detail()
+        self._writing = self._find_writing()
+        self._chroma = {row: _chroma(one) for row, one in self.laid.items()}
+        self.merits = self._judge()
+
+    def _maps(self, hub: int, proven: Collection[tuple[int, int]]) -> dict[int, np.ndarray]:
+        """Return the map of each member to the hub's pixels, along proven pairs."""
+        near: dict[int, list[int]] = {}
+        for i, j in proven:
+            if i in self._features and j in self._features:
+                near.setdefault(i, []).append(j)
+                near.setdefault(j, []).append(i)
+        maps = {hub: np.eye(3)[:2]}
+        waiting = [hub]
+        while waiting:
+            here = waiting.pop(0)
+            for row in sorted(near.get(here, [])):
+                if row in maps:
+                    continue
+                found, transform = verify_with_map(self._features[here], self._features[row])
+                if transform is None or not found.is_copy():
+                    found, back = verify_with_map(self._features[row], self._features[here])
+                    if back is None or not found.is_copy():
+                        continue
+                    transform = np.linalg.inv(np.vstack([back, [0, 0, 1]]))[:2]
+                maps[row] = maps[here] @ np.vstack([transform, [0, 0, 1]])
+                waiting.append(row)
+        return maps
+
+    def _measure_detail(self) -> dict[int, float]:
+        spots = places(self.laid)
+        powers, self._blocks = {}, {}
+        for row, one in self.laid.items():
+            image, traces = self._load(row)
+            grey = np.asarray(image.convert("L"))
+            powers[row], self._blocks[row] = spectra(grey, one, spots, traces), blockiness(grey)
+        first = next(iter(self.laid.values()))
+        gains = {row: _gain(first, one) for row, one in self.laid.items()}
+        return finest(powers, self.laid, gains, self._blocks)
+
+    def _find_writing(self) -> dict[int, float]:
+        """Return for each member the share of its picture that lies under writing, as most others say."""
+        judges = list(self.laid)[:_JUDGES]
+        found = {}
+        for row, one in self.laid.items():
+            said = sorted(compare_parts(self.laid[other], one).second for other in judges if other != row)
+            found[row] = said[(len(said) - 1) // 2] if said else 0.0
+        return found
+
+    def _judge(self) -> dict[int, Merit]:
+        whole = np.any([one.picture for one in self.laid.values()], axis=0)
+        # Coloured writing makes no colour picture.
+        chroma = [self._chroma[row][self._writing[row] >= LEAST_WRITING] for row in self.laid]
+        most = max(chroma)
+        mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
+        best = max(self._finest.values())
+        hub = next(iter(self.laid.values()))
+        tones = {row: _lightness(hub, one) for row, one in self.laid.items()}
+        usual = sorted(tones.values())[(len(tones) - 1) // 2]
+        merits = {}
+        for (row, one), own_chroma in zip(self.laid.items(), chroma, strict=True):
+            added = one.added
+            if self._writing[row] >= LEAST_WRITING:
+                added += ("writing or a mark",)
+            share = self._share(row)
+            merits[row] = Merit(
+                pages=self._traces[row].pages,
+                in_colour=bool(most < _COLOURFUL or own_chroma >= _GREYED * most),
+                shown=float((one.picture & whole).sum() / max(whole.sum(), 1)),
+                added=added,
+                pixels=round((one.scale * share) ** 2 * float(one.picture.sum())),
+                lost_tones=max(
+                    (_lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
+                ),
+                is_odd=len(tones) > 2
+                and bool(
+                    (mirrored != 0.5 and one.is_mirrored != (mirrored > 0.5))
+                    or abs(np.log(tones[row] / usual)) > _OTHER_TONE
+                ),
+                is_mirrored=one.is_mirrored,
+                step=self._traces[row].step,
+                blocks=self._blocks[row],
+                # Another holds as fine detail with fewer pixels, all of them used.
+                is_enlarged=share < 0.8
+                and self._finest[row] < FINER * best
+                and any(
+                    self._share(o) >= 0.8
+                    and self._finest[o] * FINER >= self._finest[row]
+                    and self.laid[o].scale < one.scale
+                    for o in self.laid
+                ),
+            )
+        return merits
+
+    def detail(self, row: int) -> float:
+        """Return the finest detail of a member, on a scale common to the family."""
+        return self._finest[row]
+
+    def _share(self, row: int) -> float:
+        return min(1.0, self._finest[row] / (0.5 * self.laid[row].scale))
+
+    def lacks(self, keeper: int, member: int) -> list[str]:
+        """Return what a member has that the keeper would not keep, in words; empty where it may go."""
+        if keeper not in self.laid or member not in self.laid:
+            return ["could not be laid over the photo to keep"]
+        a, b = self.laid[keeper], self.laid[member]
+        said = []
+        pages = self._traces[keeper].pages, self._traces[member].pages
+        if max(pages) > 1:
+            n = pages[1] if pages[1] > 1 else pages[0]
+            said.append(f"{'it has' if pages[1] > 1 else 'the one to keep has'} {n} pages or frames")
+        parts = compare_parts(a, b)
+        chroma = (
+            self._chroma[keeper][parts.first >= LEAST_WRITING],
+            self._chroma[member][parts.second >= LEAST_WRITING],
+        )
+        if max(chroma) > _COLOURFUL and min(chroma) < _GREYED * max(chroma):
+            said.append("in colour" if chroma[1] > chroma[0] else "black and white")
+        beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
+        if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
+            said.append("shows more of the scene")
+        if self._finest[member] > FINER * self._finest[keeper]:
+            said.append("holds finer detail")
+        if _lost_tones(a, b) > _CLIPPED:
+            said.append("has light or dark tones that the other lost")
+        if parts.first >= LEAST_WRITING:
+            said.append("without the writing on the other")
+        if parts.parts >= LEAST_PART:
+            said.append("a part shows something else")
+        if displaced(a, b) > _MOVED:
+            said.append("parts lie displaced, as between two exposures")
+        if a.is_mirrored != b.is_mirrored and self._is_symmetric(keeper):
+            said.append("mirrored, of a picture that is nearly its own mirror image")
+        return said
+
+    def _is_symmetric(self, row: int) -> bool:
+        own = self._features[row]
+        return verify(own, own.mirrored()).is_copy() and _even(own)
+
+
+def _even(own: Features) -> bool:
+    """Return whether a picture and its mirror image, uncut, look alike."""
+    turned = own.grey[:, ::-1].astype(np.float32)
+    grey = own.grey.astype(np.float32)
+    return bool(np.corrcoef(grey.ravel(), turned.ravel())[0, 1] > 0.8)
+
+
+def _gain(first: Laid, second: Laid) -> float:
+    """Return the contrast of the second over that of the first, at coarse structure that both show."""
+    import cv2
+
+    shared = grown(first.picture & second.picture, -6)
+    if shared.sum() < 500:
+        return 1.0
+    values = [cv2.GaussianBlur(one.grey, (0, 0), 5)[shared] for one in (first, second)]
+    return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
+
+
+def _lightness(first: Laid, second: Laid) -> float:
+    """Return how light the second is over the first, where both show the picture."""
+    shared = first.picture & second.picture
+    if not shared.any():
+        return 1.0
+    return float((second.grey[shared].mean() + 1) / (first.grey[shared].mean() + 1))
+
+
+def _chroma(one: Laid) -> tuple[float, float]:
+    """Return how much colour varies over the picture, greys: with small coloured things, and without them."""
+    import cv2
+
+    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
+    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
+    if not len(found):
+        return 0.0, 0.0
+    low, high = np.percentile(found, (10, 90), axis=0)
+    return float(np.hypot(*found.std(axis=0))), float(np.hypot(*((high - low) / 2.56)))
+
+
+def _lost_tones(one: Laid, other: Laid) -> float:
+    """Return the share of the shared picture where `one` is at its lightest or darkest and the other is not."""
+    shared = grown(one.picture & other.picture, -3)
+    n = int(shared.sum())
+    if n < 500:
+        return 0.0
+    lost = 0.0
+    for channel in range(3):
+        mine = one.rgb[:, :, channel]
+        for limit in (mine >= 252, mine <= 3):
+            limit = grown(limit & shared, -2)  # not the soft edges of what is at its limit
+            if limit.sum() > 0.5 * _CLIPPED * n:
+                low, high = np.percentile(other.rgb[:, :, channel][limit], (10, 90))
+                if high - low > _TONES:
+                    lost = max(lost, float(limit.sum() / n))
+    return lost

@@ -1,0 +1,34 @@
+"""What the keep rules ask of a photo beside others of its family."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Merit:
+    """One member of a family.
+
+    Attributes:
+        pages: pictures in the file.
+        in_colour: whether it has the colour that some member has.
+        shown: share of the whole picture, put together from all members, that it shows, 0..1.
+        added: what it has that is no part of the picture, in words.
+        pixels: true resolution of the picture it shows: the pixels that its detail needs, and no more than the file's.
+        is_enlarged: another member holds detail as fine with fewer pixels.
+        lost_tones: share of the picture whose light or dark tones it has lost against some member, 0..1.
+        is_odd: it is mirrored, lighter or darker against most members.
+        is_mirrored: it lies mirrored against the family's hub.
+        step: mean step of its JPEG table at low frequencies; 0 for other formats.
+        blocks: how much harder the steps between blocks of 8 pixels are than within; 1 without blocks.
+    """
+
+    pages: int = 1
+    in_colour: bool = True
+    shown: float = 1.0
+    added: tuple[str, ...] = ()
+    pixels: int = 0
+    is_enlarged: bool = False
+    lost_tones: float = 0.0
+    is_odd: bool = False
+    is_mirrored: bool = False
+    step: float = 0.0
+    blocks: float = 1.0

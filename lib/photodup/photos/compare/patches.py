@@ -1,0 +1,105 @@
+"""Two aligned pictures, patch by patch: what agrees, what differs, and what differs by writing alone."""
+
+import numpy as np
+
+from photodup.photos.compare.alignment import correlation, laid_over
+
+# Side of a patch, pixels. It agrees at this correlation, and has texture at this standard deviation (greys).
+PATCH = 24
+PATCH_AGREES = 0.6
+TEXTURED = 6.0
+# Strokes of a caption are thinner than this, pixels of 480.
+MAX_STROKE = 9
+
+
+def overlay(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[float, ...]:
+    """Lay one picture over the other; return overlap, correlation, spot and agreement."""
+    import cv2
+
+    warped, covered = laid_over(target, source, transform)
+    area = np.count_nonzero(covered)
+    scale = abs(np.linalg.det(transform[:, :2]))
+    overlap = float(area / min(target.size, max(source.size * scale, 1.0)))
+    if area < 1000:
+        return overlap, 0.0, 0.0, 0.0
+    # A slight blur forgives JPEG noise and half a pixel of misalignment.
+    a = cv2.GaussianBlur(target.astype(np.float32), (0, 0), 1.5)
+    b = cv2.GaussianBlur(warped.astype(np.float32), (0, 0), 1.5)
+    whole = correlation(a[covered], b[covered])
+    patches = patch_correlations(a, b, covered)
+    if np.isfinite(patches).sum() < 8:
+        return overlap, whole, 0.0, max(whole, 0.0)
+    return overlap, whole, *differences(patches, target, warped, covered)
+
+
+def differences(
+    patches: np.ndarray, target: np.ndarray, warped: np.ndarray, covered: np.ndarray
+) -> tuple[float, float]:
+    """Return spot and agreement of a grid of patch correlations, NaN where there was nothing to compare."""
+    textured = np.isfinite(patches)
+    differing = textured & (np.nan_to_num(patches) < PATCH_AGREES)
+    if not differing.any():
+        return 0.0, 1.0
+    caption = differing & _caption(differing, textured, target, warped, covered)
+    n = textured.sum()
+    return float(caption.sum() / n), 1 - float((differing & ~caption).sum() / n)
+
+
+def _caption(
+    differing: np.ndarray, textured: np.ndarray, target: np.ndarray, warped: np.ndarray, covered: np.ndarray
+) -> np.ndarray:
+    """Return which patches differ by writing alone: thin strokes of one grey in one of the two pictures.
+
+    Someone who moved in front of a fixed camera is neither thin nor of one grey.
+    """
+    import cv2
+
+    def pixels(patch: np.ndarray) -> np.ndarray:
+        return np.kron(patch, np.ones((PATCH, PATCH), bool)) & covered[:height, :width]
+
+    height, width = (PATCH * side for side in differing.shape)
+    a, b = (grey[:height, :width].astype(np.float32) for grey in (target, warped))
+    same, other = pixels(textured & ~differing), pixels(differing)
+    if np.count_nonzero(same) < PATCH**2:
+        return np.zeros_like(differing)
+    # Brightness and contrast by what agrees; what is left is what was written, or moved.
+    deviation = b[same] - b[same].mean()
+    gain = float((deviation * a[same]).sum() / max(float((deviation**2).sum()), 1e-6))
+    residual = np.abs(a - a[same].mean() - gain * (b - b[same].mean()))
+    written = other & (residual > 30)
+    if not written.any():
+        return np.zeros_like(differing)
+    solid = cv2.morphologyEx(
+        written.astype(np.uint8), cv2.MORPH_OPEN, np.ones((MAX_STROKE, MAX_STROKE), np.uint8)
+    )
+    strong = written & (residual >= np.median(residual[written]))  # without the soft edges of strokes
+
+    def count(values: np.ndarray) -> np.ndarray:
+        return values.reshape(differing.shape[0], PATCH, differing.shape[1], PATCH).sum(axis=(1, 3))
+
+    total, thin = count(strong), count(solid.astype(bool)) <= 0.1 * count(written)
+    found = [
+        thin & (count(strong & (np.abs(grey - np.median(grey[strong])) <= 35)) >= 0.75 * total)
+        for grey in (a, b)
+    ]
+    return max(found, key=np.count_nonzero)
+
+
+def patch_correlations(
+    a: np.ndarray, b: np.ndarray, covered: np.ndarray, *, patch: int = PATCH, texture: float = TEXTURED
+) -> np.ndarray:
+    """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
+    rows, columns = a.shape[0] // patch, a.shape[1] // patch
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        blocks = (values * covered)[: rows * patch, : columns * patch].reshape(rows, patch, columns, patch)
+        return blocks.sum(axis=(1, 3), dtype=np.float64)
+
+    n = sums(np.ones_like(a))
+    mean_a, mean_b = sums(a) / np.maximum(n, 1), sums(b) / np.maximum(n, 1)
+    var_a = np.maximum(sums(a * a) / np.maximum(n, 1) - mean_a**2, 0)
+    var_b = np.maximum(sums(b * b) / np.maximum(n, 1) - mean_b**2, 0)
+    covariance = sums(a * b) / np.maximum(n, 1) - mean_a * mean_b
+    found = covariance / np.maximum(np.sqrt(var_a * var_b), 1e-6)
+    textured = np.maximum(var_a, var_b) >= texture**2  # sky agrees with any sky
+    return np.where((n >= 0.9 * patch**2) & textured, found, np.nan)

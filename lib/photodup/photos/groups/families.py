@@ -1,0 +1,93 @@
+"""Families: what proven pairs connect, shown around the file with the most proven copies.
+
+A star around the *best* file falls apart: the largest or sharpest copy is often the one least like the others. Around
+the file with the most proven copies nearly every copy is proven with the centre itself. What is not joins only where
+two of its pairs, or two pairs between two groups, say so: one wrong pair in a library joins nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# Proven pairs, with no photo in common on either side, that join what the centre was not proven with.
+MIN_LINKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Rows of one family: `hub` has the most proven copies among `members`, which it is one of."""
+
+    hub: int
+    members: tuple[int, ...]
+
+
+def families(
+    scores: Mapping[tuple[int, int], float], rank: Sequence[int], *, min_links: int = MIN_LINKS
+) -> list[Family]:
+    """Return families of two or more, none of which share a row, by the rank of their hubs.
+
+    Args:
+        scores: of each proven pair of rows, higher is surer.
+        rank: place of each row, the best lowest; it settles what is equal otherwise.
+        min_links: pairs that join what the hub was not proven with; 1 chains.
+    """
+    near: dict[int, dict[int, float]] = {}
+    for (i, j), score in scores.items():
+        near.setdefault(i, {})[j] = score
+        near.setdefault(j, {})[i] = score
+    hubs: list[int] = []
+    taken: set[int] = set()
+    for row in sorted(near, key=lambda row: (-len(near[row]), rank[row], row)):
+        if row not in taken:
+            hubs.append(row)
+            taken |= {row, *near[row]}
+    is_hub = set(hubs)
+    family_of = {hub: hub for hub in hubs}
+    for row in near:
+        if row in is_hub:
+            continue
+        # Where it has the most company: a pair with a stranger has none.
+        company = near[row].keys() | {row}
+        family_of[row] = max(
+            (other for other in near[row] if other in is_hub),
+            key=lambda hub: (len(company & (near[hub].keys() | {hub})), near[row][hub], -rank[hub], -hub),
+        )
+    _join(family_of, near, min_links)
+    found: dict[int, list[int]] = {}
+    for row, hub in family_of.items():
+        found.setdefault(hub, []).append(row)
+    groups = []
+    for rows in found.values():
+        inside = set(rows)
+        hub = min(rows, key=lambda row: (-len(near[row].keys() & inside), rank[row], row))
+        groups.append(Family(hub, tuple(sorted(rows, key=lambda row: (rank[row], row)))))
+    return sorted(
+        (family for family in groups if len(family.members) > 1),
+        key=lambda family: (rank[family.members[0]], family.members[0]),
+    )
+
+
+def _join(family_of: dict[int, int], near: Mapping[int, Mapping[int, float]], min_links: int) -> None:
+    """Join families that enough separate pairs connect; a family of one needs that many pairs of its own."""
+    joined = True
+    while joined:
+        joined = False
+        between: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        sizes: dict[int, int] = {}
+        for row, hub in family_of.items():
+            sizes[hub] = sizes.get(hub, 0) + 1
+            for other in near[row]:
+                if row < other and family_of[other] != hub:
+                    pair = (row, other) if hub < family_of[other] else (other, row)
+                    between.setdefault((min(hub, family_of[other]), max(hub, family_of[other])), []).append(
+                        pair
+                    )
+        for (first, second), pairs in sorted(between.items()):
+            alone = 1 in (sizes[first], sizes[second])
+            sides = [{pair[side] for pair in pairs} for side in (0, 1)]
+            if (max if alone else min)(len(side) for side in sides) >= min_links:
+                larger, smaller = (first, second) if sizes[first] >= sizes[second] else (second, first)
+                for row, hub in family_of.items():
+                    if hub == smaller:
+                        family_of[row] = larger
+                joined = True
+                break

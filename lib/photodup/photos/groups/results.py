@@ -1,0 +1,104 @@
+"""What grouping a library gives: groups with their keepers, and why each member is there."""
+
+from dataclasses import dataclass, field
+
+from photodup.photos.compare.verify import Verification
+from photodup.photos.groups.keepers import Choice
+from photodup.photos.groups.model_thresholds import ModelThresholds
+from photodup.photos.library.catalogue import Model, Photo
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a member is in a group. `similarity` is the cosine with the keeper; None without embeddings."""
+
+    exact: bool
+    similarity: float | None
+    verification: Verification | None
+
+    @property
+    def confidence(self) -> float:
+        """Return 0..1 to sort groups by: 1 for equal bytes, else what was verified, else the cosine."""
+        if self.exact:
+            return 1.0
+        return self.verification.score() if self.verification else self.similarity or 0.0
+
+
+@dataclass(frozen=True)
+class TierGroup:
+    """One group. `tier` is `copies` (a family) or `similar` (a star: every member resembles the keeper).
+
+    Attributes:
+        choice: the photo to keep, and why.
+        members: the others, those that may go first.
+        evidence: of each member with the keeper.
+        differs: of each member what it has that the keeper would not keep, in words; empty where it may go. Of
+            similar pictures nothing is said.
+    """
+
+    tier: str
+    choice: Choice
+    members: tuple[Photo, ...]
+    evidence: tuple[Evidence, ...]
+    differs: tuple[str, ...] = ()
+
+    @property
+    def keeper(self) -> Photo:
+        """Return the photo that the rules would keep."""
+        return self.choice.keeper
+
+    @property
+    def may_go(self) -> tuple[Photo, ...]:
+        """Return the copies that hold nothing the keeper lacks; of similar pictures none."""
+        if self.tier != "copies":
+            return ()
+        return tuple(photo for photo in self.members if not self.difference(photo))
+
+    def difference(self, photo: Photo) -> str:
+        """Return what a member has that the keeper would not keep, in words; empty where nothing."""
+        told = dict(zip((member.id for member in self.members), self.differs, strict=False))
+        return told.get(photo.id, "")
+
+    @property
+    def confidence(self) -> float:
+        """Return that of the least certain member that may go, or else of the least certain one."""
+        sure = [e.confidence for e, said in zip(self.evidence, self.differs, strict=False) if not said]
+        return min(sure or [e.confidence for e in self.evidence])
+
+    @property
+    def bytes_to_free(self) -> int:
+        """Size of the members that may go; of similar pictures that of all."""
+        going = self.may_go if self.tier == "copies" else self.members
+        return sum(photo.size_bytes for photo in going)
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """All groups of a library, the most certain copies first, and how they were found."""
+
+    copies: tuple[TierGroup, ...]
+    similar: tuple[TierGroup, ...]
+    model: Model | None
+    thresholds: ModelThresholds | None
+    n_photos: int
+    n_verified: int
+    search: str
+    recall: float = 1.0
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def groups(self) -> tuple[TierGroup, ...]:
+        """Return both tiers, copies first."""
+        return self.copies + self.similar
+
+    @property
+    def largest_group(self) -> int:
+        """Photos in the largest group; a very large one betrays a threshold that is too low."""
+        return max((1 + len(group.members) for group in self.groups), default=0)
+
+    @property
+    def smallest_similarity(self) -> float | None:
+        """Smallest cosine between a similar picture and its keeper."""
+        return min(
+            (e.similarity for g in self.similar for e in g.evidence if e.similarity is not None), default=None
+        )

@@ -1,0 +1,209 @@
+"""Whole families, the best original, and what is shown as different: planted cases on real photographs."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from support.review_library import photo, save
+
+from photodup.photos.groups.families import families
+from photodup.photos.groups.results import TierGroup
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+
+
+def star(hub: int, others: range) -> dict[tuple[int, int], float]:
+    return {(min(hub, i), max(hub, i)): 1.0 for i in others if i != hub}
+
+
+def test_a_family_is_found_whole_though_the_best_file_is_least_like_the_others():
+    """The star of the best ranked file (0) has one member; around the best connected one all are there."""
+    (family,) = families(star(5, range(10)), list(range(10)))
+    assert (family.hub, family.members) == (5, tuple(range(10)))
+
+
+def test_one_wrong_pair_joins_nothing_and_two_join():
+    clique = dict.fromkeys(combinations(range(5), 2), 1.0) | dict.fromkeys(combinations(range(5, 10), 2), 1.0)
+    rank = list(range(10))
+    whole = [tuple(range(5)), tuple(range(5, 10))]
+    for wrong in [(0, 5), (2, 7), (4, 9)]:
+        assert [family.members for family in families(clique | {wrong: 1.0}, rank)] == whole
+        assert len(families(clique | {wrong: 1.0}, rank, min_links=1)) == 1, "which chaining would"
+    assert len(families(clique | {(0, 5): 1.0, (1, 6): 1.0}, rank)) == 1
+    assert len(families(clique | {(0, 5): 1.0, (0, 6): 1.0}, rank)) == 2, "one photo is one witness"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sets(
+        st.tuples(st.integers(0, 14), st.integers(0, 14)).filter(lambda pair: pair[0] < pair[1]), max_size=40
+    ),
+    st.permutations(range(15)),
+)
+def test_nobody_is_in_two_families_and_each_member_has_a_proven_pair_inside(pairs, rank):
+    found = families(dict.fromkeys(pairs, 1.0), rank)
+    everyone = [row for family in found for row in family.members]
+    assert len(everyone) == len(set(everyone))
+    for family in found:
+        assert family.hub in family.members and len(family.members) > 1
+        for row in family.members:
+            assert any(
+                (min(row, other), max(row, other)) in pairs for other in family.members if other != row
+            )
+
+
+def group_of(library) -> TierGroup:
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    return group
+
+
+def marked(group: TierGroup) -> set[str]:
+    return {photo.path.stem for photo in group.may_go}
+
+
+@pytest.fixture(scope="module")
+def original() -> Image.Image:
+    """A photograph as sharp as its pixels."""
+    return photo("coffee").resize((480, 320), Image.Resampling.LANCZOS)
+
+
+def written(image: Image.Image) -> Image.Image:
+    image = image.copy()
+    ImageDraw.Draw(image).text((30, 240), "greetings from the sea", fill="yellow", font_size=34)
+    return image
+
+
+EDITS = {
+    "watermark": (written, "content"),
+    "black corners": (lambda image: image.rotate(5, Image.Resampling.BICUBIC), "content"),
+    "border": (lambda image: ImageOps.expand(image, 30, "white"), "content"),
+    "crop": (lambda image: image.crop((40, 30, 440, 290)), "content"),
+    "enlargement": (lambda image: image.resize((960, 640), Image.Resampling.BICUBIC), "resolution"),
+    "blur": (lambda image: image.filter(ImageFilter.GaussianBlur(2)), "resolution"),
+    "half": (lambda image: image.resize((240, 160), Image.Resampling.LANCZOS), "resolution"),
+    "brightened": (lambda image: ImageEnhance.Brightness(image).enhance(1.4), "compression"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_the_original_is_kept_and_the_edit_may_go(tmp_path, original, edit):
+    """By the bytes alone the edit would win: it is the larger file, and its path comes first."""
+    change, rule = EDITS[edit]
+    save(original, tmp_path / "z" / "original.jpg", quality=90)
+    save(change(original), tmp_path / f"{edit}.jpg", quality=95)
+    group = group_of(tmp_path)
+    assert (group.keeper.path.stem, group.choice.rule) == ("original", rule), group.choice.reason
+    assert marked(group) == {edit}, group.differs
+
+
+def test_a_wider_view_is_kept_and_what_shows_more_elsewhere_stays(tmp_path, original):
+    save(original.crop((0, 0, 400, 320)), tmp_path / "left.jpg")
+    save(original.crop((130, 0, 480, 320)), tmp_path / "right.jpg")
+    group = group_of(tmp_path)
+    assert group.keeper.path.stem == "left" and marked(group) == set()
+    assert "shows more of the scene" in group.difference(group.members[0])
+
+
+def test_finer_detail_in_a_crop_is_not_given_up_for_the_whole(tmp_path):
+    sharp = photo("coffee")
+    save(sharp.resize((200, 133), Image.Resampling.LANCZOS), tmp_path / "whole.jpg")
+    save(sharp.crop((60, 40, 540, 360)), tmp_path / "fine.jpg")
+    group = group_of(tmp_path)
+    assert group.keeper.path.stem == "whole" and marked(group) == set()
+    assert group.difference(group.members[0]) == "holds finer detail"
+
+
+def test_black_and_white_is_never_suggested(tmp_path, original):
+    save(original, tmp_path / "colour.jpg", quality=85)
+    save(original.convert("L").convert("RGB"), tmp_path / "a grey.jpg", quality=95)
+    group = group_of(tmp_path)
+    assert (group.keeper.path.stem, group.choice.reason) == ("colour", "in colour")
+    assert marked(group) == set() and "black and white" in group.difference(group.members[0])
+
+
+@pytest.mark.parametrize(("suffix", "form"), [("tif", "TIFF"), ("webp", "WEBP"), ("png", "PNG")])
+def test_a_file_of_four_pages_is_no_copy_of_its_first(tmp_path, original, suffix, form):
+    others = [photo(name).resize(original.size) for name in ("astronaut", "chelsea", "rocket")]
+    original.save(tmp_path / f"pages.{suffix}", form, save_all=True, append_images=others)
+    save(original, tmp_path / "first.jpg")
+    group = group_of(tmp_path)
+    assert group.keeper.path.stem == "pages" and marked(group) == set()
+    assert "the one to keep has 4 pages or frames" in group.difference(group.members[0])
+
+
+def test_a_live_photo_stays_with_its_film(tmp_path, original):
+    save(original.resize((300, 200)), tmp_path / "IMG_1.jpg")
+    (tmp_path / "IMG_1.MOV").write_bytes(b"film")
+    save(original, tmp_path / "sent.jpg")
+    group = group_of(tmp_path)
+    assert marked(group) == set(), (group.keeper, group.differs)
+
+
+def test_a_part_that_shows_something_else_is_told(tmp_path, original):
+    """Someone is in one of two shots from one place: the search may prove them, the page must not suggest one."""
+    changed = original.copy()
+    changed.paste(photo("astronaut").resize((44, 44)), (210, 20))
+    save(original, tmp_path / "one.jpg")
+    save(changed, tmp_path / "other.jpg")
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        for group in find_tiers(catalogue).copies:
+            assert marked(group) == set()
+
+
+def test_two_exposures_with_little_parallax_are_not_suggested(tmp_path, original):
+    """The near half moves by two pixels of 480, the far one does not."""
+    pixels = np.asarray(original)
+    height, width = pixels.shape[:2]
+    columns, rows = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
+    near = np.float32(3.0) / (1 + np.exp(-(rows - height * 0.5) / 4, dtype=np.float32))
+    import cv2
+
+    moved = cv2.remap(pixels, columns + near, rows, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
+    save(original, tmp_path / "left.jpg")
+    save(Image.fromarray(moved), tmp_path / "right.jpg")
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        for group in find_tiers(catalogue).copies:
+            assert marked(group) == set(), group.evidence
+
+
+def test_only_what_is_proven_against_the_keeper_itself_is_marked(tmp_path, original, monkeypatch):
+    """The keeper never saw one member: it is shown, with the reason, and not suggested."""
+    from photodup.photos.compare import pixels
+
+    save(original, tmp_path / "original.jpg", quality=95)
+    save(original.resize((240, 160)), tmp_path / "half.jpg")
+    save(original.resize((160, 107)), tmp_path / "small.jpg")
+    found = pixels.verify
+
+    def blind(first, second):
+        evidence = found(first, second)
+        sizes = {first.points.shape, second.points.shape}
+        return type(evidence)() if sizes == blind.pair else evidence
+
+    from photodup.photos.compare.features import features
+
+    files = {
+        name: features(Image.open(tmp_path / f"{name}.jpg")).points.shape for name in ("original", "small")
+    }
+    blind.pair = set(files.values())
+    monkeypatch.setattr(pixels, "verify", blind)
+    group = group_of(tmp_path)
+    assert group.keeper.path.stem == "original" and marked(group) == {"half"}
+    (small,) = [photo for photo in group.members if photo.path.stem == "small"]
+    assert "not proven" in group.difference(small)
+
+
+def test_what_was_measured_of_a_family_is_remembered(tmp_path, original, monkeypatch):
+    save(original, tmp_path / "original.jpg")
+    save(original.resize((240, 160)), tmp_path / "half.jpg")
+    first = group_of(tmp_path)
+    monkeypatch.setattr("photodup.photos.groups.judging.LaidFamily", lambda *a: pytest.fail("was measured"))
+    assert group_of(tmp_path) == first

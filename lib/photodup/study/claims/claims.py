@@ -135,11 +135,11 @@ def _judge_places(claim: Claim, points: "pd.DataFrame", floors: NoiseFloors) -> 
         return {}
     columns = [column for column in claim.by if column in points]
     fits = meeting(points, claim.judged_on) & ~points["device_class"].isin(PRETENDED)
-    words = [points[column].map(lambda value, c=column: place_word(c, value)) for column in columns]
-    groups = points.groupby(words, sort=True) if words else [((), points)]
+    groups = points.groupby(columns, dropna=False, sort=True) if columns else [((), points)]
     found = {}
     for values, group in groups:
-        where = ", ".join(v for v in values if v) or "this machine"
+        words = [place_word(column, value) for column, value in zip(columns, values, strict=True)]
+        where = ", ".join(word for word in words if word) or "this machine"
         for part in (group[fits[group.index]], group[~fits[group.index]]):
             outcome = claim.predicate.judge(part, floors) if len(part) else None
             if outcome is None or outcome.verdict == NOT_TESTABLE:

@@ -57,7 +57,7 @@ def run_all(rows: "pd.DataFrame | None" = None) -> dict[str, Finding]:
 def summary(findings: "dict[str, Finding] | None" = None) -> "pd.DataFrame":
     """Return one row per check: `claim`, `verdict`, `because`, and `quote`, empty for a check of the method.
 
-    A claim stands, does not stand or is not arithmetic; a method holds or is in doubt, and counts as no claim.
+    A claim stands, does not stand, or the numbers cannot say; a method holds or is in doubt, and counts as no claim.
     """
     import pandas as pd
 

@@ -30,8 +30,8 @@ class Finding:
     def verdict(self) -> str:
         """What became of the claim, or of the method where the study claimed nothing."""
         if self.quote:
-            return {True: "stands", False: "does not stand", None: "not arithmetic"}[self.stands]
-        return {True: "method holds", False: "method is in doubt", None: "not arithmetic"}[self.stands]
+            return {True: "stands", False: "does not stand", None: "numbers cannot say"}[self.stands]
+        return {True: "method holds", False: "method is in doubt", None: "numbers cannot say"}[self.stands]
 
     def _repr_markdown_(self) -> str:
         said = f"\n\n> {self.quote}" if self.quote else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from photodup.errors import PhotodupError
-from photodup.files import available_cores, replacing, write_atomically
+from photodup.files import available_cores, replacing
 from photodup.paths import project_root
 from photodup.serving.triton.config import (
     check_config,
@@ -23,6 +23,7 @@ from photodup.serving.triton.config import (
     write_config,
 )
 from photodup.serving.triton.encoders import describe, parse_encoder
+from photodup.serving.triton.model_code import PREPROCESS, code_file, copy_code, copy_preprocessing
 from photodup.serving.triton.torch_model import TORCH, fill_in
 
 if TYPE_CHECKING:
@@ -56,14 +57,7 @@ ONLY: dict[str, tuple[Target, ...]] = {
 }
 """Models of some targets only. TensorRT has a target of its own: its first start builds engines."""
 
-_PREPROCESS = "openclip_vit_b32_preprocess"
 _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
-# Library modules run inside Triton as plain files: its Python has no photodup.
-_IMPORTS = {
-    "from photodup.errors import PhotodupError": "PhotodupError = Exception",
-    "from photodup.embedding import imaging": "import imaging",
-    "from photodup.embedding import jpeg_scans": "import jpeg_scans",
-}
 
 
 def render_repository(
@@ -147,14 +141,14 @@ def render_repository(
             describe(config, encoder, None, model_digest)
         if name == TORCH:
             fill_in(config, folder / "1", target != "cpu-embedded", precision, pretrained, model_digest)
-        if name == _PREPROCESS:
+        if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
             set_parameter(config, decoder=decoder)
-            _copy_preprocessing(folder / "1")
+            copy_preprocessing(folder / "1")
         elif name == _PREPROCESS_DALI:
             code = project_root() / "model_repository" / name / "1" / "pipeline.py"
-            _copy(code, folder / "1" / code.name)
+            copy_code(code, folder / "1" / code.name)
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
@@ -216,7 +210,7 @@ def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
     folder = first.with_name(str(version))
     link_weights(onnx, folder)
     for code in first.glob("*.py"):
-        _copy(code, folder / code.name)
+        copy_code(code, folder / code.name)
     return folder
 
 
@@ -235,7 +229,7 @@ def _steps(name: str) -> tuple[str, ...]:
     if name == "openclip_vit_b32_jpeg_dali":
         return (_PREPROCESS_DALI, "openclip_vit_b32_uint8")
     if name.endswith("_jpeg"):
-        return (_PREPROCESS, name.removesuffix("_jpeg") + "_uint8")
+        return (PREPROCESS, name.removesuffix("_jpeg") + "_uint8")
     return ()
 
 
@@ -310,7 +304,7 @@ def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Pat
     set_parameter(config, threads=threads, pin=str(pin).lower())
     # On a CPU every batch size runs at speed from the second call on: one sample proves that the graph runs.
     del config.model_warmup[1:]
-    _copy(_code("onnx_session.py"), version_dir / "model.py")
+    copy_code(code_file("onnx_session.py"), version_dir / "model.py")
 
 
 def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
@@ -333,36 +327,5 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
         source=preset.source,
         assumption=preset.assumption,
     )
-    _copy(_code("emulated_model.py"), version_dir / "model.py")
-    _copy(_code("emulation.py"), version_dir / "emulation.py")
-
-
-def _copy_preprocessing(version_dir: Path) -> None:
-    from photodup.embedding import imaging, jpeg_scans
-    from photodup.serving.triton import decoders
-
-    _copy(project_root() / "model_repository" / _PREPROCESS / "1" / "model.py", version_dir / "model.py")
-    for module in (imaging, jpeg_scans, decoders):
-        source = Path(module.__file__)
-        text = source.read_text()
-        for ours, theirs in _IMPORTS.items():
-            text = text.replace(ours, theirs)
-        if any(
-            "photodup" in line for line in text.splitlines() if line.lstrip().startswith(("import", "from"))
-        ):
-            raise PhotodupError(f"{source.name} imports more of photodup than Triton's Python can be given.")
-        _write_if_changed(version_dir / source.name, text)
-
-
-def _code(name: str) -> Path:
-    return Path(__file__).parent / "models" / name
-
-
-def _copy(source: Path, destination: Path) -> None:
-    _write_if_changed(destination, source.read_text())
-
-
-def _write_if_changed(path: Path, text: str) -> None:
-    """Leave an equal file alone: Triton takes a newer file for a new model."""
-    if not path.exists() or path.read_text() != text:
-        write_atomically(path, text)
+    copy_code(code_file("emulated_model.py"), version_dir / "model.py")
+    copy_code(code_file("emulation.py"), version_dir / "emulation.py")

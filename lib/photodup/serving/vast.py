@@ -2,8 +2,7 @@
 
 Money is the danger, so an instance is written down *before it is ordered*, by its label, in build/vast/NAME.json with
 the time it must be gone. Four things hold to that time: a process that `up` leaves behind, every later `photodup vast`
-command, `down`, which believes only that the instance is no longer listed, and the container itself (docker/end-itself.sh),
-for when this machine is switched off.
+command, `down`, which believes only that the instance is no longer listed, and the container itself (docker/end-itself.sh).
 
 The API key is read by the SDK itself (VAST_API_KEY, or the file that `vastai set api-key` writes). It is never
 printed or stored here. Answers of the API hold tokens too, so only named fields are kept.

@@ -43,11 +43,9 @@ def draw(verdicts: "pd.DataFrame", title: str = "") -> "Figure":
     groups = [(v, verdicts[verdicts["verdict"] == v].to_dict("records")) for v in LOOK if v != NOT_TESTABLE]
     groups = [(verdict, rows) for verdict, rows in groups if rows]
     height = sum(HEAD + LINE * len(rows) for _, rows in groups) or LINE
-    whole = TITLE + height + FOOT
-    figure = plt.figure(figsize=(WIDTH, whole), layout="none")
-    bottom, tall = FOOT / whole, height / whole
-    words = figure.add_axes((0.01, bottom, 0.655, tall))
-    chart = figure.add_axes((0.675, bottom, 0.31, tall))
+    figure, (words, chart) = plt.subplots(
+        1, 2, figsize=(WIDTH, TITLE + height + FOOT), width_ratios=(2.1, 1), layout="constrained"
+    )
     top = 0.0
     for verdict, rows in groups:
         sign, color = LOOK[verdict]
@@ -77,7 +75,7 @@ def draw(verdicts: "pd.DataFrame", title: str = "") -> "Figure":
     chart.tick_params(axis="y", left=False, labelleft=False)
     chart.minorticks_off()
     chart.grid(visible=False, axis="y")
-    figure.text(0.012, 1 - TITLE / 2 / whole, title, fontsize=13, fontweight="bold", va="center", color=INK)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
     return figure
 
 

@@ -24,7 +24,6 @@ COMMON = {
     "TRITON_METRICS_PORT",
 }
 DRAWS = re.compile(r"\bplt\.|charts\.save")
-LATER = {"12_audit_published_claims"}  # rewritten apart from the others; it gets the first screen with that
 VISIBLE_LINES = 40  # at most, before the first figure that a notebook draws
 LEAK = re.compile(r"(?<![\w.])/(?:home/\w+|root|tmp|work|Users/\w+)/")
 
@@ -105,7 +104,7 @@ def parameter_faults(source: str) -> list[str]:
 def test_anatomy(path):
     found = faults(nbformat.read(path, as_version=4))
 
-    assert [f for f in found if path.stem not in LATER or not re.search(r"folded|References", f)] == []
+    assert found == []
 
 
 def test_anatomy_check_sees_planted_faults():
@@ -154,9 +153,7 @@ def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
     assert computed in " ".join(notebook.cells[0].source.split())
 
 
-@pytest.mark.parametrize(
-    "path", [*(p for p in NUMBERED if p.stem not in LATER), TEMPLATE], ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
 def test_the_first_screen_shows_a_figure_and_the_sections(path):
     cells = nbformat.read(path, as_version=4).cells
     opening, lines = cells[0], 0

@@ -19,13 +19,13 @@ _TILE, _MOST_TILES = 40, 36
 _FIRST, _STEP, _BANDS = 0.09, 2**0.5, 16
 EDGES = _FIRST * _STEP ** np.arange(_BANDS + 1)
 # Detail is there if its power is at least this share of that an octave coarser: an enlargement falls below.
-_FALL = 0.012
+_FALL = 0.07
 # And if it is at least this share of another member's (half the contrast).
 _KEPT = 0.25
 # Blocks harder than another's by this factor come from a stronger compression.
 BLOCKIER = 1.4
 # Their edges look like detail, so more is asked of a file that has them.
-_FALL_OF_BLOCKS = 0.08
+_FALL_OF_BLOCKS = 0.15
 # Power below this is rounding, greys².
 _NOTHING = 0.02
 

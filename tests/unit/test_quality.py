@@ -8,16 +8,13 @@ from PIL import Image
 
 from photodup.errors import PhotodupError
 from photodup.photos.groups.model_thresholds import THRESHOLDS
-from photodup.photos.quality.curves import (
-    Original,
-    choose_cosines,
-    curve,
-    demo_originals,
-    evaluate,
-    measure_chaining,
-    report,
-)
+from photodup.photos.quality.bound import bound
+from photodup.photos.quality.curves import choose_cosines, curve, measure_chaining
 from photodup.photos.quality.edits import named
+from photodup.photos.quality.pairs import Original, evaluate
+from photodup.photos.quality.report import report
+from photodup.photos.quality.shown import at_least, measure_shown
+from photodup.selfbench.copy_quality import demo_originals
 
 
 def simple(scores, positive, default=None):
@@ -137,14 +134,72 @@ def test_the_report_names_everything(measured):
 def test_a_wrong_rule_is_caught(measured, monkeypatch):
     """The planted fault: a verification that accepts everything shows false positives in the table."""
     from photodup.photos.compare.verify import Verification
-    from photodup.photos.quality import curves
+    from photodup.photos.quality import pairs
 
-    monkeypatch.setattr(curves, "verify", lambda a, b: Verification(99, 1, 1, 1, 0, 1))
+    monkeypatch.setattr(pairs, "verify", lambda a, b: Verification(99, 1, 1, 1, 0, 1))
     noise = [
         Original(str(s), Image.effect_noise((300, 300), 20 + 30 * s).convert("RGB"), str(s)) for s in range(3)
     ]
     found = evaluate(noise, named(["jpeg q 30"]), embed=lambda images: np.ones((len(images), 1), np.float32))
     assert found.curves[-1].at_default[1] > 0
+
+
+# ---- what is shown -------------------------------------------------------------------------------------
+
+
+def test_what_is_shown_is_measured_on_files(tmp_path):
+    import skimage.data
+
+    originals = [Original(n, Image.fromarray(getattr(skimage.data, n)()), n) for n in ("coffee", "rocket")]
+    for original in originals:
+        original.image.thumbnail((360, 360))
+    found = measure_shown(originals, named(["resize 0.5x", "crop 90%", "border with text 5%"]), tmp_path)
+    assert (found.n_photos, found.n_files, found.n_redundant) == (2, 8, 6)
+    assert (found.n_groups, found.n_pure, found.n_complete, found.n_false) == (2, 2, 2, 0)
+    assert (found.n_right, found.n_original, found.keepers) == (2, 2, {"original": 2})
+    assert found.n_found == 6 and set(found.found_by_edit.values()) == {1.0}
+    assert "right keepers 2 of 2 (at least 22.4% with 95 % confidence)" in "\n".join(found.lines())
+
+
+def test_a_lower_bound_is_what_the_count_proves():
+    assert at_least(0, 10) == 0
+    assert at_least(26, 26) == pytest.approx(0.05 ** (1 / 26))
+
+
+def test_a_wrong_keeper_and_a_wrong_suggestion_are_counted():
+    from types import SimpleNamespace
+
+    from photodup.photos.quality.shown import judge_shown
+
+    def file(name):
+        return SimpleNamespace(path=SimpleNamespace(name=name))
+
+    truth = {"a": ("one", "original"), "b": ("one", "blur 0.5%"), "c": ("two", "original")}
+    group = SimpleNamespace(keeper=file("b"), members=(file("a"), file("c")), may_go=(file("a"), file("c")))
+    found = judge_shown(SimpleNamespace(copies=(group,)), truth)
+    assert (found.n_false, found.n_pure, found.n_right, found.n_original) == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["beta", "exponential"])
+def test_the_bound_of_a_library_is_honoured(kind):
+    """Of 1,000 libraries drawn from one law the bound must hold in 980; a bound without a tail would not."""
+    rng = np.random.default_rng(3)
+
+    def draw(n):
+        return rng.beta(2, 8, n) if kind == "beta" else rng.exponential(0.08, n)
+
+    threshold = 0.72 if kind == "beta" else 0.6
+    kept = 0
+    for trial in range(40):
+        said = bound(draw(300), threshold, 2000, seed=trial)
+        kept += sum(int((draw(2000) >= threshold).sum()) <= said.most for _ in range(25))
+    assert kept >= 980
+    assert bound(draw(300), 5.0, 2000).most <= 1, "and says little where nothing comes near"
+
+
+def test_a_bound_needs_scores():
+    with pytest.raises(PhotodupError, match="40 pairs"):
+        bound(np.zeros(10), 0.9, 100)
 
 
 # ---- cosines -------------------------------------------------------------------------------------------
@@ -194,7 +249,7 @@ def test_decisions_of_a_library_are_read_as_cosines(tmp_path):
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.feedback import Feedback
     from photodup.photos.library.scan import scan
-    from photodup.photos.quality.evaluate import labelled_cosines
+    from photodup.photos.quality.labelled import labelled_cosines
 
     for k in range(3):
         Image.effect_noise((40, 40), 30 + 40 * k).convert("RGB").save(tmp_path / f"{k}.png")

@@ -141,7 +141,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure how well copies are found: edits of known photographs, and their curves."""
-    from photodup.photos.quality.evaluate import evaluate_and_print
+    from photodup.selfbench.copy_quality import evaluate_and_print
 
     evaluate_and_print(directory, weights=weights, all_edits=all_edits, library=library)
 

@@ -19,13 +19,15 @@ _TILE, _MOST_TILES = 40, 36
 _FIRST, _STEP, _BANDS = 0.09, 2**0.5, 16
 EDGES = _FIRST * _STEP ** np.arange(_BANDS + 1)
 # Detail is there if its power is at least this share of that an octave coarser: an enlargement falls below.
-_FALL = 0.012
+_FALL = 0.07
 # And if it is at least this share of another member's (half the contrast).
 _KEPT = 0.25
 # Blocks harder than another's by this factor come from a stronger compression.
 BLOCKIER = 1.4
 # Their edges look like detail, so more is asked of a file that has them.
-_FALL_OF_BLOCKS = 0.08
+_FALL_OF_BLOCKS = 0.15
+# Scales that differ by less are one.
+_ONE_SCALE = 0.05
 # Power below this is rounding, greys².
 _NOTHING = 0.02
 
@@ -108,11 +110,42 @@ def finest(
         for other_row, other in even.items():
             both = seen & np.isfinite(other[:, 0])
             if both.any():
-                mine, theirs = power[both].mean(axis=0), other[both].mean(axis=0)
-                there &= ~(_there(theirs, falls[other_row]) & (mine < _KEPT * theirs))
+                # Weaker in most places: writing over a few of them is no detail of the picture.
+                weaker = (power[both] < _KEPT * other[both]).mean(axis=0) > 0.5
+                there &= ~(_there(np.median(other[both], axis=0), falls[other_row]) & weaker)
         last = int(np.argmin(there)) if not there.all() else _BANDS
         found[row] = float(min(EDGES[last], 0.5 * laid[row].scale))
-    return found
+    # Beyond another's last pixel the first full band must hold detail: an enlargement spills over, but no further.
+    for row, power in even.items():
+        seen = np.isfinite(power[:, 0])
+        there = _there(power[seen].mean(axis=0) if seen.any() else np.zeros(_BANDS), falls[row])
+        for other in laid.values():
+            limit = 0.5 * other.scale
+            beyond = int(np.searchsorted(EDGES, 0.98 * limit))
+            if limit < found[row] and (beyond >= _BANDS or not there[beyond]):
+                found[row] = min(found[row], limit)
+    # Two files of one scale, of which neither is weaker anywhere, hold the same: a threshold lies between them.
+    return {
+        row: max(
+            found[other]
+            for other in found
+            if other == row
+            or (
+                abs(laid[other].scale / laid[row].scale - 1) < _ONE_SCALE
+                and _are_even(even[row], even[other])
+            )
+        )
+        for row in found
+    }
+
+
+def _are_even(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether the first is nowhere much weaker than the second."""
+    both = np.isfinite(first[:, 0]) & np.isfinite(second[:, 0])
+    if not both.any():
+        return False
+    weaker = (first[both] < _KEPT * second[both]) & (second[both] > 10 * _NOTHING)
+    return not bool((weaker.mean(axis=0) > 0.5).any())
 
 
 def _there(power: np.ndarray, fall: float) -> np.ndarray:

@@ -22,7 +22,7 @@ FINER = 1.12
 # Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.
 _COLOURFUL, _GREYED = 3.0, 0.25
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
-_TONES, _CLIPPED = 12.0, 0.01
+_TONES, _CLIPPED = 8.0, 0.01
 # Logarithm of the lightness by which a member stands out among most others.
 _OTHER_TONE = 0.12
 # Share of the textured places that lie displaced between two exposures from two places.
@@ -261,7 +261,7 @@ def _lost_tones(one: Laid, other: Laid) -> float:
         for limit in (mine >= 252, mine <= 3):
             limit = grown(limit & shared, -2)  # not the soft edges of what is at its limit
             if limit.sum() > 0.5 * _CLIPPED * n:
-                low, high = np.percentile(other.rgb[:, :, channel][limit], (10, 90))
+                low, high = np.percentile(other.rgb[:, :, channel][limit], (25, 75))
                 if high - low > _TONES:
                     lost = max(lost, float(limit.sum() / n))
     return lost

@@ -45,7 +45,6 @@ class CopySearch:
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
         self._unreadable: list[str] = []
-        self._indexed = -1
         self.verified: Verified = self._known.among(self._asked)
 
     @property
@@ -79,16 +78,6 @@ class CopySearch:
     def proven(self) -> dict[tuple[int, int], Verification]:
         """Return the evidence of each pair that is proven."""
         return self.verified.copies(self._thresholds)
-
-    def proven_with(self, row: int) -> set[int]:
-        """Return the rows that are proven copies of one."""
-        if len(self.verified) != self._indexed:
-            self._partners: dict[int, set[int]] = {}
-            for i, j in self.proven:
-                self._partners.setdefault(i, set()).add(j)
-                self._partners.setdefault(j, set()).add(i)
-            self._indexed = len(self.verified)
-        return self._partners.get(row, set())
 
     def is_ruled_out(self, i: int, j: int) -> bool:
         """Return whether two rows are known to be two pictures without a look at them."""

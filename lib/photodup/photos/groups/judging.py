@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from PIL import Image
@@ -50,38 +50,44 @@ class Judge:
 
     def keepers(self, found: Sequence[Family], search: CopySearch) -> list[tuple[int, Choice]]:
         """Return the keeper's row of each family, and why it is the keeper."""
-        proven = search.proven
+        proven = _Partners(search.proven)
         chosen = []
         for family in found:
-            merits = self._merits(family, proven)
+            laid = _Once(lambda family=family: self._lay(family, proven))
+            merits = self._merits(family, laid)
             choice = self._rules.choose(
                 [self._photos[row] for row in family.members],
                 {self._photos[row].md5: merit for row, merit in merits.items()},
             )
             row = next(row for row in family.members if self._photos[row].id == choice.keeper.id)
+            self._lacks(family, row, laid)  # now, while all of them lie over each other
             chosen.append((row, choice))
         return chosen
 
-    def judge(self, family: Family, keeper: int, choice: Choice, search: CopySearch) -> Judged:
+    def judge(self, pairs: Sequence[tuple[Family, int, Choice]], search: CopySearch) -> list[Judged]:
         """Say of each other member what it has that the keeper lacks; call after `search` compared them with it."""
-        proven = search.proven_with(keeper)
-        others = [row for row in family.members if row != keeper]
-        measured = self._lacks(family, keeper, [row for row in others if row in proven], search)
-        differs = {}
-        for row in others:
-            said = list(measured.get(str(row), [])) if row in proven else []
-            if row not in proven:
-                said.append(TWO_EXPOSURES if search.is_ruled_out(keeper, row) else NOT_PROVEN)
-            if self._rules.has_film(self._photos[row]) and not self._rules.has_film(self._photos[keeper]):
-                said.append(FILM)
-            differs[row] = "; ".join(said)
-        return Judged(keeper, choice, differs)
+        proven = _Partners(search.proven)
+        judged = []
+        for family, keeper, choice in pairs:
+            measured = self._lacks(family, keeper, _Once(lambda family=family: self._lay(family, proven)))
+            differs = {}
+            for row in family.members:
+                if row == keeper:
+                    continue
+                said = list(measured.get(self._photos[row].md5, []))
+                if row not in proven.of(keeper):
+                    said = [TWO_EXPOSURES if search.is_ruled_out(keeper, row) else NOT_PROVEN]
+                if self._rules.has_film(self._photos[row]) and not self._rules.has_film(self._photos[keeper]):
+                    said.append(FILM)
+                differs[row] = "; ".join(said)
+            judged.append(Judged(keeper, choice, differs))
+        return judged
 
-    def _merits(self, family: Family, proven: Mapping) -> dict[int, Merit]:
+    def _merits(self, family: Family, laid: "_Once") -> dict[int, Merit]:
         key = self._key("merits", family)
         if (kept := self._store.recall(key)) is None:
-            laid = self._lay(family, proven)
-            kept = json.dumps({self._photos[row].md5: asdict(merit) for row, merit in laid.merits.items()})
+            found = {self._photos[row].md5: asdict(merit) for row, merit in laid.get().merits.items()}
+            kept = json.dumps(found)
             self._store.remember(key, kept)
         by_md5 = json.loads(kept)
         return {
@@ -90,33 +96,53 @@ class Judge:
             if (md5 := self._photos[row].md5) in by_md5
         }
 
-    def _lacks(
-        self, family: Family, keeper: int, others: Sequence[int], search: CopySearch
-    ) -> dict[str, list[str]]:
-        key = self._key("lacks", family, keeper, *sorted(others))
+    def _lacks(self, family: Family, keeper: int, laid: "_Once") -> dict[str, list[str]]:
+        key = self._key("lacks", family, keeper)
         if (kept := self._store.recall(key)) is None:
-            laid = self._lay(family, search.proven) if others else None
-            by_md5 = {self._photos[row].md5: laid.lacks(keeper, row) for row in others} if laid else {}
-            kept = json.dumps(by_md5)
+            others = [row for row in family.members if row != keeper]
+            kept = json.dumps({self._photos[row].md5: laid.get().lacks(keeper, row) for row in others})
             self._store.remember(key, kept)
-        by_md5 = json.loads(kept)
-        return {str(row): by_md5[self._photos[row].md5] for row in others}
+        return json.loads(kept)
 
     def _key(self, kind: str, family: Family, *rows: int) -> str:
         md5s = sorted(self._photos[row].md5 for row in family.members)
         parts = [kind, str(VERSION), self._photos[family.hub].md5, *md5s, "|"]
         return hashlib.sha256(" ".join(parts + [self._photos[row].md5 for row in rows]).encode()).hexdigest()
 
-    def _lay(self, family: Family, proven: Mapping) -> LaidFamily:
+    def _lay(self, family: Family, proven: "_Partners") -> LaidFamily:
         inside = set(family.members)
-        pairs = [pair for pair in proven if pair[0] in inside and pair[1] in inside]
-        last = getattr(self, "_last", None)
-        if last is None or last[0] != (family, len(pairs)):
-            self._last = (family, len(pairs)), LaidFamily(family.members, family.hub, self._load, pairs)
-        return self._last[1]
+        pairs = {(row, other) for row in inside for other in proven.of(row) & inside if row < other}
+        return LaidFamily(family.members, family.hub, self._load, pairs)
 
     def _load(self, row: int) -> tuple[Image.Image, FileTraces]:
         path = self._catalogue.root / self._photos[row].path
         image = imaging.decode(path)  # first: it refuses what should not be opened
         with imaging._open(path.read_bytes()) as header:
             return image, file_traces(header)
+
+
+class _Partners:
+    """Proven pairs by row."""
+
+    def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
+        self._of: dict[int, set[int]] = {}
+        for i, j in pairs:
+            self._of.setdefault(i, set()).add(j)
+            self._of.setdefault(j, set()).add(i)
+
+    def of(self, row: int) -> set[int]:
+        """Return the rows that one is proven with."""
+        return self._of.get(row, set())
+
+
+class _Once:
+    """A family that is laid out when it is first asked for, and held for as long as this is."""
+
+    def __init__(self, lay: Callable[[], LaidFamily]) -> None:
+        self._lay, self._laid = lay, None
+
+    def get(self) -> LaidFamily:
+        """Return it."""
+        if self._laid is None:
+            self._laid = self._lay()
+        return self._laid

@@ -149,7 +149,10 @@ class KeepRules:
         if rule == "resolution":
             pixels = standards.pixels(photo)
             is_most = pixels >= _SAME_PIXELS * standards.most_pixels
-            return (-standards.most_pixels if is_most else -pixels, merit.is_enlarged)
+            # A camera's file may be softer than its pixels; what it says of itself nobody gives to an enlargement.
+            is_enlarged = merit.is_enlarged and photo.exif_fields <= standards.least_exif
+            of_file = photo.width * photo.height
+            return (-standards.most_pixels if is_most else -pixels, is_enlarged, -of_file)
         if rule == "format":
             # A JPEG that leaves takes its RAW along, which may be the only one.
             return (0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9),)
@@ -188,6 +191,8 @@ class KeepRules:
             if place == 1:
                 return "not enlarged: the others have more pixels and no more detail"
             pixels = standards.pixels(photo), standards.pixels(rival)
+            if place == 2:
+                pixels = photo.width * photo.height, rival.width * rival.height
             return (
                 f"most detail: {_apart(*pixels, 'MP', 'pixels')}"
                 if standards.known(photo)
@@ -221,6 +226,7 @@ class _Standards:
         found = [self.merit(photo) for photo in photos] if together else []
         self.most_shown = max((merit.shown for merit in found), default=1.0)
         self.most_pixels = max((self.pixels(photo) for photo in photos), default=0) if together else 1 << 62
+        self.least_exif = min((photo.exif_fields for photo in photos), default=0)
         self.least_blocks = min((merit.blocks for merit in found), default=1.0)
         self.least_step = min((merit.step for merit in found if merit.step), default=0.0)
 

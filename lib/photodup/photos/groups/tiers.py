@@ -6,7 +6,7 @@ Candidates for copies (`photodup.photos.search.candidates`) are verified on thei
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -128,19 +128,18 @@ class _Grouping:
         judge = Judge(self._catalogue, self._photos, self._rules, store)
         found = search.families(rank)
         chosen = judge.keepers(found, search)
-        pairs = list(zip(found, chosen, strict=True))
+        pairs = [(family, *choice) for family, choice in zip(found, chosen, strict=True)]
         search.compare_with(
-            [(keeper, [i for i in family.members if i != keeper]) for family, (keeper, _) in pairs]
+            [(keeper, [i for i in family.members if i != keeper]) for family, keeper, _ in pairs]
         )
         judged = []
-        for family, (keeper, choice) in pairs:
-            one = judge.judge(family, keeper, choice, search)
+        for one in judge.judge(pairs, search):
             # What the owner told apart from the keeper is not shown with it again.
-            codes = pair_codes(np.full(len(one.differs), keeper), np.array(list(one.differs), np.int64))
+            codes = pair_codes(np.full(len(one.differs), one.keeper), np.array(list(one.differs), np.int64))
             told = dict(zip(one.differs, np.isin(codes, apart), strict=True))
             differs = {i: said for i, said in one.differs.items() if not told[i]}
             if differs:
-                judged.append(Judged(keeper, choice, differs))
+                judged.append(replace(one, differs=differs))
         return judged
 
     def _family(self, judged: Judged, evidence: Callable[[int, int], Evidence]) -> TierGroup:

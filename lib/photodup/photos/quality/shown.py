@@ -1,0 +1,162 @@
+"""What the owner is shown, measured: families, keepers and suggestions on a library of planted edits.
+
+Each photograph and its edits are written as files with names that tell nothing, scanned and grouped as any library.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from photodup.photos.groups.results import Tiers
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.quality.edits import Transform
+from photodup.photos.quality.pairs import WORK_SIZE, Original
+
+ORIGINAL = "original"
+# Edits that keep the whole picture at its full resolution: which of the two came first, not every file tells.
+TWINS = frozenset({"mirror", "brightness", "contrast", "colour"})
+_QUALITY = 92
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What grouping a library of edits showed.
+
+    Attributes:
+        n_photos, n_files: originals, and files with their edits.
+        n_groups: groups of copies; as many as originals if all is well.
+        n_complete: originals that are in one group with all their edits.
+        n_pure: groups that hold files of one original only.
+        n_redundant, n_found: edits, and those that were suggested for removal.
+        n_false: files suggested for removal beside a keeper made from another original.
+        n_right: families whose keeper is the original or a twin of it: whole, at full resolution, nothing added.
+        n_original: families whose keeper is the original itself.
+        found_by_edit: share of each edit's files that was suggested.
+        keepers: how often each edit became the keeper.
+    """
+
+    n_photos: int
+    n_files: int
+    n_groups: int
+    n_complete: int
+    n_pure: int
+    n_redundant: int
+    n_found: int
+    n_false: int
+    n_right: int
+    n_original: int
+    found_by_edit: dict[str, float]
+    keepers: dict[str, int]
+
+    def lines(self) -> list[str]:
+        """Return the measurement as text, with what it proves at least."""
+        right = at_least(self.n_right, self.n_groups)
+        return [
+            f"as shown: {self.n_groups} families of {self.n_photos} photographs with "
+            f"{self.n_redundant} edits ({self.n_files} files)",
+            f"  complete {self.n_complete} of {self.n_photos}, pure {self.n_pure} of {self.n_groups}, redundant files "
+            f"suggested {self.n_found} of {self.n_redundant}, wrongly suggested {self.n_false}",
+            f"  right keepers {self.n_right} of {self.n_groups} (at least {right:.1%} with 95 % confidence), the "
+            f"original itself {self.n_original}",
+            "  suggested, by edit: "
+            + ", ".join(f"{name} {share:.2f}" for name, share in self.found_by_edit.items()),
+        ]
+
+
+def at_least(hits: int, n: int, confidence: float = 0.95) -> float:
+    """Return the one-sided lower bound (Clopper and Pearson) of a share that was `hits` of `n`; 0 for none."""
+    from scipy.stats import beta
+
+    return float(beta.ppf(1 - confidence, hits, n - hits + 1)) if hits else 0.0
+
+
+def measure_shown(
+    originals: Sequence[Original],
+    transforms: Sequence[Transform],
+    folder: Path,
+    embed_library: Callable[[Catalogue], None] | None = None,
+) -> Shown:
+    """Write, scan and group a library of edits.
+
+    Args:
+        originals: different photographs.
+        transforms: their edits.
+        folder: an empty folder; the files are left there.
+        embed_library: stores embeddings of trained weights in the catalogue; without it, hashes alone find.
+    """
+    truth = _plant(originals, transforms, folder)
+    scan(folder, progress=False)
+    with Catalogue(folder) as catalogue:
+        if embed_library:
+            embed_library(catalogue)
+        return judge_shown(find_tiers(catalogue), truth)
+
+
+def judge_shown(tiers: Tiers, truth: dict[str, tuple[str, str]]) -> Shown:
+    """Hold groups against what is known of each file.
+
+    Args:
+        tiers: as `find_tiers` gives.
+        truth: the original's name and the edit's (`ORIGINAL` for none) of each file name.
+    """
+    group_of = {
+        photo.path.name: number
+        for number, group in enumerate(tiers.copies)
+        for photo in (group.keeper, *group.members)
+    }
+    sources: dict[str, list[str]] = {}
+    for name, (source, _) in truth.items():
+        sources.setdefault(source, []).append(name)
+    going = {photo.path.name: group for group in tiers.copies for photo in group.may_go}
+    false = [name for name, group in going.items() if truth[group.keeper.path.name][0] != truth[name][0]]
+    kept = [truth[group.keeper.path.name][1] for group in tiers.copies]
+    by_edit: dict[str, list[bool]] = {}
+    for name, (_, edit) in truth.items():
+        if edit != ORIGINAL:
+            by_edit.setdefault(edit, []).append(name in going)
+    pure = [len({truth[p.path.name][0] for p in (g.keeper, *g.members)}) == 1 for g in tiers.copies]
+    complete = [len({group_of.get(name, name) for name in names}) == 1 for names in sources.values()]
+    return Shown(
+        n_photos=len(sources),
+        n_files=len(truth),
+        n_groups=len(tiers.copies),
+        n_complete=sum(complete),
+        n_pure=sum(pure),
+        n_redundant=sum(len(values) for values in by_edit.values()),
+        n_found=sum(sum(values) for values in by_edit.values()),
+        n_false=len(false),
+        n_right=sum(edit == ORIGINAL or edit.split()[0] in TWINS for edit in kept),
+        n_original=kept.count(ORIGINAL),
+        found_by_edit={edit: sum(values) / len(values) for edit, values in by_edit.items()},
+        keepers={edit: kept.count(edit) for edit in dict.fromkeys(kept)},
+    )
+
+
+def _plant(
+    originals: Sequence[Original], transforms: Sequence[Transform], folder: Path
+) -> dict[str, tuple[str, str]]:
+    """Write the files and return the truth about each name."""
+    truth = {}
+
+    def put(image: Image.Image, source: str, edit: str) -> bytes:
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=_QUALITY)
+        name = hashlib.sha256(f"{source} {edit}".encode()).hexdigest()[:12] + ".jpg"
+        (folder / name).write_bytes(buffer.getvalue())
+        truth[name] = source, edit
+        return buffer.getvalue()
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for original in originals:
+        image = original.image.convert("RGB")
+        image.thumbnail((WORK_SIZE, WORK_SIZE), Image.Resampling.LANCZOS)
+        # Edits are made from the file, as people make them.
+        written = Image.open(io.BytesIO(put(image, original.name, ORIGINAL))).convert("RGB")
+        for transform in transforms:
+            put(transform(written), original.name, transform.name)
+    return truth

@@ -1,0 +1,89 @@
+"""What `photodup evaluate` does: measure on the demonstration's photographs or on a folder's, and print."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from photodup.photos.quality.edits import REFERENCE, named
+from photodup.photos.quality.labelled import labelled_cosines
+from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals
+from photodup.photos.quality.report import report
+from photodup.photos.quality.shown import Shown, measure_shown
+from photodup.progress import bar
+
+
+def demo_originals() -> list[Original]:
+    """Return the photographs that the demonstration library is made from, its hard negatives included."""
+    from photodup.demo.photographs import SOURCES
+
+    return [Original(source.name, source.open(), source.scene) for source in SOURCES]
+
+
+def measure(
+    directory: Path | None = None,
+    *,
+    weights: str | None = None,
+    all_edits: bool = False,
+    library: Path | None = None,
+    names: Sequence[str] = (),
+    edits: Sequence[str] = (),
+) -> Quality:
+    """Measure on the demonstration's photographs or on those of a folder.
+
+    Args:
+        directory: photographs, all of different things.
+        weights: what MODEL_PRETRAINED takes; default that variable, else the EfficientNet-Lite0 stand-in.
+            Random weights are used only where they are named here: a curve of theirs means nothing.
+        all_edits: every graded edit instead of the reference's ten.
+        library: one that was embedded with these weights and reviewed: its decisions join the curve.
+        names: of the photographs; default all.
+        edits: names of edits; default as `all_edits` says.
+    """
+    from photodup.demo.encoder import export_stand_in
+    from photodup.embedding.client.client import connect
+
+    weights = weights or _pretrained() or export_stand_in()
+    originals = chosen_originals(directory, names)
+    with connect(mode="local", pretrained=weights) as embedder:
+        model = f"{embedder.model_name}{' (random weights)' if embedder.is_random else ''}"
+        return evaluate(
+            originals,
+            named(edits or (None if all_edits else REFERENCE)),
+            embed=embedder.embed,
+            model=model,
+            labelled=labelled_cosines(library, embedder.model_digest) if library else (),
+            progress=lambda queries, n: bar(queries, total=n, desc="compare", unit="edit"),
+        )
+
+
+def _pretrained() -> str | None:
+    weights = os.environ.get("MODEL_PRETRAINED")
+    return None if not weights or weights.startswith("random") else weights
+
+
+def chosen_originals(directory: Path | None = None, names: Sequence[str] = ()) -> list[Original]:
+    """Return the photographs of a folder, or the demonstration's; those with these names, if any are given."""
+    found = folder_originals(directory) if directory else demo_originals()
+    return [original for original in found if not names or original.name in names]
+
+
+def shown(
+    directory: Path | None = None,
+    *,
+    all_edits: bool = False,
+    names: Sequence[str] = (),
+    edits: Sequence[str] = (),
+) -> Shown:
+    """Measure what the owner is shown, by hash and pixels alone; arguments as in `measure`."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = named(edits or (None if all_edits else REFERENCE))
+        return measure_shown(chosen_originals(directory, names), chosen, Path(folder))
+
+
+def evaluate_and_print(
+    directory: Path | None, *, weights: str | None, all_edits: bool, library: Path | None = None
+) -> None:
+    """Measure and print the tables: pairs first, then what is shown."""
+    print(report(measure(directory, weights=weights, all_edits=all_edits, library=library)))
+    print("\n".join(shown(directory, all_edits=all_edits).lines()))

@@ -99,12 +99,10 @@ def test_without_any_extra_a_command_works_or_names_the_extra(away, arguments):
     assert "pip install 'photodup[" in done.stderr or "No photodup checkout" in done.stderr
 
 
-def test_without_tritons_client_there_is_no_triton_and_this_machine_embeds(away):
+def test_without_tritons_client_there_is_no_triton_and_this_machine_embeds(away, tiny_onnx):
     """`auto` passes Triton over, and embeds with a model that needs no download."""
-    from service_fixture import tiny_onnx
-
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, "tritonclient,grpc", "embed", "photos", "--weights", tiny_onnx()],
+        [sys.executable, "-c", _WITHOUT, "tritonclient,grpc", "embed", "photos", "--weights", tiny_onnx],
         cwd=away,
         env=environment(away),
         capture_output=True,

@@ -8,7 +8,9 @@ import numpy as np
 
 from photodup.bench.judge.facts import Load
 from photodup.bench.judge.point import Looks, Point, Sample, judge_point
-from photodup.bench.record.record import RecordError, load_records
+from photodup.bench.record import latencies
+from photodup.bench.record.json_files import RecordError
+from photodup.bench.record.record import read_record
 from photodup.errors import PhotodupError
 
 RECORDED_LOOKS = Looks(lengths_s=(60.0,))  # a recorded point is looked at once, when it is over
@@ -48,16 +50,16 @@ def read_traces(run_dir: Path | str) -> Iterator[Trace]:
         PhotodupError: the run has none.
         RecordError: a record or its raw file is damaged.
     """
-    folder, found = Path(run_dir) / "records", 0
-    for record in load_records(run_dir):
-        result, raw = record["result"], record["raw_file"]
-        if raw is None or "scenario" not in result:
+    found = 0
+    records = [(path.stem, read_record(path)) for path in (Path(run_dir) / "records").glob("*.json")]
+    for stem, record in sorted(records, key=lambda named: (named[1]["started_at"], named[1]["key"])):
+        result = record["result"]
+        if not record["has_raw"] or "scenario" not in result:
             continue
-        try:
-            with np.load(folder / raw) as arrays:
-                latency, finished = arrays["latency_ms"].astype(float), arrays["finished_s"].astype(float)
-        except (OSError, ValueError, KeyError) as error:
-            raise RecordError(f"{folder / raw} cannot be read ({error}): restore it from git.") from None
+        arrays = latencies.read(Path(run_dir), stem)
+        if not {"latency_ms", "finished_s"} <= arrays.keys():
+            raise RecordError(f"{run_dir} has no single requests of {record['key']}: restore them from git.")
+        latency, finished = arrays["latency_ms"].astype(float), arrays["finished_s"].astype(float)
         order = np.argsort(finished, kind="stable")
         found += 1
         yield Trace(

@@ -36,6 +36,8 @@ _CHOSEN, _PREFERRED = "chosen before", "preferred folder"
 _WHOLE = 0.015
 # Shares by which pixels, blocks and steps are no different.
 _SAME_PIXELS, _SAME_BLOCKS, _SAME_STEP = 0.85, 1.4, 1.15
+# So much harder blocks come from a strong compression, whatever was done to the tones.
+_HARD_BLOCKS = 1.7
 # Shares of the picture whose tones are lost, beyond the best of the group.
 _MANY_TONES, _LOST_TONES = 0.05, 0.01
 
@@ -159,6 +161,7 @@ class KeepRules:
             return (0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9),)
         if rule == "compression":
             return (
+                merit.blocks > _HARD_BLOCKS * standards.least_blocks,
                 merit.lost_tones > standards.least_lost + _MANY_TONES,
                 merit.blocks > _SAME_BLOCKS * standards.least_blocks,
                 merit.lost_tones > standards.least_lost + _LOST_TONES,
@@ -204,6 +207,7 @@ class KeepRules:
             return f"best format: {photo.format}{' with its RAW' if self._has_raw(photo.path) else ''}"
         if rule == "compression":
             return (
+                "least compressed: the others show the blocks of an earlier compression",
                 "keeps light and dark tones that the others lost",
                 "least compressed: the others show the blocks of an earlier compression",
                 "keeps light and dark tones that the others lost",

@@ -131,7 +131,9 @@ def test_black_and_white_is_never_suggested(tmp_path, original):
     assert marked(group) == set() and "black and white" in group.difference(group.members[0])
 
 
-@pytest.mark.parametrize(("suffix", "form"), [("tif", "TIFF"), ("webp", "WEBP"), ("png", "PNG")])
+@pytest.mark.parametrize(
+    ("suffix", "form"), [("tif", "TIFF"), ("webp", "WEBP"), ("png", "PNG"), ("gif", "GIF")]
+)
 def test_a_file_of_four_pages_is_no_copy_of_its_first(tmp_path, original, suffix, form):
     others = [photo(name).resize(original.size) for name in ("astronaut", "chelsea", "rocket")]
     original.save(tmp_path / f"pages.{suffix}", form, save_all=True, append_images=others)

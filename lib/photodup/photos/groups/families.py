@@ -49,7 +49,13 @@ def families(
         company = near[row].keys() | {row}
         family_of[row] = max(
             (other for other in near[row] if other in is_hub),
-            key=lambda hub: (len(company & (near[hub].keys() | {hub})), near[row][hub], -rank[hub], -hub),
+            key=lambda hub: (
+                len(company & (near[hub].keys() | {hub})),
+                len(near[hub]),
+                near[row][hub],
+                -rank[hub],
+                -hub,
+            ),
         )
     _join(family_of, near, min_links)
     found: dict[int, list[int]] = {}

@@ -12,8 +12,8 @@ from photodup.photos.own.beneath import open_file, opened
 from photodup.photos.own.own_folder import is_own_folder
 
 SUFFIXES = frozenset(
-    b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif".split()
-)  # GIF and BMP are read when they carry one of these names, but are not looked for.
+    b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif".split()
+)  # BMP is read when it carries one of these names, but is not looked for.
 
 # Never entered: our own folders. That of a catalogue given with --catalogue is known by its marker.
 OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})

@@ -1,6 +1,7 @@
 """The judge is judged: simulated from recorded points whose truth is known because it was planted.
 
-May import: bench. Run `python -m photodup.selfbench.judge`. Read `simulate` first (what is planted and counted), then `traces` (how
+May import: bench. Run `python -m photodup.selfbench.judge`.
+Read `simulate` first (what is planted and counted), then `traces` (how
 recorded points are read, resampled and disturbed); `live` does the same with real servers through callbacks.
 
 What it printed for the reference run (43 recorded points resampled, seed 0, a minute of one core): no false claim in

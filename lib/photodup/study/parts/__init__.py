@@ -1,4 +1,5 @@
 """What single notebooks need and no other: topologies, serialization costs, the table of a device, advice.
 
-May import: everything below study, study.published. Each module names its notebook.
+May import: everything below study, study.published. Read `topology.py` first; each module
+names its notebook.
 """

@@ -64,7 +64,7 @@ def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root)
     tree = tmp_path / "core" / "tree"
 
     for name in (
-        "lib/photodup/cli.py",
+        "lib/photodup/cli/__init__.py",
         "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py",
         "pyproject.toml",
     ):

@@ -286,7 +286,7 @@ def test_a_hostile_decode_does_not_keep_the_service_from_stopping(sign, launch):
     server = launch(DECODE_SECONDS=300)
     server.wait()
     with ThreadPoolExecutor(1) as pool:
-        attack = pool.submit(post, server.url, endless_comment())
+        attack = pool.submit(post, server.url, endless_comment(45_000_000))  # longer than an image is given
         until(lambda: server.metrics()["photodup_requests_in_flight"] == 1, 90)
         time.sleep(1)
         started = time.monotonic()

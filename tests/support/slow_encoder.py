@@ -16,6 +16,7 @@ class SlowModel:
     """Takes `SLOW_MS` for each image and answers with unit vectors of 8 numbers."""
 
     name, pretrained, digest, is_random, dim = "slow", "random:0", "0" * 64, True, 8
+    engine, precision = "slow", "fp32"
 
     def embed_pixels(self, batch: np.ndarray) -> np.ndarray:
         time.sleep(len(batch) * float(os.environ["SLOW_MS"]) / 1000)
@@ -23,5 +24,5 @@ class SlowModel:
 
 
 if __name__ == "__main__":
-    service.load_model = lambda *arguments, **options: SlowModel()
+    service.load_encoder = lambda *arguments, **options: SlowModel()
     sys.exit(run.main())

@@ -165,4 +165,4 @@ def test_openclip_in_int8_is_nearly_openclip(tmp_path):
 
     cosine = (model.embed_pixels(images) * wanted).sum(axis=1)
 
-    assert model.is_random and cosine.min() > 0.98 and np.median(cosine) > 0.998
+    assert model.is_random and cosine.min() > 0.98 and np.median(cosine) > 0.995

@@ -136,7 +136,8 @@ def render_repository(
             if target == "cpu-embedded":
                 _run_on_cpu(config, threads or max(1, available_cores() // instances), pin, folder / "1")
             link_weights(exported[weights], folder / "1")
-            _check_format(folder / "1" / "model.onnx")
+            if exported[weights].suffix == ".onnx":
+                _check_format(exported[weights])
         elif encoder:
             describe(config, encoder, None, model_digest)
         if name == TORCH:

@@ -12,6 +12,7 @@ import yaml
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.kubernetes import checks, manifests
+from photodup.study.kubernetes.autoscaler import keda
 from photodup.study.kubernetes.manifests import (
     OVERLAYS,
     of_kind,
@@ -371,15 +372,15 @@ def test_a_monitor_that_sees_nothing_is_found(fault, rule):
 
 
 def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
-    gpu, keda = render(OVERLAYS["gpu"]), render(OVERLAYS["gpu-keda"])
-    made = keda.autoscaler_spec(of_kind(keda, "ScaledObject")[0]["spec"])
+    gpu, rendered = render(OVERLAYS["gpu"]), render(OVERLAYS["gpu-keda"])
+    made = keda.autoscaler_spec(of_kind(rendered, "ScaledObject")[0]["spec"])
 
-    assert not of_kind(keda, "HorizontalPodAutoscaler")
+    assert not of_kind(rendered, "HorizontalPodAutoscaler")
     assert (made["minReplicas"], made["maxReplicas"]) == (2, hpa(gpu)["maxReplicas"])
     assert made["behavior"] == hpa(gpu)["behavior"]
     # KEDA writes the autoscaler; the API server's schema is held against what it will write.
     item = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"}}
-    target = of_kind(keda, "ScaledObject")[0]["spec"]["scaleTargetRef"] | {"kind": "Deployment"}
+    target = of_kind(rendered, "ScaledObject")[0]["spec"]["scaleTargetRef"] | {"kind": "Deployment"}
     assert checks.schema([item | {"spec": made | {"scaleTargetRef": target}}]) == []
 
 

@@ -81,7 +81,9 @@ def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, lis
             assert url in text and "Use this address" in text and calls == []
             client.post("settings/keep", data={"oldest": "1"})
             assert json.loads(file.read_text())["url"] == url, "it stays for whoever chose it"
-            assert load_settings(file.parent).ignored == ("fastapi-pytorch-fp32-http-jpeg", url) and calls == []
+            assert (
+                load_settings(file.parent).ignored == ("fastapi-pytorch-fp32-http-jpeg", url) and calls == []
+            )
             chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {url}"}
             assert client.post("settings/backend", data=chosen).status_code == 303
             assert "Use this address" not in client.get("settings").text

@@ -81,7 +81,7 @@ class TorchModel:
     def _embed(self, images: Any) -> np.ndarray:
         import torch
 
-        run = self._run or self.visual
+        run = self.visual if self._run is None else self._run  # a compiled module has no truth value
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
         try:
             if dtype is not None:

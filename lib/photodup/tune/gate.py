@@ -288,7 +288,7 @@ class _Pixels:
         return not self._hash_proposes(hash_a, hash_b) and verify(a, b).is_copy()
 
     def _describe(self, picture: Picture) -> tuple[Any, str | None]:
-        from photodup.photos.compare.verify import features
+        from photodup.photos.compare.features import features
 
         if picture.name not in self._known:
             image = picture.open()

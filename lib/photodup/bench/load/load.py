@@ -7,7 +7,6 @@ request was due, so a stall is felt by every request that should have been sent 
 
 import asyncio
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from photodup.bench.load import summary
 from photodup.bench.load.plan import Load, Stopping, arrivals_s, request_order
 from photodup.bench.load.workers import Window, clock, describe_error, run_blocking, run_in_loop
 from photodup.errors import PhotodupError, is_expected
+from photodup.files import available_cores
 
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
 Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted
@@ -223,6 +223,5 @@ def _watch(
     window.give_up_at = window.stop_at + (0 if hopeless else max(1.0, stopping.max_duration_s / 4))
     for worker in workers:
         worker.join()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    mine = {"client_cpu_cores": cores, "client_cpu_share": cores / usable}
+    mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
     return window.stop_at - window.started, {**counted, **mine}

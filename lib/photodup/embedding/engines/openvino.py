@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,6 +15,7 @@ from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, normalize, to_uint8
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 
 NOTES = "photodup"  # the place in an IR's rt_info where quantise.py writes what it made the file from
 # INT8 is in the file; what is left in float stays FP32, so that the gate judges one change and not two.
@@ -74,7 +74,7 @@ class OpenVinoModel:
                 # Not asked for, OpenVINO would choose: BF16 wherever the processor has it.
                 "INFERENCE_PRECISION_HINT": _HINTS[self.precision],
                 "NUM_STREAMS": streams,
-                "INFERENCE_NUM_THREADS": threads or _cores(),
+                "INFERENCE_NUM_THREADS": threads or available_cores(),
             },
         )
         self._free: SimpleQueue = SimpleQueue()
@@ -180,7 +180,3 @@ def _check_shapes(network: Any, path: Path) -> int:
 
 def _text(value: Any) -> str:
     return str(getattr(value, "value", value))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

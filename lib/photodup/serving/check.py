@@ -230,11 +230,12 @@ def _missing(model: str, index: list[dict[str, str]]) -> str:
             state, reason = entry.get("state", ""), entry.get("reason", "")
             if state == "LOADING":
                 return f"model {model} is loading: wait"
-            if state in ("UNAVAILABLE", "UNLOADING"):
-                return (
-                    f"model {model} is not loaded ({reason or 'unavailable'}): load it, or see Triton's log"
-                )
-            if not state:
+            # A model that was loaded once and taken out again is no failure: Triton gives "unloaded" as the reason.
+            if state == "UNAVAILABLE" and reason != "unloaded":
+                return f"model {model} could not be loaded ({reason or 'no reason given'}): see Triton's log"
+            if state == "UNLOADING":
+                return f"model {model} is being unloaded: wait, then load it"
+            if state in ("", "UNAVAILABLE"):
                 return f"model {model} is in the repository but not loaded: load it (--load-model={model})"
     ready = sorted({entry["name"] for entry in index if entry.get("state") == "READY"})
     return f"Triton has no model {model}; ready are: {', '.join(ready) or 'none'}"

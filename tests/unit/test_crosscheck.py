@@ -11,6 +11,7 @@ import pytest
 from support.loadgen import loadgen, run_loadgen
 
 from photodup.bench.judge import stats
+from photodup.bench.judge.facts import METRICS
 
 
 def single_stream(n, percentile):
@@ -37,5 +38,5 @@ def test_loadgen_needs_the_same_least_number_of_requests(tmp_path, percentile, n
     summary, _ = run_loadgen(tmp_path, single_stream(needed - 1, percentile))
 
     assert f"Need to process at least {needed} queries" in summary, summary
-    assert stats.MIN_COUNT[percentile] == stats.queries_needed(1, percentile) == needed
+    assert METRICS[f"latency_ms_p{percentile}"].min_answers == stats.queries_needed(1, percentile) == needed
     assert stats.early_stopping_latency_ms(np.arange(needed - 1), percentile) is None

@@ -44,6 +44,7 @@ METRICS = {
         Metric("latency_ms_mean", "mean latency", "ms", "latency", 0.05),
         Metric("latency_ms_p50", "median latency", "ms", "latency", 0.05, 50),
         Metric("latency_ms_p90", "90th percentile of latency", "ms", "latency", 0.10, 90, 64),
+        Metric("latency_ms_p95", "95th percentile of latency", "ms", "latency", 0.10, 95, 200, 75),
         Metric("latency_ms_p99", "99th percentile of latency", "ms", "latency", 0.15, 99, 662, 150),
         Metric("throughput_images_per_s", "throughput", "images/s", "throughput", 0.05),
     )

@@ -7,6 +7,7 @@ request was due, so a stall is felt by every request that should have been sent 
 
 import asyncio
 import gc
+import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 
 from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import cosine_to_reference
-from photodup.bench.judge import stats
+from photodup.bench.judge.point import judge_point
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
 from photodup.bench.load.plan import Load, Stopping, arrivals_s, request_order
@@ -53,7 +54,8 @@ def measure(
         way: how requests reach the server; its facts become columns.
 
     Returns:
-        The columns of a point with intervals, windows, stages (`prepare_ms_mean`, `request_ms_mean`,
+        The columns of a point as the judge sees it (`bench.judge.point.Point.columns`),
+        stages (`prepare_ms_mean`, `request_ms_mean`,
         `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept busy: near 1 the generator
         may be the limit) and `client_cpu_share` (the same as a share of the cores it may use), `payload_bytes` (the
         mean over the point's requests, with `_min` and `_max`), `little_ratio` of closed loops, `arrived_per_s` (the
@@ -199,24 +201,27 @@ def _in_event_loop(
 def _watch(
     window: Window, load: Load, stopping: Stopping, workers: Sequence[threading.Thread], probe: Probe
 ) -> Watched:
-    """Open the window, wait until the stopping rule is met, close it, let the workers finish."""
+    """Open the window, wait for a look that finds the point valid or for the last, close it, let the workers finish."""
     open_loop, before = load.scenario == "server", 0
     if load.concurrency > 1 and not open_loop:
         time.sleep(stopping.ramp_s)
         window.started = clock()
         window.errors.clear()
         before = window.answered()
+    looks, look = stopping.looks, 0
+    if not open_loop:
+        importlib.import_module("scipy.special")  # what a look takes is not loaded while requests are timed
     with probe() as counted:
-        look_again, hopeless, cpu = stopping.min_duration_s, False, time.process_time()
+        enough, hopeless, cpu = False, False, time.process_time()
         while any(worker.is_alive() for worker in workers):
             time.sleep(0.02)
             elapsed, n = clock() - window.started, window.answered() - before
             hopeless = bool(window.mistake) or len(window.errors) > max(10, 0.01 * max(n, 0))
-            enough = elapsed >= max(stopping.min_duration_s, look_again) and n >= stopping.min_requests
-            if enough and not open_loop:
-                enough = stats.stability(stats.windows(*summary.answered(window), load.concurrency))[0]
-                look_again = elapsed * 1.1
-            if enough or hopeless or elapsed >= stopping.max_duration_s:
+            if not open_loop and look < len(looks.lengths_s) - 1 and elapsed >= looks.lengths_s[look]:
+                found = judge_point(summary.sample_of(window), load.as_judged(), looks=looks, look=look)
+                enough = found.verdict == "valid" and n >= stopping.min_requests
+                look += 1
+            if enough or hopeless or elapsed >= looks.lengths_s[-1]:
                 break
         window.stop_at = clock()
         cores = (time.process_time() - cpu) / (window.stop_at - window.started)
@@ -224,4 +229,4 @@ def _watch(
     for worker in workers:
         worker.join()
     mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
-    return window.stop_at - window.started, {**counted, **mine}
+    return window.stop_at - window.started, {**counted, **mine, "n_looks": look if enough else look + 1}

@@ -1,5 +1,6 @@
 """What is asked of a server, and when its measurement may end."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench.judge import facts
+from photodup.bench.judge.point import Looks
 from photodup.errors import PhotodupError
 
 SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
@@ -64,6 +67,18 @@ class Load:
             pass
         raise PhotodupError(f"connection {self.connection!r} is none of new, warm, idle:SECONDS.")
 
+    def as_judged(self, link: str = "loopback") -> facts.Load:
+        """Return this load in the judge's words; `link` names the way it was sent."""
+        return facts.Load(
+            self.scenario,
+            self.batch,
+            self.concurrency,
+            self.offered_per_s,
+            self.connection,
+            link,
+            self.span,
+        )
+
     def columns(self) -> dict[str, Any]:
         """Return this load as columns of a point."""
         names = ("connection", "scenario", "batch", "concurrency", "offered_per_s", "span")
@@ -72,9 +87,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Stopping:
-    """When a point is done: both minima met and stable, or the time is up (then it says what is missing).
+    """When a point is done: at a planned look that finds it valid, or at the last (then it says what is missing).
+
+    The looks are at the shortest duration, at the longest, and half-way between them in ratio (see
+    `photodup.bench.judge.point`).
 
     Attributes:
+        min_duration_s, max_duration_s: the first and the last look, seconds of measured window.
+        min_requests: an early look is not taken before so many answers.
+        half_width: relative half-width asked of the 95 % intervals of mean latency and throughput.
         warmup_requests: of the first worker, on the connection that will be measured; then one of each of
             the others, all at once. Not counted.
         ramp_s: closed loops with several in flight run this long before the window opens, so that the batch
@@ -88,6 +109,15 @@ class Stopping:
     warmup_requests: int = 3
     ramp_s: float = 0.5
     seed: int = 0
+    half_width: float = 0.05
+
+    @property
+    def looks(self) -> Looks:
+        """The planned looks; one where the shortest and the longest duration are the same."""
+        first, last = min(self.min_duration_s, self.max_duration_s), self.max_duration_s
+        between = math.sqrt(max(first, 1e-3) * last)
+        lengths_s = (first, between, last) if last > 1.5 * first > 0 else (last,)
+        return Looks(lengths_s, self.half_width)
 
 
 def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge import stats
+from photodup.bench.judge.facts import METRICS
+from photodup.bench.judge.point import Sample, judge_point
 from photodup.bench.load.plan import Load, Stopping
 from photodup.bench.load.scaling import little_ratio
 from photodup.bench.load.workers import ROW, Window
@@ -34,18 +35,13 @@ def summarize(
     rows = rows[done <= ended]
     payload_bytes, due, picked, begun, prepared, answered, done = rows.T
     latency_ms = (done - due) * 1000
-    point |= stats.summarize(
-        done,
-        latency_ms,
-        batch=load.batch,
-        concurrency=load.concurrency,
-        duration_s=ended,
-        n_errors=len(window.errors),
-        min_requests=stopping.min_requests,
-        min_duration_s=stopping.min_duration_s * 0.99,
-        scheduled_per_s=scheduled,
-        seed=stopping.seed,
-    )
+    sample = Sample(latency_ms, done, len(window.errors), scheduled)
+    point |= {"n_requests": len(done), "n_errors": len(window.errors), "duration_s": ended}
+    point |= percentiles(latency_ms)
+    point["latency_ms_mean"] = float(latency_ms.mean()) if len(done) else None
+    point["throughput_images_per_s"] = len(done) * load.batch / ended if ended > 0 else 0.0
+    # Over those the figures of the steady part, where it carries them, each with its interval.
+    point |= {"n_looks": 1} | _judged(sample, load, stopping) | {"n_looks": point.get("n_looks", 1)}
     if scheduled is not None:
         point["arrived_per_s"] = scheduled
     if len(done):
@@ -61,11 +57,11 @@ def summarize(
         point["little_ratio"] = little_ratio(load.concurrency, per_s, point["latency_ms_mean"])
     if load.scenario == "server":
         _lateness(point, due, picked, begun)
-    if len(window.errors) > stats.MAX_ERROR_SHARE * (len(done) + len(window.errors)):
-        share = f"{len(window.errors)} of {len(done) + len(window.errors)} requests failed"
-        return failed(point, f"{share}: {window.common_error()}")
     if not len(done):
-        return failed(point, f"no request was answered within {ended:.1f} s")
+        why = f": {window.common_error()}" if window.errors else ""
+        return failed(point, f"no request was answered within {ended:.1f} s{why}")
+    if point["verdict"] == "failed":
+        return failed(point, f"{point['because']}: {window.common_error()}")
     return {**point, "raw": {"latency_ms": latency_ms, "finished_s": done}}
 
 
@@ -82,13 +78,33 @@ def rows_of(window: Window) -> np.ndarray:
     return table[np.argsort(table[:, -1], kind="stable")]
 
 
-def answered(window: Window) -> tuple[np.ndarray, np.ndarray]:
+def sample_of(window: Window) -> Sample:
+    """Return what a closed loop has answered so far, for a look."""
     rows = rows_of(window)
-    return rows[:, -1], (rows[:, -1] - rows[:, 1]) * 1000
+    return Sample((rows[:, -1] - rows[:, 1]) * 1000, rows[:, -1], len(window.errors))
+
+
+def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
+    """Return the percentiles of a whole window, ms; None where it holds too few answers to carry one."""
+    metrics = [metric for metric in METRICS.values() if metric.percentile is not None]
+    enough = {m.name: len(latency_ms) >= m.min_answers for m in metrics}
+    return {
+        m.name: float(np.percentile(latency_ms, m.percentile)) if enough[m.name] else None for m in metrics
+    }
+
+
+def _judged(sample: Sample, load: Load, stopping: Stopping) -> dict[str, Any]:
+    point = judge_point(sample, load.as_judged(), looks=stopping.looks)
+    valid = point.verdict == "valid"
+    because = "" if valid else f"{point.verdict}: {point.because}"
+    # A valid point says nothing that its steady part does not carry; of another one what was seen is shown, hollow.
+    carried_not = {name: None for name in METRICS if valid and name not in point.figures}
+    return {**carried_not, **point.columns(), "valid": valid, "invalid_because": because}
 
 
 def failed(point: dict[str, Any], error: str) -> dict[str, Any]:
-    return {**point, "status": "failed", "error": error, "valid": False, "invalid_because": error}
+    verdict = {"verdict": "failed", "because": error, "valid": False, "invalid_because": error}
+    return {**point, "status": "failed", "error": error, **verdict}
 
 
 def _stages(begun: np.ndarray, prepared: np.ndarray, answered: np.ndarray, done: np.ndarray) -> dict:
@@ -124,4 +140,5 @@ def _lateness(point: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun:
 
 def _invalidate(point: dict[str, Any], reason: str) -> None:
     point["valid"] = False
+    point["verdict"] = "unsteady" if point.get("verdict") == "valid" else point.get("verdict")
     point["invalid_because"] = "; ".join(filter(None, [point["invalid_because"], reason]))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from photodup.embedding.backends import Backend
 from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
@@ -89,6 +90,7 @@ def embedded_servers(
     host: str = "127.0.0.1",
     models: Sequence[str] = MODELS,
     service: bool = True,
+    engines: Sequence[tuple[str, str]] = (),
     repository: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 180.0,
@@ -103,6 +105,7 @@ def embedded_servers(
         pytorch_port: FastAPI service; 0 takes a free port. Likewise Triton's three.
         models: Triton models to load; none leaves Triton out.
         service: False leaves the FastAPI service out.
+        engines: (engine, precision) of further FastAPI services, each on a free port.
         repository: A repository rendered for `cpu-embedded`; None exports the model and renders one.
         env: Settings for the FastAPI service and the export (`MODEL_PRETRAINED`, `BATCH_MAX`, ...).
         timeout_s: How long each server may take to be ready.
@@ -137,6 +140,12 @@ def embedded_servers(
         if service:
             fastapi = ServiceProcess(host=host, port=ports["FastAPI"], settings=env)
             stack.callback(fastapi.stop)
+        others = {}
+        for engine, precision in engines:  # one after the other: each loads the model while it starts
+            settings = {**(env or {}), "ENGINE": engine, "PRECISION": precision}
+            others[engine, precision] = ServiceProcess(host=host, settings=settings)
+            stack.callback(others[engine, precision].stop)
+            others[engine, precision].wait_ready(timeout_s, progress)
         if models:
             triton = EmbeddedTriton(
                 repository,
@@ -151,7 +160,7 @@ def embedded_servers(
             stack.enter_context(triton)
         if fastapi:
             fastapi.wait_ready(timeout_s, progress)
-        yield from_ports(
+        found = from_ports(
             reachable(host),
             *(ports.get(name, 0) for name in ("FastAPI", "Triton HTTP", "Triton gRPC", "Triton metrics")),
             name="embedded",
@@ -159,3 +168,13 @@ def embedded_servers(
             models=models,
             location="this machine",
         )
+        yield found.model_copy(update=_and_services(found, {key: o.url for key, o in others.items()}))
+
+
+def _and_services(found: Endpoints, urls: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
+    backends, metrics = dict(found.backends), dict(found.metrics)
+    for (engine, precision), url in urls.items():
+        for wire in ("jpeg", "base64"):
+            backends[Backend("fastapi", engine, precision, "http", wire).name] = url
+        metrics[f"fastapi-{engine}-{precision}"] = f"{url}/metrics"
+    return {"backends": backends, "metrics": metrics}

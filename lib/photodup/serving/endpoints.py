@@ -1,13 +1,20 @@
 """Where the servers are: one small YAML file per machine, and a check that says what is wrong with it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from photodup.addresses import grpc_address, http_address
-from photodup.embedding.backends import backend_of, emulated_engine, parse_backend
+from photodup.embedding.backends import (
+    ENGINES,
+    PRECISIONS,
+    Backend,
+    backend_of,
+    emulated_engine,
+    parse_backend,
+)
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.serving import control_key
@@ -25,7 +32,8 @@ class Endpoints(BaseModel):
         location: Where it is, as a reader would say it.
         backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
             reported as not measured. First-edition names are read, and kept under today's.
-        metrics: `fastapi` (`pytorch` in the first edition) and `triton` -> address of the Prometheus page.
+        metrics: `fastapi` (`pytorch` in the first edition) and `triton` -> address of the Prometheus page; of a
+            second FastAPI service `fastapi-<engine>-<precision>`.
         triton_control_key: what Triton's model control needs, for changing its batching and the like: the key
             itself, or `env:NAME` for the environment variable that holds it. Never printed, never in a record.
     """
@@ -76,6 +84,27 @@ class Endpoints(BaseModel):
     @classmethod
     def _servers(cls, metrics: dict[str, str]) -> dict[str, str]:
         return {"fastapi" if server == "pytorch" else server: url for server, url in metrics.items()}
+
+    def metrics_url(self, backend: str | Backend) -> str | None:
+        """Return where the server of a backend counts; None where that is not known, or there is no server."""
+        asked = parse_backend(backend)
+        own = f"{asked.server}-{asked.engine}-{asked.precision}"
+        usual = asked.server != "fastapi" or (asked.engine, asked.precision) == ("pytorch", "fp32")
+        return self.metrics.get(own, self.metrics.get(asked.server) if usual else None)
+
+
+def backends_of_models(models: Iterable[str]) -> list[Backend]:
+    """Return the backends that Triton models stand for, JSON left out: each by HTTP and by gRPC."""
+    loaded = set(models)
+    engines = [*ENGINES, *sorted({engine for engine in map(emulated_engine, loaded) if engine})]
+    every = (
+        Backend("triton", engine, precision, protocol, wire)
+        for engine in engines
+        for precision in PRECISIONS
+        for wire in WIRES
+        for protocol in ("http", "grpc")
+    )
+    return [backend for backend in every if backend.triton_model in loaded]
 
 
 def load_endpoints(path: Path | str) -> Endpoints:
@@ -138,25 +167,24 @@ def from_ports(
             `engines` says.
         name, gpu, price_per_hour_usd, location: As in `Endpoints`; the name defaults to the host.
     """
-    if models is not None:
-        emulated = {engine for engine in map(emulated_engine, models) if engine}
-        engines = ("onnx", "trt", "pytorch", "openvino", *sorted(emulated))
     backends, metrics = {}, {}
     if pytorch_port:
         for wire in ("jpeg", "base64"):
             service = backend_of("pytorch", "http", wire, server="fastapi")
             backends[service.name] = f"http://{host}:{pytorch_port}"
         metrics["fastapi"] = f"http://{host}:{pytorch_port}/metrics"
-    for engine in engines:
-        for wire in [w for w in wires if w == "fp32" or engine not in ("trt", "openvino")]:
-            if triton_http_port:
-                backends[backend_of(engine, "http", wire).name] = f"http://{host}:{triton_http_port}"
-            if triton_grpc_port:
-                backends[backend_of(engine, "grpc", wire).name] = f"{host}:{triton_grpc_port}"
+    if models is None:
+        shipped = [(e, w) for e in engines for w in wires if w == "fp32" or e not in ("trt", "openvino")]
+        asked = [backend_of(e, protocol, wire) for e, wire in shipped for protocol in ("http", "grpc")]
+    else:
+        asked = backends_of_models(models)
+    for backend in asked:
+        if backend.protocol == "http" and triton_http_port:
+            backends[backend.name] = f"http://{host}:{triton_http_port}"
+        if backend.protocol == "grpc" and triton_grpc_port:
+            backends[backend.name] = f"{host}:{triton_grpc_port}"
     if triton_metrics_port:
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
-    if models is not None:
-        backends = {n: url for n, url in backends.items() if parse_backend(n).triton_model in ("", *models)}
     return Endpoints(
         name=name or host,
         gpu=gpu,

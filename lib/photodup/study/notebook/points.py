@@ -101,6 +101,7 @@ def measure_point(
     before: Callable[[], Any] | None = None,
     slo_ms: float | None = None,
     link: str = "",
+    sized: bool = True,
     **adapter_options: Any,
 ) -> dict[str, Any]:
     """Return one point of `backend`, measured now unless the run has it.
@@ -123,6 +124,8 @@ def measure_point(
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must
             be on this machine; "" is the real way to them (`Run.measure_way`). Each point gets a fresh link, so
             none inherits another's queue.
+        sized: False leaves `stopping` out of what identifies the record, for durations that come from a
+            calibration: another machine would calibrate otherwise, and the point is the same.
         adapter_options: passed to the adapter, such as `channel="shared"`.
     """
     asked, stopping = parse_backend(backend), stopping or Stopping()
@@ -144,7 +147,8 @@ def measure_point(
         if part
     )
     settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
-    settings |= {**adapter_options, **(config or {}), "stopping": asdict(stopping), "slo_ms": slo_ms}
+    settings |= {**adapter_options, **(config or {}), "slo_ms": slo_ms}
+    settings |= {"stopping": asdict(stopping)} if sized else {}
     settings |= {"link": link} if link else {}
     way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
     facts = {
@@ -233,7 +237,7 @@ def reference_embeddings(run: Run) -> np.ndarray:
 
 def metrics_of(run: Run, backend: str | Backend) -> str | None:
     """Return where a backend's server counts; None where there is no server, or it is not known."""
-    return run.endpoints.metrics.get(parse_backend(backend).server)
+    return run.endpoints.metrics_url(backend)
 
 
 def measure_all(

@@ -1,0 +1,105 @@
+"""Measure one side under one load, once: a round of it, or the short calibration before the rounds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from photodup.bench.load.plan import Stopping
+from photodup.study.notebook.points import measure_point
+from photodup.study.rounds.declared import Asked, Side
+from photodup.study.rounds.sizes import PROBE, stopping_for
+
+if TYPE_CHECKING:
+    from photodup.study.notebook.run import Run
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A side under a load."""
+
+    side: Side
+    asked: Asked
+
+
+def calibrate(run: Run, arm: Arm, *, shortest_s: float, check: bool) -> Stopping | str:
+    """Return how long a measurement of an arm has to be on this machine, or the sentence why it cannot be made.
+
+    One second of the load is measured and recorded, so that a run that is resumed uses the same lengths.
+    """
+    point = _point(run, arm, PROBE, label="calibration", check=check)
+    if point.get("status") in ("failed", "missing"):
+        return str(point["invalid_because"])
+    rate = point["throughput_images_per_s"] / arm.asked.load.batch
+    return stopping_for(arm.asked.load, rate, shortest_s=shortest_s)
+
+
+def measure_round(run: Run, arm: Arm, number: int, stopping: Stopping, *, again: bool = False) -> dict[str, Any]:
+    """Return one round of an arm (`again`: of an A/A check's second arm), measured now unless the run has it."""
+    return _point(run, arm, stopping, label="again" if again else "", round_number=number)
+
+
+def read_round(run: Run, arm: Arm, number: int, *, again: bool = False) -> dict[str, Any]:
+    """Return what a run has of a round; a gap where it has none. Nothing is measured."""
+    with run.reading():
+        return measure_round(run, arm, number, Stopping(), again=again)
+
+
+def _point(
+    run: Run, arm: Arm, stopping: Stopping, *, label: str, round_number: int | None = None, check: bool = False
+) -> dict[str, Any]:
+    side, asked = arm.side, arm.asked
+    own = "" if not side.settings else " ".join(f"{key} {value}" for key, value in side.settings)
+    with _settings(run, side) as before:
+        return measure_point(
+            run,
+            side.backend,
+            asked.load,
+            stopping,
+            label=" ".join(filter(None, [own, label])),
+            as_deployed=not side.settings,
+            repeat=round_number or 0,
+            round=round_number,
+            check=check and not side.backend.is_emulated,
+            before=before,
+            link=asked.link,
+            sized=False,
+            **dict(side.options),
+        )
+
+
+@contextlib.contextmanager
+def _settings(run: Run, side: Side) -> Iterator[Any]:
+    """Serve Triton's model with the side's settings while it is measured, and as before afterwards."""
+    if not side.settings:
+        yield None
+        return
+    from photodup.serving.triton.control import temporary_config
+    from photodup.study.notebook.points import when_measuring
+
+    wanted = dict(side.settings)
+
+    def change(config: Any) -> None:
+        if "instances" in wanted:
+            config.instance_group[0].count = wanted["instances"]
+        if "threads" in wanted:
+            config.parameters["threads"].string_value = str(wanted["threads"])
+        if "delay_us" in wanted:
+            config.dynamic_batching.max_queue_delay_microseconds = wanted["delay_us"]
+        if wanted.get("batching") is False:
+            config.ClearField("dynamic_batching")
+        if "max_batch" in wanted:
+            config.max_batch_size = wanted["max_batch"]
+
+    grpc = next(
+        (
+            url
+            for name, url in run.endpoints.backends.items()
+            if name.startswith("triton-") and "-grpc-" in name
+        ),
+        "",
+    )
+    with when_measuring(temporary_config(grpc, side.configured_model, change)) as before:
+        yield before

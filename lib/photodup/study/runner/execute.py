@@ -182,7 +182,8 @@ def run_study(
         extra: dict[str, Any] = {}
         if due:
             weights = prepare_model(weights)
-            extra["ENDPOINTS"] = str(endpoints or _start_embedded(stack, directory))
+            if endpoints or not (parameters or {}).get("HOST"):  # a machine named by hand wins over any file
+                extra["ENDPOINTS"] = str(endpoints or _start_embedded(stack, directory))
         with study_progress() as progress:
             for path, params, budget_s in plan:
                 progress.start(path.stem)

@@ -46,7 +46,9 @@ def study_rehearse(
     only: Only = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(help="what the machine lacks: control, metrics, fastapi, triton, openvino, jpeg; repeat for more"),
+        typer.Option(
+            help="what the machine lacks: control, metrics, fastapi, triton, openvino, jpeg; repeat for more"
+        ),
     ] = None,
     by: Annotated[
         list[str] | None, typer.Option(help="how notebooks find it: file, address; both unless given")

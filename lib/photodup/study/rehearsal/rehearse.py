@@ -62,7 +62,9 @@ def rehearse(
         PhotodupError: as `rented_machine` and `run_study`.
     """
     if not ways or set(ways) - set(WAYS):
-        raise PhotodupError(f"A notebook is told where a machine is by {' or '.join(WAYS)}, not by {list(ways)}.")
+        raise PhotodupError(
+            f"A notebook is told where a machine is by {' or '.join(WAYS)}, not by {list(ways)}."
+        )
     prepare_model()
     found = {}
     with rented_machine(without=without, link=link, progress=_say) as machine:

@@ -165,7 +165,9 @@ def _start(
         metrics = "--allow-metrics=false" if "metrics" in without else f"--metrics-port={PORTS['metrics']}"
         triton = start_shipped(repository, key=key, arguments=[*arguments, metrics], log="rehearsal-triton")
         stack.callback(triton.stop)
-        started.append((triton, functools.partial(_ready, f"http://{address}:{PORTS['http']}/v2/health/ready")))
+        started.append(
+            (triton, functools.partial(_ready, f"http://{address}:{PORTS['http']}/v2/health/ready"))
+        )
     return started
 
 

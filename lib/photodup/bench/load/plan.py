@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,13 @@ class Stopping:
     ramp_s: float = 0.5
     seed: int = 0
     half_width: float = 0.05
+
+    def as_config(self) -> dict[str, Any]:
+        """Return what identifies a record; the usual half-width is left out, as older records do not name it."""
+        config = asdict(self)
+        if self.half_width == Stopping.half_width:
+            del config["half_width"]
+        return config
 
     @property
     def looks(self) -> Looks:

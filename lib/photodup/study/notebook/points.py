@@ -148,7 +148,7 @@ def measure_point(
     )
     settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
     settings |= {**adapter_options, **(config or {}), "slo_ms": slo_ms}
-    settings |= {"stopping": asdict(stopping)} if sized else {}
+    settings |= {"stopping": stopping.as_config()} if sized else {}
     settings |= {"link": link} if link else {}
     way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
     facts = {

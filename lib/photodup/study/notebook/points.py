@@ -180,7 +180,10 @@ def measure_point(
         why = f"{run.endpoints.name} has no {asked}: not measured"
         return Gap({**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why})
     point = run.measure_or_load(key, measure_now, config=settings, kind="point", may_fail=True)
-    return type(point)({**facts, **adapter_options, **point})  # a gap still says which point it is
+    # A gap still says which point it is.
+    return type(point)(
+        {**facts, **adapter_options, **point, "record": run.store.name_of(key, config=settings)}
+    )
 
 
 def _device(run: Run, backend: Backend) -> str | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.load.plan import Stopping
+from photodup.embedding.backends import DUMMY
 from photodup.study.notebook.points import measure_point
 from photodup.study.rounds.declared import Asked, Side
 from photodup.study.rounds.sizes import PROBE, stopping_for
@@ -24,7 +25,9 @@ class Arm:
     asked: Asked
 
 
-def calibrate(run: Run, arm: Arm, *, shortest_s: float, check: bool) -> Stopping | str:
+def calibrate(
+    run: Run, arm: Arm, metrics: Iterable[str], *, shortest_s: float, check: bool
+) -> Stopping | str:
     """Return how long a measurement of an arm has to be on this machine, or the sentence why it cannot be made.
 
     One second of the load is measured and recorded, so that a run that is resumed uses the same lengths.
@@ -33,7 +36,7 @@ def calibrate(run: Run, arm: Arm, *, shortest_s: float, check: bool) -> Stopping
     if point.get("status") in ("failed", "missing"):
         return str(point["invalid_because"])
     rate = point["throughput_images_per_s"] / arm.asked.load.batch
-    return stopping_for(arm.asked.load, rate, shortest_s=shortest_s)
+    return stopping_for(arm.asked.load, rate, metrics, shortest_s=shortest_s)
 
 
 def measure_round(
@@ -45,8 +48,7 @@ def measure_round(
 
 def read_round(run: Run, arm: Arm, number: int, *, again: bool = False) -> dict[str, Any]:
     """Return what a run has of a round; a gap where it has none. Nothing is measured."""
-    with run.reading():
-        return measure_round(run, arm, number, Stopping(), again=again)
+    return measure_round(run.reading(), arm, number, Stopping(), again=again)
 
 
 def _point(
@@ -70,7 +72,7 @@ def _point(
             as_deployed=not side.settings,
             repeat=round_number or 0,
             round=round_number,
-            check=check and not side.backend.is_emulated,
+            check=check and not side.backend.is_emulated and side.backend.engine != DUMMY,
             before=before,
             link=asked.link,
             sized=False,

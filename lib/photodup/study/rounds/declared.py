@@ -1,7 +1,7 @@
 """What is compared, as `notebooks/comparisons.yaml` declares it before anything is measured."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,14 @@ class Side:
     options: tuple[tuple[str, Any], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def configured_model(self) -> str:
+        """Triton's model whose settings count: of an ensemble that takes JPEG files, the encoder in it."""
+        inner = replace(self.backend, wire="fp32") if self.backend.wire == "jpeg" else self.backend
+        return inner.triton_model
+
     def as_judged(self, machine: str) -> facts.Side:
+        """Return this side in the judge's words; `machine` is the run, which has one."""
         backend = self.backend
         variant = ", ".join(f"{key} {value}" for key, value in (*self.options, *self.settings))
         parts = (backend.server, backend.engine, backend.precision, backend.protocol, backend.wire)
@@ -53,6 +60,7 @@ class Asked:
     link: str = ""
 
     def as_judged(self) -> facts.Load:
+        """Return this load in the judge's words."""
         return self.load.as_judged(self.link or "real")
 
 
@@ -69,6 +77,7 @@ class Pair:
     importance: int
 
     def as_declared(self, machine: str) -> Declared:
+        """Return this comparison as the scheduler takes it."""
         load = self.asked.as_judged()
         arms = [facts.Arm(side.as_judged(machine), load) for side in (self.a, self.b)]
         return Declared(self.name, self.notebook, self.metric, *arms, self.importance)

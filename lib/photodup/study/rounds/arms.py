@@ -70,7 +70,7 @@ def _point(
             stopping,
             label=" ".join(filter(None, [own, label])),
             as_deployed=not side.settings,
-            repeat=round_number or 0,
+            repeat=(round_number or 1) - 1,  # the first round is the plain point that claims look for
             round=round_number,
             check=check and not side.backend.is_emulated and side.backend.engine != DUMMY,
             before=before,

@@ -239,7 +239,7 @@ def _measure_comparisons(
     pairs = declarations().of(stems, at_least=size.get("at_least", 0))
     where = Path(endpoints) if endpoints else start_servers(stack, name, pairs)
     if pairs:
-        run = open_run(name, endpoints=where.resolve())
+        run = open_run(name, endpoints=where)
         with run.store:
             measure_stage(
                 run,

@@ -40,9 +40,9 @@ def highest_rate(
     """
     config = {"backend": side.backend.name, "side": side.name, "bound_ms": bound_ms, "percentile": percentile}
     config |= {"n_measurements": n_measurements, "seconds": seconds}
-    if side.backend.name not in run.endpoints.backends:
-        if run.store.record(f"slo-rate-{side.name}", config=config) is None:
-            return {"rate_per_s": None, "because": f"{run.endpoints.name} has no {side.backend}"}
+    known = run.store.record(f"slo-rate-{side.name}", config=config) is not None
+    if not known and side.backend.name not in run.endpoints.backends:
+        return {"rate_per_s": None, "because": f"{run.endpoints.name} has no {side.backend}"}
 
     def search() -> dict[str, Any]:
         draws = iter(range(10_000))

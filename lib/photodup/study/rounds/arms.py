@@ -11,7 +11,7 @@ from photodup.bench.load.plan import Stopping
 from photodup.embedding.backends import DUMMY
 from photodup.study.notebook.points import measure_point
 from photodup.study.rounds.declared import Asked, Side
-from photodup.study.rounds.sizes import PROBE, stopping_for
+from photodup.study.rounds.sizes import PROBE, SLOW_PROBE, stopping_for
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
@@ -33,6 +33,8 @@ def calibrate(
     One second of the load is measured and recorded, so that a run that is resumed uses the same lengths.
     """
     point = _point(run, arm, PROBE, label="calibration", check=check)
+    if not point.get("n_requests"):  # a second may be too short for one answer, or the server was still waking up
+        point = _point(run, arm, SLOW_PROBE, label="calibration, longer", check=check)
     if point.get("status") in ("failed", "missing"):
         return str(point["invalid_because"])
     rate = point["throughput_images_per_s"] / arm.asked.load.batch

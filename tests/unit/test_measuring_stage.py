@@ -134,6 +134,7 @@ def test_nothing_measured_is_no_verdict(declare, tmp_path):
             "two comparisons are called",
         ),
         (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
+        (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),
     ],
 )
 def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
@@ -141,6 +142,23 @@ def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
     spoil(data)
     with pytest.raises(PhotodupError, match=said):
         declare(data)
+
+
+def test_settings_reach_the_model_that_computes():
+    """Of an ensemble that takes JPEG files it is the encoder; a warm-up beyond the new limit would be refused."""
+    from photodup.serving.triton.config import parse_config
+    from photodup.study.rounds.arms import configure
+
+    side = declared.declarations().sides["triton-int8-2x1"]
+    assert side.configured_model == "openclip_vit_b32_openvino_int8_uint8"
+    warmups = "".join(f'model_warmup [ {{ name: "b{n}" batch_size: {n} }} ]' for n in (1, 4, 32))
+    config = parse_config(
+        f"max_batch_size: 32 dynamic_batching {{ }} instance_group [ {{ count: 1 }} ] {warmups}"
+    )
+    configure(config, instances=2, threads=1, delay_us=10_000, max_batch=4)
+    assert (config.max_batch_size, config.instance_group[0].count) == (4, 2)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 10_000
+    assert [w.batch_size for w in config.model_warmup] == [1, 4]
 
 
 def test_the_repositorys_own_file_is_sound():

@@ -73,7 +73,7 @@ def test_the_same_delay_is_never_called_different(measured):
 
 
 def test_what_the_servers_do_not_have_is_named_and_still_counts_in_the_family(measured):
-    directory, found, compared = measured
+    directory, _, compared = measured
     assert compared["elsewhere, one"].verdict is None
     assert "has no triton-trt-fp16-http-fp32" in compared.sentence("elsewhere, one")
     plan = stage.plan_of(opened(directory), "06")
@@ -93,7 +93,7 @@ def test_a_stage_that_was_cut_off_goes_on_with_the_same_plan(measured, tmp_path)
     copy = tmp_path / "run"
     (copy / "records").mkdir(parents=True)
     kept = [path for path in sorted((directory / "records").iterdir()) if path.suffix == ".json"]
-    lost = [path for path in kept if "repeat-8" in path.name]
+    lost = [path for path in kept if "repeat-7" in path.name]
     assert lost
     for path in set(kept) - set(lost):
         (copy / "records" / path.name).write_bytes(path.read_bytes())
@@ -102,7 +102,7 @@ def test_a_stage_that_was_cut_off_goes_on_with_the_same_plan(measured, tmp_path)
         again = outcomes.compare_rounds(
             run, "06", rounds=99, budget_min=0.001, found=found, say=lambda _: None
         )
-    made = [r["key"] for r in load_records(copy) if r["key"].endswith("repeat-8")]
+    made = [r["key"] for r in load_records(copy) if r["key"].endswith("repeat-7")]
     assert len(made) == len(lost), "only the round that was lost is measured"
     assert again["halved, one"].n_rounds == compared["halved, one"].n_rounds
 
@@ -134,6 +134,7 @@ def test_nothing_measured_is_no_verdict(declare, tmp_path):
             "two comparisons are called",
         ),
         (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
+        (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),
     ],
 )
 def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
@@ -141,6 +142,23 @@ def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
     spoil(data)
     with pytest.raises(PhotodupError, match=said):
         declare(data)
+
+
+def test_settings_reach_the_model_that_computes():
+    """Of an ensemble that takes JPEG files it is the encoder; a warm-up beyond the new limit would be refused."""
+    from photodup.serving.triton.config import parse_config
+    from photodup.study.rounds.arms import configure
+
+    side = declared.declarations().sides["triton-int8-2x1"]
+    assert side.configured_model == "openclip_vit_b32_openvino_int8_uint8"
+    warmups = "".join(f'model_warmup [ {{ name: "b{n}" batch_size: {n} }} ]' for n in (1, 4, 32))
+    config = parse_config(
+        f"max_batch_size: 32 dynamic_batching {{ }} instance_group [ {{ count: 1 }} ] {warmups}"
+    )
+    configure(config, instances=2, threads=1, delay_us=10_000, max_batch=4)
+    assert (config.max_batch_size, config.instance_group[0].count) == (4, 2)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 10_000
+    assert [w.batch_size for w in config.model_warmup] == [1, 4]
 
 
 def test_the_repositorys_own_file_is_sound():

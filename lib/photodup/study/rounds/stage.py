@@ -172,4 +172,4 @@ def _arms(run: Run, pairs: Sequence[Pair]) -> dict[facts.Arm, Arm]:
 
 
 def _seconds(stopping: Stopping) -> float:
-    return stopping.max_duration_s + stopping.ramp_s + OVERHEAD_S
+    return stopping.min_duration_s + stopping.ramp_s + OVERHEAD_S

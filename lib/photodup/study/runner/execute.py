@@ -257,7 +257,7 @@ def _measure_comparisons(
     pairs = declarations().of(stems, at_least=size.get("at_least", 0))
     where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
     if pairs:
-        run = open_run(name, **host) if where is None else open_run(name, endpoints=where.resolve())
+        run = open_run(name, **host) if where is None else open_run(name, endpoints=where)
         with run.store:
             measure_stage(
                 run,

@@ -59,7 +59,9 @@ def findings_blocks() -> Iterator[str]:
     """Yield heading, answer and picture of each notebook whose answer is a finding; one without an answer is left out."""
     answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
     for heading, stems, figure in FINDINGS:
-        said = [f"{answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))" for stem in stems if answers.get(stem)]
+        said = [
+            f"{answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))" for stem in stems if answers.get(stem)
+        ]
         path = f"results/{REFERENCE}/figures/{figure}.png"
         if said:
             yield f"**{heading}** " + " ".join(said)
@@ -80,7 +82,9 @@ def results_table(points: pd.DataFrame) -> Iterator[str]:
         rounds = valid[(valid.connection == "warm") & (valid.label.fillna("") == "")]
         # One span a column: notebook 11 times single requests without the client's own decoding.
         single = rounds[(rounds.scenario == "single_stream") & (rounds.span == "photo")]
-        closed = rounds[(rounds.scenario == "closed_loop") & (rounds.span == "prepared") & (rounds.batch == 1)]
+        closed = rounds[
+            (rounds.scenario == "closed_loop") & (rounds.span == "prepared") & (rounds.batch == 1)
+        ]
         loaded = closed[closed.concurrency == IN_FLIGHT]
         yield f"| {title} | {_latency(single)} | {_throughput(loaded)} | {len(valid)} of {len(mine)} |"
     yield ""

@@ -23,12 +23,21 @@ BACKENDS = {
     "triton-trt-fp16-http-fp32": "TensorRT behind Triton, HTTP",
     "triton-onnx-fp32-http-jpeg": "ONNX Runtime behind Triton, JPEG",
 }
+# What README leads with: a question, the notebooks that answer it, and the figure shown under it ("" for none).
+FINDINGS = (
+    ("Round trips or bandwidth?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
+    ("What do server and precision give?", ("06_compare_three_backends", "05_trt_fp16"), ""),
+    ("What does a photo library gain?", ("01_scan_photos",), "01_recall_by_edit"),
+    ("What survives of the published study?", ("12_audit_published_claims",), ""),
+)
+IN_FLIGHT = 8  # the load of the table's throughput: one for all, so that nobody shows the best of several
 
 
 def generated_blocks() -> dict[str, str]:
     """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
     return {
         "figure": figure_block(),
+        "findings": "\n\n".join(findings_blocks()),
         "results": "\n".join(results_table(load_points(project_root() / "results" / REFERENCE))),
         "notebooks": "| notebook | question |\n|---|---|\n"
         + "\n".join(
@@ -46,10 +55,24 @@ def figure_block() -> str:
     return f"![Where the time of one request goes, by backend]({path})"
 
 
+def findings_blocks() -> Iterator[str]:
+    """Yield heading, answer and picture of each notebook whose answer is a finding; one without an answer is left out."""
+    answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
+    for heading, stems, figure in FINDINGS:
+        said = [
+            f"{answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))" for stem in stems if answers.get(stem)
+        ]
+        path = f"results/{REFERENCE}/figures/{figure}.png"
+        if said:
+            yield f"**{heading}** " + " ".join(said)
+            if figure and (project_root() / path).is_file():
+                yield f"![{heading}]({path})"
+
+
 def results_table(points: pd.DataFrame) -> Iterator[str]:
     """Yield the lines of the result table: valid points only; what was not measured has no number."""
     facts = read_environment(project_root() / "results" / REFERENCE)
-    yield "| backend | one photo, p50 [range] | best throughput, 1 image a request | valid points |"
+    yield f"| backend | one photo, p50 [range] | throughput, {IN_FLIGHT} in flight [range] | valid points |"
     yield "|---|---:|---:|---:|"
     for backend, title in BACKENDS.items():
         mine = points[(points.backend == backend) & points.link.isin(["loopback"])]
@@ -57,15 +80,18 @@ def results_table(points: pd.DataFrame) -> Iterator[str]:
             continue
         valid = mine[mine.valid.fillna(False).astype(bool)]
         rounds = valid[(valid.connection == "warm") & (valid.label.fillna("") == "")]
-        usual = rounds[rounds.repeat == 0]
         # One span a column: notebook 11 times single requests without the client's own decoding.
         single = rounds[(rounds.scenario == "single_stream") & (rounds.span == "photo")]
-        closed = usual[(usual.scenario == "closed_loop") & (usual.span == "prepared") & (usual.batch == 1)]
-        yield f"| {title} | {_latency(single)} | {_best(closed)} | {len(valid)} of {len(mine)} |"
+        closed = rounds[
+            (rounds.scenario == "closed_loop") & (rounds.span == "prepared") & (rounds.batch == 1)
+        ]
+        loaded = closed[closed.concurrency == IN_FLIGHT]
+        yield f"| {title} | {_latency(single)} | {_throughput(loaded)} | {len(valid)} of {len(mine)} |"
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. The range is that of the "
-        "medians where a backend was measured in rounds, else the median's 95 % interval."
+        f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. Where a load was "
+        "measured several times, the figure is the middle of them and the range goes from the lowest to the highest; "
+        "otherwise it is the 95 % interval. Overlapping ranges rank nothing: comparisons are in the notebooks."
     )
 
 
@@ -101,8 +127,11 @@ def _latency(points: pd.DataFrame) -> str:
     return f"{p50.median():.0f} ms [{low.min():.0f}, {high.max():.0f}]"
 
 
-def _best(points: pd.DataFrame) -> str:
+def _throughput(points: pd.DataFrame) -> str:
     if points.empty:
         return "not measured"
-    row = points.loc[points.throughput_images_per_s.idxmax()]
-    return f"{row.throughput_images_per_s:.1f} images/s ({row.concurrency:.0f} in flight)"
+    rate = points.throughput_images_per_s
+    low, high = points.throughput_images_per_s_ci_low, points.throughput_images_per_s_ci_high
+    if len(points) > 1:
+        low = high = rate
+    return f"{rate.median():.1f} images/s [{low.min():.1f}, {high.max():.1f}]"

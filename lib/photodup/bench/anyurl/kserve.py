@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench.anyurl.channel import grpc_channel, grpc_metadata
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.errors import PhotodupError
@@ -64,8 +65,6 @@ def _over_grpc(target: Target) -> Model:
     need("tritonclient")
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
-
-    from photodup.bench.anyurl.kserve_adapters import grpc_channel, grpc_metadata
 
     with grpc_channel(target) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

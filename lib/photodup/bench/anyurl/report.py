@@ -6,6 +6,7 @@ Columns of `requests.parquet` (also in the file, as the description of each colu
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ COLUMNS = {
     "due_s": "when the request was to be sent, in seconds from the opening of the window; null if it failed",
     "sent_s": "when it was sent; later than due_s where all connections were busy",
     "answered_s": "when the last byte of the answer was there",
-    "done_s": "when the answer was read and checked; for a failed request when it failed",
+    "done_s": "when the answer was read and checked (after the window closed: not in the figures); or when it failed",
     "latency_ms": "from due_s to done_s; null if it failed",
     "payload_bytes": "body of the request",
     "error": "why it failed; null if it was answered",
@@ -43,7 +44,9 @@ def figure_lines(measured: Measured, kind: str) -> list[str]:
         return []
     unit = {"images": "images/s", "texts": "texts/s", "files": "files/s"}.get(kind, "items/s")
     names = [n for n in _FIGURES if n in measured.point.figures]
-    lines = [figure_sentence(measured.point, name).replace("images/s", unit) for name in names]
+    # Why a point is not valid is said once, in a note.
+    point = replace(measured.point, because=measured.point.because and "see the notes")
+    lines = [figure_sentence(point, name).replace("images/s", unit) for name in names]
     if not lines:  # too short for an interval: what was seen, and said to be only that
         seen = measured.sample.latency_ms
         rate = len(seen) / float(np.max(measured.sample.finished_s))

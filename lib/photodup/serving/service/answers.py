@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from photodup.serving.service.bodies import Problem
+from photodup.serving.service.openai_form import OpenAiProblem
 
 
 class Embeddings(BaseModel):
@@ -52,6 +53,10 @@ _ERRORS = {
     415: "Another content type is needed",
     422: "The body has another form",
     503: "Not ready, or too much at a time: retry",
+}
+OPENAI_RESPONSES = {
+    status: {"model": OpenAiProblem, "description": text}
+    for status, text in (_ERRORS | {404: "There is no such model"}).items()
 }
 RESPONSES = {status: {"model": Problem, "description": text} for status, text in _ERRORS.items()}
 FILES = {

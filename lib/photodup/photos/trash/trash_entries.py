@@ -180,7 +180,9 @@ def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> N
     }
     for operation in own:
         if operation.in_trash:
-            mine = [moved for moved in operation.files if taken.get(moved.trash, operation.id) == operation.id]
+            mine = [
+                moved for moved in operation.files if taken.get(moved.trash, operation.id) == operation.id
+            ]
             operation.files = mine
 
 

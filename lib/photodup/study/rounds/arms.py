@@ -36,7 +36,9 @@ def calibrate(run: Run, arm: Arm, *, shortest_s: float, check: bool) -> Stopping
     return stopping_for(arm.asked.load, rate, shortest_s=shortest_s)
 
 
-def measure_round(run: Run, arm: Arm, number: int, stopping: Stopping, *, again: bool = False) -> dict[str, Any]:
+def measure_round(
+    run: Run, arm: Arm, number: int, stopping: Stopping, *, again: bool = False
+) -> dict[str, Any]:
     """Return one round of an arm (`again`: of an A/A check's second arm), measured now unless the run has it."""
     return _point(run, arm, stopping, label="again" if again else "", round_number=number)
 
@@ -48,7 +50,13 @@ def read_round(run: Run, arm: Arm, number: int, *, again: bool = False) -> dict[
 
 
 def _point(
-    run: Run, arm: Arm, stopping: Stopping, *, label: str, round_number: int | None = None, check: bool = False
+    run: Run,
+    arm: Arm,
+    stopping: Stopping,
+    *,
+    label: str,
+    round_number: int | None = None,
+    check: bool = False,
 ) -> dict[str, Any]:
     side, asked = arm.side, arm.asked
     own = "" if not side.settings else " ".join(f"{key} {value}" for key, value in side.settings)

@@ -104,7 +104,9 @@ def declarations(path: Path | None = None) -> Declarations:
         for row in rows:
             for key in (row["a"], row["b"]):
                 if key not in sides:
-                    raise PhotodupError(f"{path.name}: {row['name']} compares {key!r}, which is no side of it.")
+                    raise PhotodupError(
+                        f"{path.name}: {row['name']} compares {key!r}, which is no side of it."
+                    )
             for load, metric in _loads_of(row, loads, path).items():
                 known = facts.metric_named(metric or USUAL_METRIC.get(loads[load].load.scenario, RATE))
                 name = f"{row['name']}, {load}"
@@ -123,7 +125,9 @@ def _loads_of(row: Mapping[str, Any], loads: Mapping[str, Asked], path: Path) ->
     """A list of loads takes the usual figure of each; a mapping names the figure."""
     given = row["loads"] if isinstance(row["loads"], dict) else dict.fromkeys(row["loads"])
     if unknown := sorted(set(given) - set(loads)):
-        raise PhotodupError(f"{path.name}: {row['name']} asks for the load {unknown[0]!r}, which is none of it.")
+        raise PhotodupError(
+            f"{path.name}: {row['name']} asks for the load {unknown[0]!r}, which is none of it."
+        )
     return given
 
 

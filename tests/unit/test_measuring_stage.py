@@ -145,20 +145,17 @@ def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
 
 
 def test_settings_reach_the_model_that_computes():
-    """Of an ensemble that takes JPEG files it is the encoder; a warm-up beyond the new limit would be refused."""
+    """Of an ensemble that takes JPEG files it is the encoder."""
     from photodup.serving.triton.config import parse_config
     from photodup.study.rounds.arms import configure
 
     side = declared.declarations().sides["triton-int8-2x1"]
     assert side.configured_model == "openclip_vit_b32_openvino_int8_uint8"
-    warmups = "".join(f'model_warmup [ {{ name: "b{n}" batch_size: {n} }} ]' for n in (1, 4, 32))
-    config = parse_config(
-        f"max_batch_size: 32 dynamic_batching {{ }} instance_group [ {{ count: 1 }} ] {warmups}"
-    )
-    configure(config, instances=2, threads=1, delay_us=10_000, max_batch=4)
-    assert (config.max_batch_size, config.instance_group[0].count) == (4, 2)
-    assert config.dynamic_batching.max_queue_delay_microseconds == 10_000
-    assert [w.batch_size for w in config.model_warmup] == [1, 4]
+    config = parse_config("max_batch_size: 32 dynamic_batching { } instance_group [ { count: 1 } ]")
+    configure(config, instances=2, threads=1, delay_us=10_000, preferred=4)
+    assert config.instance_group[0].count == 2 and config.parameters["threads"].string_value == "1"
+    batcher = config.dynamic_batching
+    assert (batcher.max_queue_delay_microseconds, list(batcher.preferred_batch_size)) == (10_000, [4])
 
 
 def test_the_repositorys_own_file_is_sound():

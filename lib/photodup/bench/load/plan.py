@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -128,6 +128,9 @@ class Stopping:
         between = math.sqrt(max(first, 1e-3) * last)
         lengths_s = (first, between, last) if last > 1.5 * first > 0 else (last,)
         return Looks(lengths_s, self.half_width, self.precise)
+
+
+Arrivals = Callable[[float, float, int], np.ndarray]  # rate per second, horizon in seconds, seed -> times
 
 
 def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:

@@ -62,6 +62,11 @@ class Stages:
         self._requests = Counter(
             "photodup_requests", "Requests for embeddings, by HTTP status", ["status"], registry=self.registry
         )
+        self.broken_embeddings = Counter(
+            "photodup_broken_embeddings",
+            "Embeddings with NaN, infinities or of length zero, which were not answered with",
+            registry=self.registry,
+        )
         self.in_flight = Gauge(
             "photodup_requests_in_flight", "Requests for embeddings now being served", registry=self.registry
         )

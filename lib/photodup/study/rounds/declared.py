@@ -15,7 +15,7 @@ from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
-SETTINGS = ("instances", "threads", "delay_us", "max_batch")
+SETTINGS = ("instances", "threads", "delay_us", "preferred")
 USUAL_METRIC = {"single_stream": "latency_ms_p50", "server": "latency_ms_p90"}
 
 

@@ -40,6 +40,37 @@ def study_run(
         raise typer.Exit(1)
 
 
+@study.command("rehearse")
+def study_rehearse(
+    run: Annotated[str, typer.Option(help="directory under results/")] = "rehearsal",
+    only: Only = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what the machine lacks: control, metrics, fastapi, triton, openvino, jpeg; repeat for more"
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="how notebooks find it: file, address; both unless given")
+    ] = None,
+    sizes: Annotated[str, typer.Option(help="quick (notebooks/quick.yaml) or full")] = "quick",
+    link: Annotated[str, typer.Option(help="preset of the emulated link in front")] = "us-east",
+) -> None:
+    """Run the notebooks against a "rented machine" on this one, and print which questions were decided.
+
+    The machine is a network namespace behind an emulated link, with the servers that the images start (Linux, root).
+    """
+    from photodup.study.rehearsal.rehearse import WAYS, rehearse
+
+    lines = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
+    for way, found in lines.items():
+        print(f"\nBy {way}: {sum(line.decided for line in found)} of {len(found)} questions decided")
+        for line in found:
+            print(line)
+    if any(line.status not in ("passed", "skipped") for found in lines.values() for line in found):
+        raise typer.Exit(1)
+
+
 @study.command("parameters")
 def study_parameters() -> None:
     """List every notebook's parameters with their help."""

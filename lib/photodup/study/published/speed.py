@@ -295,7 +295,11 @@ def latency_follows_gpu(rows: "pd.DataFrame", *, tolerance: float = 0.25) -> Fin
     stands = all(abs(ratio / client - 1) <= tolerance for _, ratio in table[1:])
     sentence = (
         f"The latency ratio is {client:.2f}, the GPU-time ratios {table[1][1]:.2f} and {table[2][1]:.2f}: "
-        + ("they agree." if stands else "the GPUs do not account for the latency, so something between them does.")
+        + (
+            "they agree."
+            if stands
+            else "the GPUs do not account for the latency, so something between them does."
+        )
     )
     frame = frame_of("quantity, rtx4090_over_a100", table)
     return Finding("E11", "PyTorch latency scales with GPU speed", stands, sentence, frame)

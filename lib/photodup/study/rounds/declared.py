@@ -1,7 +1,7 @@
 """What is compared, as `notebooks/comparisons.yaml` declares it before anything is measured."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
+SETTINGS = ("instances", "threads", "delay_us", "max_batch")
 USUAL_METRIC = {"single_stream": "latency_ms_p50", "server": "latency_ms_p90"}
 
 
@@ -27,8 +28,8 @@ class Side:
         label: what a sentence and a figure call it.
         backend: what is asked.
         options: of the adapter, such as `channel`.
-        settings: what Triton's model is set to while it is measured (`instances`, `threads`, `delay_us`,
-            `max_batch`), empty as it is deployed.
+        settings: what Triton's model is set to while it is measured (see `photodup.study.rounds.arms.configure`),
+            empty as it is deployed.
     """
 
     name: str
@@ -37,7 +38,14 @@ class Side:
     options: tuple[tuple[str, Any], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def configured_model(self) -> str:
+        """Triton's model whose settings count: of an ensemble that takes JPEG files, the encoder in it."""
+        inner = replace(self.backend, wire="uint8") if self.backend.wire == "jpeg" else self.backend
+        return inner.triton_model
+
     def as_judged(self, machine: str) -> facts.Side:
+        """Return this side in the judge's words; `machine` is the run, which has one."""
         backend = self.backend
         variant = ", ".join(f"{key} {value}" for key, value in (*self.options, *self.settings))
         parts = (backend.server, backend.engine, backend.precision, backend.protocol, backend.wire)
@@ -53,6 +61,7 @@ class Asked:
     link: str = ""
 
     def as_judged(self) -> facts.Load:
+        """Return this load in the judge's words."""
         return self.load.as_judged(self.link or "real")
 
 
@@ -69,6 +78,7 @@ class Pair:
     importance: int
 
     def as_declared(self, machine: str) -> Declared:
+        """Return this comparison as the scheduler takes it."""
         load = self.asked.as_judged()
         arms = [facts.Arm(side.as_judged(machine), load) for side in (self.a, self.b)]
         return Declared(self.name, self.notebook, self.metric, *arms, self.importance)
@@ -133,6 +143,8 @@ def _loads_of(row: Mapping[str, Any], loads: Mapping[str, Asked], path: Path) ->
 
 def _side(name: str, row: Mapping[str, Any]) -> Side:
     options, settings = (tuple(sorted(row.get(key, {}).items())) for key in ("options", "settings"))
+    if unknown := sorted({key for key, _ in settings} - set(SETTINGS)):
+        raise PhotodupError(f"The side {name!r} sets {unknown[0]!r}, which is none of {', '.join(SETTINGS)}.")
     return Side(name, row["label"], parse_backend(row["backend"]), options, settings)
 
 

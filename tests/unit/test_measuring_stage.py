@@ -167,3 +167,38 @@ def _notebooks():
     from photodup.study.notebook.files import notebooks
 
     return notebooks(())
+
+
+def test_servers_that_lack_a_side_are_asked_for_what_they_have_and_the_plan_keeps_it(declare, tmp_path):
+    """A rented machine has no INT8: its own engine answers, and a reader with other endpoints reads that."""
+    data = {
+        **DATA,
+        "comparisons": {"06": [{**DATA["comparisons"]["06"][2], "elsewhere": [["slow", "fast"]]}]},
+    }
+    found, run = declare(data), opened(tmp_path / "run")
+    with run.store:
+        compared = outcomes.compare_rounds(
+            run, "06", rounds=2, budget_min=1, shortest_s=0.3, found=found, say=lambda _: None
+        )
+    (pair,) = compared.pairs
+    assert (pair.a.name, pair.b.name) == ("slow", "fast")
+    everything = from_ports("127.0.0.1", 1, 2, 3, 4, models=["openclip_vit_b32_trt"])
+    reader = Run("rounds", tmp_path / "run", everything, RunStore(tmp_path / "run", measure=False))
+    assert {"slow", "fast"} == set(outcomes.read_rounds(reader, "06", found=found).arms.side)
+
+
+def test_a_machine_with_the_declared_sides_is_asked_for_those(declare):
+    data = {
+        **DATA,
+        "comparisons": {"06": [{**DATA["comparisons"]["06"][0], "elsewhere": [["fast", "absent"]]}]},
+    }
+    (pair,) = declare(data).of(["06"])
+    assert pair.on([]).a.name == "slow"
+    assert pair.with_sides(("fast", "absent")).b.name == "absent"
+    assert pair.with_sides(None) == pair and pair.with_sides(("x", "y")) == pair
+    wrong = {
+        **data,
+        "comparisons": {"06": [{**data["comparisons"]["06"][0], "elsewhere": [["fast", "nobody"]]}]},
+    }
+    with pytest.raises(PhotodupError, match="compares 'nobody', which is no side"):
+        declare(wrong)

@@ -1,6 +1,6 @@
 """What is compared, as `notebooks/comparisons.yaml` declares it before anything is measured."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -76,6 +76,22 @@ class Pair:
     asked: Asked
     metric: str
     importance: int
+    elsewhere: tuple[tuple[Side, Side], ...] = ()
+    """What is compared in place of `a` and `b` where the servers have not both: the first that they have."""
+
+    def on(self, backends: Collection[str]) -> "Pair":
+        """Return this comparison with the sides that servers of these backends have; itself if they have none."""
+        for a, b in ((self.a, self.b), *self.elsewhere):
+            if all(side.backend.is_local or side.backend.name in backends for side in (a, b)):
+                return replace(self, a=a, b=b)
+        return self
+
+    def with_sides(self, names: tuple[str, str] | None) -> "Pair":
+        """Return this comparison with the sides of these names, which are its own or those of `elsewhere`."""
+        for a, b in ((self.a, self.b), *self.elsewhere):
+            if names is not None and (a.name, b.name) == tuple(names):
+                return replace(self, a=a, b=b)
+        return self
 
     def as_declared(self, machine: str) -> Declared:
         """Return this comparison as the scheduler takes it."""
@@ -116,7 +132,7 @@ def _read(path: Path) -> Declarations:
     pairs = []
     for notebook, rows in data["comparisons"].items():
         for row in rows:
-            for key in (row["a"], row["b"]):
+            for key in (row["a"], row["b"], *(side for ends in row.get("elsewhere", ()) for side in ends)):
                 if key not in sides:
                     raise PhotodupError(
                         f"{path.name}: {row['name']} compares {key!r}, which is no side of it."
@@ -125,7 +141,9 @@ def _read(path: Path) -> Declarations:
                 known = facts.metric_named(metric or USUAL_METRIC.get(loads[load].load.scenario, RATE))
                 name = f"{row['name']}, {load}"
                 ends = (sides[row["a"]], sides[row["b"]])
-                pairs.append(Pair(name, notebook, *ends, loads[load], known.name, row.get("importance", 1)))
+                others = tuple((sides[a], sides[b]) for a, b in row.get("elsewhere", ()))
+                importance = row.get("importance", 1)
+                pairs.append(Pair(name, notebook, *ends, loads[load], known.name, importance, others))
     names = [pair.name for pair in pairs]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")

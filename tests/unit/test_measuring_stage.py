@@ -35,7 +35,7 @@ def declare(tmp_path):
     def write(data):
         path = tmp_path / "comparisons.yaml"
         path.write_text(yaml.safe_dump(data))
-        declared.declarations.cache_clear()
+        declared._read.cache_clear()
         return declared.declarations(path)
 
     return write
@@ -159,7 +159,6 @@ def test_settings_reach_the_model_that_computes():
 
 
 def test_the_repositorys_own_file_is_sound():
-    declared.declarations.cache_clear()
     found = declared.declarations()
     assert found.pairs and {p.notebook for p in found.pairs} <= {p.stem for p in _notebooks()}
 

@@ -102,6 +102,17 @@ def study_readme() -> None:
     print(write_blocks())
 
 
+@study.command("package")
+def study_package(
+    run: Annotated[str, typer.Argument(help="directory under results/")] = "reference-cpu",
+) -> None:
+    """Describe a run for others: points.parquet, its schema, and an RO-Crate (ro-crate-metadata.json)."""
+    from photodup.study.package.write import write_package
+    from photodup.study.report.facts import run_directory
+
+    print(write_package(run_directory(run)))
+
+
 def report(
     runs: Annotated[
         list[str] | None, typer.Argument(help="directories under results/; default quick")

@@ -74,11 +74,13 @@ def figure_block() -> str:
 
 
 def findings_blocks() -> Iterator[str]:
-    """Yield heading, answer and picture of each notebook whose answer is a finding; one without an answer is left out."""
+    """Yield heading, answer and picture of each notebook whose answer is a finding; one not measured is left out."""
     answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
     for heading, stems, figure in FINDINGS:
         said = [
-            f"{answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))" for stem in stems if answers.get(stem)
+            f"{answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
+            for stem in stems
+            if answers.get(stem) and not answers[stem].startswith("Not measured")
         ]
         path = f"results/{REFERENCE}/figures/{figure}.png"
         if said:

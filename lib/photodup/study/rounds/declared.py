@@ -114,14 +114,18 @@ class Declarations:
         return tuple(p for p in self.pairs if p.notebook in wanted and p.importance >= at_least)
 
 
-@cache
 def declarations(path: Path | None = None) -> Declarations:
-    """Read the declarations; `notebooks/comparisons.yaml` unless another file is named.
+    """Read the declarations; `notebooks/comparisons.yaml` unless another file is named, none where there is no file.
 
     Raises:
         PhotodupError: a name that is not declared, a backend or a metric that does not exist.
     """
     path = path or project_root() / "notebooks" / "comparisons.yaml"
+    return _read(path) if path.is_file() else Declarations({}, {}, ())
+
+
+@cache
+def _read(path: Path) -> Declarations:
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     sides = {name: _side(name, row) for name, row in data["sides"].items()}
     loads = {name: _asked(name, row) for name, row in data["loads"].items()}

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import httpx
+import pytest
 from PIL import Image
 from support.review_library import make_library as make_review_library
 from support.trash_kills import make_library, present, removal
@@ -14,7 +15,7 @@ from photodup.photos.own.journal import Journal
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.moving import md5_of
-from photodup.photos.trash.trash import TRASH_FOLDER, Trash
+from photodup.photos.trash.trash import TRASH_FOLDER, Trash, TrashError
 
 
 def test_a_shared_sidecar_leaves_with_the_last_photo_that_it_belongs_to(tmp_path):
@@ -153,3 +154,65 @@ def test_the_trash_page_reads_the_journal_once(tmp_path, monkeypatch):
         monkeypatch.setattr(journal, "read", lambda: (read.append(1), Journal.read(journal))[1])
         assert "3 photos in the trash" in httpx.get(f"{server.url}trash").text
     assert len(read) == 1
+
+
+def test_purging_one_of_two_photos_leaves_the_sidecar_that_the_other_one_needs(tmp_path):
+    first, second = remove_two_with_one_sidecar(tmp_path)
+    Trash(tmp_path).purge([second])
+    (there,) = Trash(tmp_path).listing()
+    assert (there.id, [moved.home for moved in there.files]) == (first.id, ["A.jpg", "A.xmp"])
+    assert Trash(tmp_path).restore([there]) == [tmp_path / "A.jpg", tmp_path / "A.xmp"]
+    assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.xmp"}
+    assert list((tmp_path / TRASH_FOLDER / "items").iterdir()) == []
+
+
+def test_purging_both_deletes_the_sidecar_and_purging_one_after_the_other_does_too(tmp_path):
+    for name, together in (("at once", True), ("in turn", False)):
+        folder = tmp_path / name
+        folder.mkdir()
+        first, second = remove_two_with_one_sidecar(folder)
+        assert Trash(folder).purge([first, second] if together else [second]) == (55 if together else 30)
+        if not together:
+            assert Trash(folder).purge([first]) == 25
+        assert Trash(folder).listing() == [] and set(present(folder)) == {"keep.jpg"}
+        assert list((folder / TRASH_FOLDER / "items").iterdir()) == []
+
+
+def test_a_sidecar_of_photos_that_left_one_after_the_other_is_still_the_first_ones(tmp_path):
+    md5 = make_library(tmp_path, {"keep.jpg": 10, "A.jpg": 20, "A.png": 30, "A.xmp": 5})
+    removed = []
+    for name in ("A.jpg", "A.png"):  # the sidecar stays with the second, and leaves with it
+        together = moving_together([tmp_path / name])[tmp_path / name]
+        done, _ = Trash(tmp_path).remove([removal(tmp_path, md5, name, sidecars=together)])
+        removed += done
+    assert [len(operation.files) for operation in removed] == [1, 2]
+    Trash(tmp_path).purge([removed[1]])
+    Trash(tmp_path).restore([removed[0]])
+    assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.xmp"}
+
+
+def test_a_photo_that_cannot_be_purged_keeps_its_sidecar(tmp_path):
+    first, second = remove_two_with_one_sidecar(tmp_path)
+    trash = Trash(tmp_path)
+    (trash.root / first.files[0].trash).write_bytes(b"somebody put another file there")
+    with pytest.raises(TrashError, match="not the file that was removed"):
+        trash.purge([first, second])
+    assert (trash.root / second.files[1].trash).exists()
+
+
+def test_a_purge_that_is_killed_anywhere_leaves_the_sidecar_to_the_photo_that_stays(tmp_path):
+    for step in range(1000):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        first, second = remove_two_with_one_sidecar(folder)
+        try:
+            Trash(folder, stop_at(step)).purge([second])
+            break
+        except Killed:
+            pass
+        trash = Trash(folder)  # recovers
+        homes = sorted(moved.home for operation in trash.listing() for moved in operation.files)
+        assert homes in (["A.jpg", "A.png", "A.xmp"], ["A.jpg", "A.xmp"])
+        trash.restore([operation for operation in trash.listing() if operation.id == first.id])
+        assert {"A.jpg", "A.xmp"} <= set(present(folder))
+    assert step > 4, "it was killed at several steps, and then went through"

@@ -56,6 +56,37 @@ def study_peers(
         measure_servers(opened, only=server or (), rounds=rounds, budget_min=minutes)
 
 
+@study.command("rehearse")
+def study_rehearse(
+    run: Annotated[str, typer.Option(help="directory under results/")] = "rehearsal",
+    only: Only = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what the machine lacks: control, metrics, fastapi, triton, openvino, jpeg; repeat for more"
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="how notebooks find it: file, address; both unless given")
+    ] = None,
+    sizes: Annotated[str, typer.Option(help="quick (notebooks/quick.yaml) or full")] = "quick",
+    link: Annotated[str, typer.Option(help="preset of the emulated link in front")] = "us-east",
+) -> None:
+    """Run the notebooks against a "rented machine" on this one, and print which questions were decided.
+
+    The machine is a network namespace behind an emulated link, with the servers that the images start (Linux, root).
+    """
+    from photodup.study.rehearsal.rehearse import WAYS, rehearse
+
+    lines = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
+    for way, found in lines.items():
+        print(f"\nBy {way}: {sum(line.decided for line in found)} of {len(found)} questions decided")
+        for line in found:
+            print(line)
+    if any(line.status not in ("passed", "skipped") for found in lines.values() for line in found):
+        raise typer.Exit(1)
+
+
 @study.command("parameters")
 def study_parameters() -> None:
     """List every notebook's parameters with their help."""
@@ -85,6 +116,17 @@ def study_readme() -> None:
     from photodup.study.report.readme import write_blocks
 
     print(write_blocks())
+
+
+@study.command("package")
+def study_package(
+    run: Annotated[str, typer.Argument(help="directory under results/")] = "reference-cpu",
+) -> None:
+    """Describe a run for others: points.parquet, its schema, and an RO-Crate (ro-crate-metadata.json)."""
+    from photodup.study.package.write import write_package
+    from photodup.study.report.facts import run_directory
+
+    print(write_package(run_directory(run)))
 
 
 def report(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.engines.reduced import Source
+from photodup.embedding.engines.reduced import NEXT_BETTER, Source
 from photodup.embedding.fidelity import compare
 from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.library.hashing import hamming, perceptual_hash
@@ -31,7 +31,6 @@ from photodup.tune.pictures import Picture, Pictures
 NEAR = 0.05
 MAX_VERIFIED = 200
 LIBRARY_SIZE = 100_000
-_NEXT_BETTER = {"int8": "bf16", "fp16": "bf16", "bf16": "fp32", "tf32": "fp32"}
 _SIMILAR = ("similar", "burst")
 
 
@@ -150,7 +149,7 @@ def gate(
         embedded(precision),
         thresholds,
         label=f"{source.model_name} at {precision} in {engine}",
-        next_better=_NEXT_BETTER.get(precision, "fp32"),
+        next_better=NEXT_BETTER.get(precision, "fp32"),
         budget=budget,
         is_random=source.is_random,
     )

@@ -30,6 +30,8 @@ class Remote:
     name: str | None = None
     pretrained: str | None = None
     dim: int | None = None
+    precision: str | None = None
+    gate: str | None = None
     max_images: int = 32
     max_bytes: int = 1 << 60
 

@@ -26,7 +26,9 @@ from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.answers import Patience, Remote, ServerError
 from photodup.embedding.client.service import PyTorchHttp
 from photodup.embedding.client.triton import TritonGrpc, TritonHttp
+from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError
+from photodup.embedding.vectors import BrokenEmbedding
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 
@@ -47,6 +49,9 @@ class Embedder(Protocol):
         model_name: architecture, or the model's name in Triton; None if the server does not tell.
         is_random: random weights: fit for timings, never for decisions; None if the server does not tell.
         dim: length of an embedding; None if the server does not tell.
+        precision: what the model computes in; of a server that does not tell, what its name says.
+        gate: what the gate said of that precision: `passed`, `refused`, `undecided`, `not asked`, or `not needed` of
+            FP32.
     """
 
     backend: str
@@ -54,12 +59,15 @@ class Embedder(Protocol):
     model_name: str | None
     is_random: bool | None
     dim: int | None
+    precision: str
+    gate: str
 
     def embed(self, images: Sequence[Source]) -> np.ndarray:
         """Return float32 [n, dim] of length 1, in the order of `images`; any number of them.
 
         Raises:
             ImageError: an image cannot be read; `.index` is its position in `images`.
+            BrokenEmbedding: the server found that its model's answer to some images is no embedding.
             ServerError: the server does not answer after the allowed attempts.
         """
 
@@ -154,6 +162,9 @@ class _Base:
                 if error.index is not None:
                     error.index += first
                 raise
+            except BrokenEmbedding as error:
+                error.rows = [row + first for row in error.rows]
+                raise
             if answer.ndim != 2 or len(answer) != len(chunk):
                 raise ServerError(
                     f"{self.backend} answered {answer.shape} for {len(chunk)} images: it is no image encoder."
@@ -210,6 +221,7 @@ class LocalEmbedder(_Base):
         self.backend = backend.name
         self.model_digest, self.model_name = self.model.digest, self.model.name
         self.is_random, self.dim = self.model.is_random, self.model.dim
+        self.precision, self.gate = self.model.precision, verdict_on(self.model)
 
     def _chunks(self, images: list[Source]) -> Iterator[np.ndarray]:
         for start in range(0, len(images), LOCAL_BATCH):
@@ -250,6 +262,14 @@ class RemoteEmbedder(_Base):
         self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
         pretrained = self.remote.pretrained
         self.is_random = None if pretrained is None else pretrained.startswith("random:")
+        # Of the name and of what the server says, whatever is not FP32 counts.
+        said = self.remote.precision or backend.precision
+        self.precision = backend.precision if said == "fp32" else said
+        self.gate = self.remote.gate or "not asked"
+        if self.gate == "not needed" and self.precision != "fp32":
+            self.gate = "not asked"
+        if self.precision == "fp32":
+            self.gate = "not needed"
 
     def close(self) -> None:
         super().close()

@@ -11,6 +11,7 @@ from photodup.embedding.client.answers import Patience, Remote, ServerError
 from photodup.embedding.client.http import API_KEY_VARIABLE, Http, bad_image, sentence
 from photodup.embedding.client.which_server import FASTAPI
 from photodup.embedding.imaging import ImageError
+from photodup.embedding.vectors import BrokenEmbedding
 
 
 class PyTorchHttp:
@@ -31,6 +32,8 @@ class PyTorchHttp:
                 name=info["name"],
                 pretrained=info["pretrained"],
                 dim=info["dim"],
+                precision=info.get("precision"),
+                gate=info.get("gate"),
                 max_images=info["limits"]["max_images"],
                 # base64 adds a third; the form's headers add about 150 bytes an image
                 max_bytes=int(info["limits"]["max_body_bytes"] * 0.7),
@@ -52,6 +55,8 @@ class PyTorchHttp:
             raise bad_image(response)
         if response.status_code == 413 and len(images) > 1:  # too many pixels together, say
             return self._halves(images)
+        if response.status_code == 500 and (rows := _broken(response)):
+            raise BrokenEmbedding(f"{self.url}: {sentence(response)}", rows)
         if response.status_code in (413, 422):
             raise ServerError(f"{self.url} refuses the request: {sentence(response)}")
         try:
@@ -71,6 +76,17 @@ class PyTorchHttp:
             if error.index is not None:
                 error.index += middle
             raise
+        except BrokenEmbedding as error:
+            error.rows = [row + middle for row in error.rows]
+            raise
 
     def close(self) -> None:
         self._http.close()
+
+
+def _broken(response: httpx.Response) -> list[int]:
+    """Return the images to which the service's model had no sound answer, as an error 500 lists them."""
+    try:
+        return [int(problem["index"]) for problem in response.json()["errors"]]
+    except (ValueError, KeyError, TypeError):
+        return []

@@ -49,6 +49,8 @@ class _Triton:
             name=self.model,
             pretrained=said.get("pretrained"),
             dim=int(output["shape"][-1]),
+            precision=said.get("precision"),
+            gate=said.get("gate"),
             max_images=max(1, int(config.get("max_batch_size", 0))),
         )
 

@@ -22,6 +22,7 @@ from photodup.paths import build_dir
 # Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
 RECIPE_VERSION = 1
 FASTEST_FIRST = ("int8", "bf16", "fp32")
+NEXT_BETTER = {"int8": "bf16", "fp16": "bf16", "bf16": "fp32", "tf32": "fp32"}
 _SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
 
 
@@ -171,6 +172,23 @@ def fastest_passed(source: Source, engine: str, directory: Path | None = None) -
         if precision in SUPPORTED[engine]
         and can_compute(precision)
         and has_passed(source, engine, precision, directory)
+    )
+
+
+def may_decide(precision: str, verdict: str) -> bool:
+    """Tell whether decisions about photographs may rest on a precision of which the gate said this."""
+    return precision == "fp32" or verdict == "passed"
+
+
+def why_not(precision: str, verdict: str) -> str:
+    """Say what the gate said of a precision that may not decide, and what to use instead."""
+    said = {
+        "refused": "the gate refused it",
+        "undecided": "the gate could not decide about it",
+    }.get(verdict, "the gate was never asked about it")
+    return (
+        f"computes in {precision}, and {said}: use {NEXT_BETTER.get(precision, 'fp32')}, or let the gate look at it "
+        f"with `photodup export --precision {precision}`"
     )
 
 

@@ -123,8 +123,13 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
 
 def _turn(member: Laid, other: Laid) -> float:
     """Return the angle between two members, degrees from the nearest quarter turn."""
-    angles = [np.degrees(np.arctan2(one.to_canvas[1, 0], one.to_canvas[0, 0])) for one in (member, other)]
-    return float(abs((angles[0] - angles[1] + 45) % 90 - 45))
+    return abs(angle(member, other))
+
+
+def angle(first: Laid, second: Laid) -> float:
+    """Return by how much the second is turned against the first, degrees from the nearest quarter turn."""
+    angles = [np.degrees(np.arctan2(one.to_canvas[1, 0], one.to_canvas[0, 0])) for one in (first, second)]
+    return float((angles[1] - angles[0] + 45) % 90 - 45)
 
 
 def grown(mask: np.ndarray, pixels: int) -> np.ndarray:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.canvas import Laid, grown, lay, small, without_margins
+from photodup.photos.compare.canvas import Laid, angle, grown, lay, small, without_margins
 from photodup.photos.compare.detail import finest, places, spectra
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.merit import Merit
 from photodup.photos.compare.overlays import LEAST_PART, LEAST_WRITING, compare_parts, displaced
-from photodup.photos.compare.traces import FileTraces, blockiness
+from photodup.photos.compare.snapping import snapped
+from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
 from photodup.photos.compare.verify import verify, verify_with_map
 
 # Members that writing is looked for against: enough for a majority.
@@ -25,6 +26,12 @@ _COLOURFUL, _GREYED = 3.0, 0.25
 _TONES, _CLIPPED = 8.0, 0.01
 # Logarithm of the lightness by which a member stands out among most others.
 _OTHER_TONE = 0.12
+# Degrees by which a member stands out as turned.
+_TURNED = 0.5
+# Steps of the file's own table over those of an earlier compression, below which it was saved again.
+_SAVED_AGAIN = 0.7
+# A flat part outside most other members, whose greys lie this near its median, may be border or sky alike.
+_EVEN, _MOSTLY = 10, 0.98
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
@@ -96,17 +103,19 @@ class LaidFamily:
                     if back is None or not found.is_copy():
                         continue
                     transform = np.linalg.inv(np.vstack([back, [0, 0, 1]]))[:2]
-                maps[row] = maps[here] @ np.vstack([transform, [0, 0, 1]])
+                found_map = maps[here] @ np.vstack([transform, [0, 0, 1]])
+                maps[row] = snapped(self._features[hub].grey, self._features[row].grey, found_map)
                 waiting.append(row)
         return maps
 
     def _measure_detail(self) -> dict[int, float]:
         spots = places(self.laid)
-        powers, self._blocks = {}, {}
+        powers, self._blocks, self._steps = {}, {}, {}
         for row, one in self.laid.items():
             image, traces = self._load(row)
             grey = np.asarray(image.convert("L"))
             powers[row], self._blocks[row] = spectra(grey, one, spots, traces), blockiness(grey)
+            self._steps[row] = coarsest_step(grey)
         first = next(iter(self.laid.values()))
         gains = {row: _gain(first, one) for row, one in self.laid.items()}
         return finest(powers, self.laid, gains, self._blocks)
@@ -121,7 +130,8 @@ class LaidFamily:
         return found
 
     def _judge(self) -> dict[int, Merit]:
-        whole = np.any([one.picture for one in self.laid.values()], axis=0)
+        told = {row: one.picture & ~self._undecided(row) for row, one in self.laid.items()}
+        whole = np.any(list(told.values()), axis=0)
         # Coloured writing makes no colour picture.
         chroma = [self._chroma[row][self._writing[row] >= LEAST_WRITING] for row in self.laid]
         most = max(chroma)
@@ -130,6 +140,8 @@ class LaidFamily:
         hub = next(iter(self.laid.values()))
         tones = {row: _lightness(hub, one) for row, one in self.laid.items()}
         usual = sorted(tones.values())[(len(tones) - 1) // 2]
+        turns = {row: angle(hub, one) for row, one in self.laid.items()}
+        usual_turn = sorted(turns.values())[(len(turns) - 1) // 2]
         merits = {}
         for (row, one), own_chroma in zip(self.laid.items(), chroma, strict=True):
             added = one.added
@@ -139,7 +151,7 @@ class LaidFamily:
             merits[row] = Merit(
                 pages=self._traces[row].pages,
                 in_colour=bool(most < _COLOURFUL or own_chroma >= _GREYED * most),
-                shown=float((one.picture & whole).sum() / max(whole.sum(), 1)),
+                shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
                 added=added,
                 pixels=round((one.scale * share) ** 2 * float(one.picture.sum())),
                 lost_tones=max(
@@ -149,10 +161,11 @@ class LaidFamily:
                 and bool(
                     (mirrored != 0.5 and one.is_mirrored != (mirrored > 0.5))
                     or abs(np.log(tones[row] / usual)) > _OTHER_TONE
+                    or abs(turns[row] - usual_turn) > _TURNED
                 ),
                 is_mirrored=one.is_mirrored,
                 step=self._traces[row].step,
-                blocks=self._blocks[row],
+                **self._compression(row),
                 # Another holds as fine detail with fewer pixels, all of them used.
                 is_enlarged=share < 0.8
                 and self._finest[row] < FINER * best
@@ -164,6 +177,28 @@ class LaidFamily:
                 ),
             )
         return merits
+
+    def _compression(self, row: int) -> dict[str, float | bool]:
+        """Return what the traces of compression say, against the members whose blocks lie where its own do."""
+        own, step = self.laid[row], self._steps[row]
+        beside = [o for o, one in self.laid.items() if o != row and _same_grid(own, one)]
+        known = [self._steps[o] for o in beside if self._steps[o]]
+        unknown = [self._blocks[o] for o in beside if not (step and self._steps[o])]
+        return {
+            "coarser": max(1.0, step / min(known)) if known and step else 1.0,
+            "blockier": max(1.0, self._blocks[row] / min(unknown)) if unknown else 1.0,
+            "is_saved_again": bool(step and self._traces[row].step < _SAVED_AGAIN * step),
+        }
+
+    def _undecided(self, row: int) -> np.ndarray:
+        """Return bool[h, w]: what a member shows outside most others, where it is flat: a border, or a plain sky."""
+        shown = sum(one.frame.astype(int) for one in self.laid.values())
+        outside = self.laid[row].picture & (3 * shown <= len(self.laid))
+        if not outside.any():
+            return outside
+        values = self.laid[row].rgb[outside].astype(np.int16)
+        even = np.abs(values - np.median(values, axis=0)).max(axis=1) <= _EVEN
+        return outside if even.mean() >= _MOSTLY else np.zeros_like(outside)
 
     def detail(self, row: int) -> float:
         """Return the finest detail of a member, on a scale common to the family."""
@@ -209,6 +244,12 @@ class LaidFamily:
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]
         return verify(own, own.mirrored()).is_copy() and _even(own)
+
+
+def _same_grid(first: Laid, second: Laid) -> bool:
+    """Return whether two members are of one size and lie on each other pixel by pixel."""
+    moved = float(np.abs(first.to_canvas - second.to_canvas).max())
+    return first.size == second.size and moved < 1e-6
 
 
 def _even(own: Features) -> bool:

@@ -15,10 +15,13 @@ class Merit:
         pixels: true resolution of the picture it shows: the pixels that its detail needs, and no more than the file's.
         is_enlarged: another member holds detail as fine with fewer pixels.
         lost_tones: share of the picture whose light or dark tones it has lost against some member, 0..1.
-        is_odd: it is mirrored, lighter or darker against most members.
+        is_odd: it is mirrored, turned by some degrees, lighter or darker against most members.
         is_mirrored: it lies mirrored against the family's hub.
         step: mean step of its JPEG table at low frequencies; 0 for other formats.
-        blocks: how much harder the steps between blocks of 8 pixels are than within; 1 without blocks.
+        coarser: step of the coarsest compression it went through, over the finest of those members whose blocks lie
+            where its own do; 1 or more.
+        blockier: the same of how hard the steps between blocks are, against members of which no such step is seen.
+        is_saved_again: that compression was coarser than the file's own: it was decoded and saved once more.
     """
 
     pages: int = 1
@@ -31,4 +34,6 @@ class Merit:
     is_odd: bool = False
     is_mirrored: bool = False
     step: float = 0.0
-    blocks: float = 1.0
+    coarser: float = 1.0
+    blockier: float = 1.0
+    is_saved_again: bool = False

@@ -1,6 +1,7 @@
 """What a file tells of its own history: how many pictures it holds, and how coarsely it was compressed."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -12,6 +13,14 @@ _FREQUENCY = np.hypot(*np.mgrid[0:8, 0:8]).ravel() / 16
 _LOW = (_FREQUENCY > 0) & (_FREQUENCY < 0.25)
 # A coefficient that was rounded to zero carries less noise than a step would allow: measured, about this share.
 _NOISE_SHARE = 0.15
+
+# Frequencies (down, across) of a block of 8 × 8 in which an earlier compression is looked for: low, but not the mean.
+_LOOKED_AT = ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (0, 3), (3, 0), (2, 2))
+# Steps that are tried, and amounts that are told apart, greys.
+_STEPS, _BIN, _MOST = np.arange(2.0, 64.0, 0.5), 0.25, 400.0
+# So many blocks are needed, of which so many lie beyond half a step; amounts lie so well at multiples of the step.
+_LEAST_BLOCKS, _MOST_BLOCKS, _LEAST_BEYOND, _AT_MULTIPLES = 100, 8000, 60, 0.5
+_LEAST_FREQUENCIES = 4
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,50 @@ def file_traces(image: Image.Image) -> FileTraces:
     table = tuple(getattr(image, "quantization", {}).get(0, ()))[:64]
     step = float(np.array(table, float)[_LOW].mean()) if len(table) == 64 else 0.0
     return FileTraces(_pages(image), step, table if len(table) == 64 else ())
+
+
+def coarsest_step(grey: np.ndarray) -> float:
+    """Return the step of the coarsest JPEG compression that a picture went through, greys; 0 if none can be seen.
+
+    Rounding to multiples of a step leaves gaps between them, and a finer compression later does not fill them (Lukáš and
+    Fridrich 2003). It is seen as long as the blocks lie where they lay: not after a crop, a turn or a change of size.
+
+    Args:
+        grey: uint8[h, w], the file at full size.
+
+    Returns:
+        The median over some low frequencies.
+    """
+    from scipy.fft import dctn
+
+    height, width = (side // 8 * 8 for side in grey.shape)
+    blocks = (
+        grey[:height, :width].reshape(height // 8, 8, width // 8, 8).transpose(0, 2, 1, 3).reshape(-1, 64)
+    )
+    blocks = blocks[:: len(blocks) // _MOST_BLOCKS + 1]
+    # Where tones are at their limit, amounts are no multiples any more.
+    blocks = blocks[(blocks.min(axis=1) > 2) & (blocks.max(axis=1) < 253)].reshape(-1, 8, 8)
+    if len(blocks) < _LEAST_BLOCKS:
+        return 0.0
+    amounts = np.abs(dctn(blocks.astype(np.float32), axes=(1, 2), norm="ortho"))
+    cosines, beyond = _combs()
+    found = []
+    for down, across in _LOOKED_AT:
+        seen = np.bincount(np.minimum(amounts[:, down, across] / _BIN, len(cosines[0]) - 1).astype(int))
+        seen = np.pad(seen, (0, len(cosines[0]) - len(seen)))
+        n = beyond @ seen
+        fits = (n >= _LEAST_BEYOND) & (cosines @ seen > _AT_MULTIPLES * n)
+        if fits.any():
+            found.append(_STEPS[np.flatnonzero(fits)[-1]])
+    return float(np.median(found)) if len(found) >= _LEAST_FREQUENCIES else 0.0
+
+
+@cache
+def _combs() -> tuple[np.ndarray, np.ndarray]:
+    """Return float[steps, amounts]: how near each amount lies to a multiple (1 to -1), and whether it counts."""
+    amounts = (np.arange(int(_MOST / _BIN)) + 0.5) * _BIN
+    beyond = (amounts > 0.5 * _STEPS[:, None]).astype(float)
+    return np.cos(2 * np.pi * amounts / _STEPS[:, None]) * beyond, beyond
 
 
 def blockiness(grey: np.ndarray) -> float:

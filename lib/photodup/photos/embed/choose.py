@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import parse_backend
+from photodup.embedding.engines.reduced import may_decide, why_not
 from photodup.errors import PhotodupError
 from photodup.photos.library.settings import AUTO, Settings
 
@@ -32,12 +33,15 @@ class State:
     model: str | None = None
     digest: str | None = None
     is_random: bool | None = None
+    precision: str = "fp32"
+    gate: str = "not needed"
     problem: str = ""
 
     @property
     def is_fit(self) -> bool:
-        """Whether decisions may rest on it: trained weights that the server names."""
-        return self.answers and self.digest is not None and self.is_random is False
+        """Whether decisions may rest on it: trained weights that the server names, at a precision that passed."""
+        is_trained = self.answers and self.digest is not None and self.is_random is False
+        return is_trained and may_decide(self.precision, self.gate)
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ def _ask(name: str, url: str) -> State:
     patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)
     try:
         with connect(url, name, mode="remote", patience=patience) as found:
-            return State(name, url, True, found.model_name, found.model_digest, found.is_random)
+            about = found.model_name, found.model_digest, found.is_random, found.precision, found.gate
+            return State(name, url, True, *about)
     except PhotodupError as error:
         return State(name, url, False, problem=str(error))
 
@@ -156,5 +161,8 @@ def _auto(
     if fit:
         same = ", the model of this library's embeddings" if fit[0].digest in digests else ""
         return Choice(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
-    silent = "no server answers" if not any(s.answers for s in states) else "no server has trained weights"
+    ungated = [s for s in states if s.answers and s.is_random is False and s.digest and not s.is_fit]
+    silent = "no server has trained weights" if any(s.answers for s in states) else "no server answers"
+    if ungated:
+        silent = f"{ungated[0].name} {why_not(ungated[0].precision, ungated[0].gate)}"
     return Choice(LOCAL, None, "local", f"{silent}: the model in this process")

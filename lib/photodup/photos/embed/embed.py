@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photodup.embedding import imaging
+from photodup.embedding.engines.reduced import may_decide, why_not
+from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import md5
@@ -52,7 +54,7 @@ def embed_library(
             that are kept.
     """
     started = time.perf_counter()
-    require_digest(embedder)
+    require_fit(embedder)
     report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
     todo = catalogue.missing_embeddings(embedder.model_digest)
     report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
@@ -71,13 +73,19 @@ def embed_library(
     return report
 
 
-def require_digest(embedder: "Embedder") -> None:
-    """Refuse a backend whose vectors could not be told from another model's."""
+def require_fit(embedder: "Embedder") -> None:
+    """Refuse a backend whose vectors no decision may rest on.
+
+    Raises:
+        PhotodupError: they could not be told from another model's, or its precision has not passed the gate.
+    """
     if not embedder.model_digest:
         raise PhotodupError(
             f"The backend {embedder.backend} does not say which model it serves, so its embeddings could not "
             "be told from those of another: use a server started by photodup."
         )
+    if not may_decide(embedder.precision, embedder.gate):
+        raise PhotodupError(f"{embedder.backend} {why_not(embedder.precision, embedder.gate)}.")
 
 
 @dataclass
@@ -117,6 +125,9 @@ def _embed(embedder: "Embedder", images: dict[str, bytes], paths: dict[str, Path
         return
     try:
         vectors = embedder.embed(list(images.values()))
+    except BrokenEmbedding as error:
+        _without(embedder, images, paths, found, error.rows, BROKEN)
+        return
     except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
         index = getattr(error, "index", None)
         if index is None and len(images) == 1:
@@ -125,18 +136,40 @@ def _embed(embedder: "Embedder", images: dict[str, bytes], paths: dict[str, Path
             for digest, data in images.items():
                 _embed(embedder, {digest: data}, paths, found)
         else:
-            bad = list(images)[index]
-            found.problems.append(Problem(paths[bad], error.reason))
-            rest = {digest: data for digest, data in images.items() if digest != bad}
-            _embed(embedder, rest, paths, found)
+            _without(embedder, images, paths, found, [index], error.reason)
         return
-    found.md5s += images
-    found.vectors += list(vectors)
+    rows = set(broken(vectors))
+    for row, (digest, vector) in enumerate(zip(images, vectors, strict=True)):
+        if row in rows:
+            found.problems.append(Problem(paths[digest], BROKEN))
+        else:
+            found.md5s.append(digest)
+            found.vectors.append(vector)
+
+
+def _without(
+    embedder: "Embedder",
+    images: dict[str, bytes],
+    paths: dict[str, Path],
+    found: Embedded,
+    rows: Sequence[int],
+    reason: str,
+) -> None:
+    """Name the images of these rows with the reason, and embed the others."""
+    bad = {digest for row, digest in enumerate(images) if row in rows}
+    found.problems += [Problem(paths[digest], reason) for digest in images if digest in bad]
+    _embed(embedder, {d: data for d, data in images.items() if d not in bad}, paths, found)
 
 
 def store(catalogue: Catalogue, digest: str, name: str, found: Embedded, report: EmbedReport) -> None:
     """Write vectors under their model, all or none, and count them."""
     report.problems += found.problems
+    broken_ones = sum(problem.reason == BROKEN for problem in found.problems)
+    if broken_ones > 1 and not found.md5s:
+        raise PhotodupError(
+            f"{name} gave no sound embedding for any of {broken_ones} photographs ({BROKEN}), so nothing of them was "
+            "stored: use FP32, or export the model again."
+        )
     if not found.md5s:
         return
     vectors = np.stack(found.vectors)

@@ -19,7 +19,7 @@ from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.photos.embed.choose import Choice
-from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_digest, store
+from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_fit, store
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.walking import Problem
 from photodup.progress import bar
@@ -85,7 +85,7 @@ def embed_with_ray(
         raise PhotodupError(
             f"--engine ray needs Ray Data ({error.name} is missing): pip install 'photodup[ray]'."
         ) from None
-    require_digest(embedder)
+    require_fit(embedder)
     started = time.perf_counter()
     digest, name = embedder.model_digest, embedder.model_name or embedder.backend
     report = EmbedReport(digest, is_random=embedder.is_random)

@@ -36,8 +36,8 @@ _CHOSEN, _PREFERRED = "chosen before", "preferred folder"
 _WHOLE = 0.015
 # Shares by which pixels, blocks and steps are no different.
 _SAME_PIXELS, _SAME_BLOCKS, _SAME_STEP = 0.85, 1.4, 1.15
-# So much harder blocks come from a strong compression, whatever was done to the tones.
-_HARD_BLOCKS = 1.7
+# So much harder blocks, or so much coarser steps, come from a strong compression, whatever was done to the tones.
+_HARD_BLOCKS, _COARSE = 1.7, 1.5
 # Shares of the picture whose tones are lost, beyond the best of the group.
 _MANY_TONES, _LOST_TONES = 0.05, 0.01
 
@@ -161,11 +161,13 @@ class KeepRules:
             return (0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9),)
         if rule == "compression":
             return (
-                merit.blocks > _HARD_BLOCKS * standards.least_blocks,
+                merit.coarser > _COARSE or merit.blockier > _HARD_BLOCKS,
                 merit.lost_tones > standards.least_lost + _MANY_TONES,
-                merit.blocks > _SAME_BLOCKS * standards.least_blocks,
+                merit.blockier > _SAME_BLOCKS,
                 merit.lost_tones > standards.least_lost + _LOST_TONES,
                 merit.is_odd,
+                merit.coarser > _SAME_STEP,
+                merit.is_saved_again,
                 merit.step > _SAME_STEP * standards.least_step > 0,
             )
         if rule == "metadata":
@@ -207,11 +209,13 @@ class KeepRules:
             return f"best format: {photo.format}{' with its RAW' if self._has_raw(photo.path) else ''}"
         if rule == "compression":
             return (
-                "least compressed: the others show the blocks of an earlier compression",
+                "least compressed: the others show traces of a stronger compression",
                 "keeps light and dark tones that the others lost",
                 "least compressed: the others show the blocks of an earlier compression",
                 "keeps light and dark tones that the others lost",
-                "as most of its copies: the others are mirrored, lighter or darker",
+                "as most of its copies: the others are mirrored, turned, lighter or darker",
+                "least compressed: the others show traces of a stronger compression",
+                "compressed once: the others were saved again",
                 "least compressed, by the JPEG tables",
             )[place]
         if rule == "metadata":
@@ -235,7 +239,6 @@ class _Standards:
         self.most_pixels = max((self.pixels(photo) for photo in photos), default=0) if together else 1 << 62
         self.least_exif = min((photo.exif_fields for photo in photos), default=0)
         self.least_lost = min((merit.lost_tones for merit in found), default=0.0)
-        self.least_blocks = min((merit.blocks for merit in found), default=1.0)
         self.least_step = min((merit.step for merit in found if merit.step), default=0.0)
 
     def known(self, photo: Photo) -> bool:

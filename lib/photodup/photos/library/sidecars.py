@@ -54,6 +54,14 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
     return result
 
 
+def belonging_to(photo: Path) -> list[Path]:
+    """Return the sidecars there are that belong to a photo by their names, other photos' too, sorted by name."""
+    bundles = _bundles(photo.parent, {})
+    found = [p for p in bundles.get(photo.stem.lower(), []) if p.suffix.lower() in _ATTACHED_SUFFIXES]
+    found += [p for p in bundles.get(photo.name.lower(), []) if p.suffix.lower() in _NAMED_IN_FULL]
+    return sorted(set(found) - {photo})
+
+
 def raw_beside(library: Path) -> Callable[[Path], bool]:
     """Return what says of a path in a library whether a RAW file of its name lies beside it.
 

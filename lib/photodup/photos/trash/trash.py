@@ -20,6 +20,7 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
+from photodup.photos.library.sidecars import belonging_to
 from photodup.photos.own.journal import Journal
 from photodup.photos.own.own_key import own_key
 from photodup.photos.trash.moving import sync_folder
@@ -113,12 +114,13 @@ class Trash:
         with self._locked():
             for removal in removals:
                 leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in needed)
+                files = (removal.path, *leaving)
                 try:
-                    files = (removal.path, *leaving)
                     before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
                     homes = {path: self._files.home_of(path) for path in files}
                     keeper = remaining.keeper(removal)
-                    shared = self._homes(path for path in removal.sidecars if last[path] != removal.path)
+                    together = {*removal.sidecars, *belonging_to(removal.path)}
+                    shared = self._homes(path for path in sorted(together - set(files)))
                     done.append(self._steps.remove(removal, batch, before, homes, keeper, shared))
                 except (TrashError, OSError) as error:
                     needed.update(removal.sidecars)
@@ -179,11 +181,19 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            for operation in self._present(self.operations(), operations, confirmed, {"purging"}):
+            everything, going = self.operations(), []
+            for operation in self._present(everything, operations, confirmed, {"purging"}):
                 try:
                     for moved in operation.files:
                         self._files.require_same(moved)
+                    going.append(operation)
                 except (OSError, TrashError) as error:
+                    refused.append(sentence_of(error, self.root / operation.files[0].trash))
+            staying = [operation for operation in everything if operation not in going]
+            for operation in going:
+                try:
+                    self._hand_over(operation, staying)
+                except OSError as error:
                     refused.append(sentence_of(error, self.root / operation.files[0].trash))
                     continue
                 try:
@@ -211,13 +221,31 @@ class Trash:
         """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""
         found = []
         for other in others:
-            same_writer = other.in_trash and other.is_own and operation.is_own
-            if same_writer and other.batch == operation.batch:
+            if other.in_trash and other.is_own and operation.is_own:
                 for moved in other.files[1:]:
                     with suppress(TrashError, OSError):
                         if moved.home in operation.shared and self._files.require_same(moved):
                             found.append(moved)
         return found
+
+    def _hand_over(self, operation: Operation, staying: Iterable[Operation]) -> None:
+        """Give the sidecars of a photo that is about to be deleted to the photos in the trash that need them too.
+
+        The journal says first that they are the other photo's; only then may the line be written that deletes.
+
+        Raises:
+            OSError: it could not be written down.
+        """
+        if not operation.is_own:
+            return
+        for heir in staying:
+            wanted = [moved for moved in operation.files[1:] if moved.home in heir.shared]
+            # Where it has a file of that name already, the sidecar belonged to a namesake.
+            wanted = [moved for moved in wanted if moved.home not in {file.home for file in heir.files}]
+            if wanted and heir.in_trash and heir.is_own:
+                heir.files = heir.files + wanted
+                self._steps.write(heir, "removed", files=heir.files)
+                operation.files = [moved for moved in operation.files if moved not in wanted]
 
     def _present(
         self,

@@ -81,7 +81,8 @@ class Operation:
 
     `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged.
     `is_own` says whether this user's photodup wrote that; nothing else is acted upon unless confirmed.
-    `shared` names sidecars (relative to the library) that belong to this photo too and left with another one.
+    `shared` names sidecars (relative to the library) that belong to this photo too and left with another one, or
+    were still needed by one that stayed.
     """
 
     id: str
@@ -162,17 +163,32 @@ def read_contents(journal: Journal) -> TrashContents:
 
 
 def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> None:
-    """Take out of each removal the sidecars that came back, or are coming back, with another photo."""
-    back = {
+    """Take out of each removal the sidecars that another photo has taken over, or that came back with another."""
+    own = [operation for operation in operations if operation.is_own]
+    taken = {
         moved.trash: operation.id
-        for operation in operations
-        if operation.is_own and operation.state in _COMING_BACK
+        for operation in own
+        if operation.in_trash
+        for moved in operation.files
+        if owner_of(moved) != operation.id
+    }
+    taken |= {
+        moved.trash: operation.id
+        for operation in own
+        if operation.state in _COMING_BACK
         for moved in operation.files
     }
-    for operation in operations:
-        if operation.is_own and operation.in_trash:
-            mine = [moved for moved in operation.files if back.get(moved.trash, operation.id) == operation.id]
+    for operation in own:
+        if operation.in_trash:
+            mine = [
+                moved for moved in operation.files if taken.get(moved.trash, operation.id) == operation.id
+            ]
             operation.files = mine
+
+
+def owner_of(moved: Moved) -> str:
+    """Return the operation in whose folder a file lies."""
+    return parts_of(moved.trash)[1]
 
 
 def _operation(history: list[dict[str, Any]], is_own: bool) -> Operation | None:
@@ -203,9 +219,8 @@ def _validated(line: dict[str, Any], is_own: bool) -> dict[str, Any]:
     if "files" in line and not files:
         raise ValueError
     for number, moved in enumerate(files):
-        # A sidecar that comes back lies with the other photo that it left with. Only our own lines may say so.
-        may_lie_with_another = number > 0 and is_own and line["state"] in _COMING_BACK
-        _check_moved(moved, line["op"], may_lie_with_another)
+        # A shared sidecar lies with the photo that it left with. Only our own lines may say so.
+        _check_moved(moved, line["op"], may_lie_with_another=number > 0 and is_own)
     shared = line.get("shared", [])
     if not isinstance(shared, list) or not all(isinstance(home, str) for home in shared):
         raise TypeError

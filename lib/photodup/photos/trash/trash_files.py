@@ -11,7 +11,7 @@ from photodup.names import printable
 from photodup.photos.library.walking import application_library
 from photodup.photos.own.beneath import Place, is_file, opened, remove_file, status_of
 from photodup.photos.trash.moving import free_name, md5_at, move_file, part_of, set_times
-from photodup.photos.trash.trash_entries import ITEMS, OWN_FOLDERS, Moved, Operation, TrashError
+from photodup.photos.trash.trash_entries import ITEMS, OWN_FOLDERS, Moved, Operation, TrashError, owner_of
 
 TRASH_FOLDER = ".photodup-trash"
 
@@ -100,14 +100,15 @@ class TrashFiles:
 
     def clear(self, operation: Operation) -> None:
         """Remove the operation's empty folders from the trash; what is not ours is left alone."""
-        with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}/{operation.id}") as place:
-            if place is None:
-                return
-            for _, folders, _, inside in os.fwalk(place.name, topdown=False, dir_fd=place.folder):
-                for folder in folders:
-                    with suppress(OSError):
-                        os.rmdir(folder, dir_fd=inside)
-            os.rmdir(place.name, dir_fd=place.folder)
+        for owner in {operation.id, *map(owner_of, operation.files)}:
+            with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}/{owner}") as place:
+                if place is None:
+                    continue
+                for _, folders, _, inside in os.fwalk(place.name, topdown=False, dir_fd=place.folder):
+                    for folder in folders:
+                        with suppress(OSError):
+                            os.rmdir(folder, dir_fd=inside)
+                os.rmdir(place.name, dir_fd=place.folder)
 
     def to_trash(self, moved: Moved) -> None:
         """Move a file from its name in the library into the trash."""

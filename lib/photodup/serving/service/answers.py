@@ -52,6 +52,7 @@ _ERRORS = {
     413: "Too many images or pixels, or too large a body",
     415: "Another content type is needed",
     422: "The body has another form",
+    500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
     503: "Not ready, or too much at a time: retry",
 }
 OPENAI_RESPONSES = {

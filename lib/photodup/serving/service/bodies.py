@@ -38,7 +38,7 @@ class Base64Request(BaseModel):
 
 
 class RequestError(Exception):
-    """A request that is answered with a 4xx or 503; `retry_after_s` goes with a 503."""
+    """A request that is answered with a 4xx, 500 or 503; `retry_after_s` goes with a 503."""
 
     def __init__(
         self, status: int, detail: str, errors: list[ImageProblem] | None = None, retry_after_s: int = 1

@@ -21,6 +21,7 @@ from pydantic_core import to_json
 
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_encoder
+from photodup.embedding.vectors import BROKEN, broken
 from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, Place, Refused
 from photodup.serving.service.batching import Batcher, Computed
@@ -110,6 +111,7 @@ class Service:
                 del images
                 with self.admission.enter(len(work.images)) as place:
                     computed, decoded = await self._while_wanted(request, work, place)
+            self._require_sound(computed.embeddings)
             before = time.perf_counter()
             body = encode(computed.embeddings)
             for name, seconds in (
@@ -128,6 +130,18 @@ class Service:
             raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         finally:
             self.stages.in_flight.dec()
+
+    def _require_sound(self, embeddings: np.ndarray) -> None:
+        """Refuse to answer with what is no embedding: half a precision too few overflows without a word."""
+        if rows := broken(embeddings):
+            self.stages.broken_embeddings.inc(len(rows))
+            problems = [bodies.ImageProblem(index=row, reason=BROKEN) for row in rows]
+            raise RequestError(
+                500,
+                f"For {len(rows)} of {len(embeddings)} images {BROKEN} (at {self.model.precision}): serve a higher "
+                "precision, or export the model again.",
+                problems,
+            )
 
     async def _while_wanted(self, request: Request, work: Work, place: Place) -> tuple[Computed, float]:
         """Decode and compute; return the answer and when decoding was done. Ends as soon as the client leaves."""

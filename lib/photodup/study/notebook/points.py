@@ -175,9 +175,12 @@ def measure_point(
         return facts | _with_goodput(point.measure_through(link) if link else point.measure(), slo_ms)
 
     listed = asked.is_local or asked.name in run.endpoints.backends
-    # A record answers whatever the endpoints of the reading machine list.
+    why = ""  # a record answers whatever the endpoints of the reading machine are
     if not listed and run.store.record(key, config=settings) is None:
         why = f"{run.endpoints.name} has no {asked}: not measured"
+    elif link and not asked.is_local and not run.is_here and run.store.record(key, config=settings) is None:
+        why = f"no link can be emulated in front of {run.endpoints.name}: its servers are on another machine"
+    if why:
         return Gap({**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why})
     point = run.measure_or_load(key, measure_now, config=settings, kind="point", may_fail=True)
     # A gap still says which point it is.

@@ -108,7 +108,9 @@ def _embed_images(page: str, folder: Path) -> str:
             return match.group(0)
         return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
 
-    page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)  # beside it lie pages, not notebooks
+    page = re.sub(
+        r'href="(\d\d_\w+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', page
+    )  # beside it lie pages, not notebooks
     return re.sub(r'src="(images/[\w./-]+)"', data_uri, page)
 
 

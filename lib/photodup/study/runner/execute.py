@@ -178,7 +178,8 @@ def run_study(
         if due:
             weights = prepare_model(weights)
             due_paths = [path for path, _, _ in due]
-            extra["ENDPOINTS"] = str(_measure_comparisons(stack, name, due_paths, sizes, endpoints))
+            where = _measure_comparisons(stack, name, due_paths, sizes, endpoints, _host(parameters or {}))
+            extra |= {"ENDPOINTS": str(where)} if where else {}
         with study_progress() as progress:
             for path, params, budget_s in plan:
                 progress.start(path.stem)
@@ -226,20 +227,39 @@ def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[d
     return given, float(size.get("budget_s", DEFAULT_BUDGET_S))
 
 
+def _host(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `open_run` is told of a machine that is named by hand; nothing where none is."""
+    named = ("HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+    return (
+        {key.lower(): parameters[key] for key in named if key in parameters} if parameters.get("HOST") else {}
+    )
+
+
 def _measure_comparisons(
-    stack: ExitStack, name: str, chosen: Iterable[Path], sizes: str, endpoints: str | Path | None
-) -> Path:
-    """Start the servers unless they run elsewhere, and measure the rounds of all comparisons before the notebooks."""
+    stack: ExitStack,
+    name: str,
+    chosen: Iterable[Path],
+    sizes: str,
+    endpoints: str | Path | None,
+    host: Mapping[str, Any],
+) -> Path | None:
+    """Start the servers unless they run elsewhere, and measure the rounds of all comparisons before the notebooks.
+
+    Returns:
+        The endpoints file; None for a machine that is named by hand, which wins over any file.
+    """
     from photodup.study.notebook.run import open_run
     from photodup.study.rounds.declared import declarations
     from photodup.study.rounds.stage import measure_stage
 
     size = load_sizes(sizes).get("comparisons", {})
     stems = [path.stem for path in chosen]
-    pairs = declarations().of(stems, at_least=size.get("at_least", 0))
-    where = Path(endpoints) if endpoints else start_servers(stack, name, pairs)
+    # A machine elsewhere has other engines: what counts most here may have nobody to answer it there.
+    least = "at_least_elsewhere" if host or endpoints else "at_least"
+    pairs = declarations().of(stems, at_least=size.get(least, 0))
+    where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
     if pairs:
-        run = open_run(name, endpoints=where)
+        run = open_run(name, **host) if where is None else open_run(name, endpoints=where)
         with run.store:
             measure_stage(
                 run,

@@ -1,0 +1,28 @@
+"""What an embedding must be before anything may rest on it: finite, and of a length that is not zero."""
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+BROKEN = "the model's answer holds NaN or infinities, or is zero"
+# Of length 1 as every engine gives them; a zero that was divided by a small number is none.
+_LEAST_LENGTH = 1e-3
+
+
+class BrokenEmbedding(PhotodupError):
+    """Answers of a model that are no embeddings.
+
+    Attributes:
+        rows: positions of their images among those that were given.
+    """
+
+    def __init__(self, sentence: str, rows: list[int]) -> None:
+        super().__init__(sentence)
+        self.rows = rows
+
+
+def broken(vectors: np.ndarray) -> list[int]:
+    """Return the rows of float [n, dim] that hold a NaN or an infinity, or are zero."""
+    with np.errstate(all="ignore"):
+        lengths = np.linalg.norm(np.asarray(vectors, np.float64), axis=-1)
+    return np.flatnonzero(~(np.isfinite(lengths) & (lengths >= _LEAST_LENGTH))).tolist()

@@ -1,7 +1,6 @@
 """What a file tells of its own history: how many pictures it holds, and how coarsely it was compressed."""
 
 from dataclasses import dataclass
-
 from functools import cache
 
 import numpy as np

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from PIL import Image
 
@@ -29,11 +29,19 @@ FILM = "has a film beside it (Live Photo)"
 
 @dataclass(frozen=True)
 class Judged:
-    """One family: its keeper's row, why, and what each other row has that the keeper lacks (empty: it may go)."""
+    """One family.
+
+    Attributes:
+        keeper: its row.
+        choice: why it is.
+        differs: what each other row has that the keeper lacks; empty where it may go.
+        why: why the keeper is kept rather than each other row.
+    """
 
     keeper: int
     choice: Choice
     differs: Mapping[int, str]
+    why: Mapping[int, str] = field(default_factory=dict)
 
 
 class Judge:
@@ -89,15 +97,21 @@ class Judge:
         choice = self._choose(family, merits)
         return place, family, merits, choice, self._said(family, choice[0], laid)
 
-    def _choose(self, family: Family, kept: str) -> tuple[int, Choice]:
-        by_md5 = json.loads(kept)
+    def _why(self, family: Family, keeper: int) -> dict[int, str]:
+        """Return why the keeper is kept rather than each other member."""
         photos = [self._photos[row] for row in family.members]
-        merits = {
-            photo.md5: Merit(**by_md5[photo.md5] | {"added": tuple(by_md5[photo.md5]["added"])})
-            for photo in photos
-            if photo.md5 in by_md5
+        kept = self._store.recall(self._key("merits", family))
+        merits = _merits(kept) if kept else {}
+        best = self._photos[keeper]
+        return {
+            row: self._rules.over(best, self._photos[row], photos, merits)
+            for row in family.members
+            if row != keeper
         }
-        choice = self._rules.choose(photos, merits)
+
+    def _choose(self, family: Family, kept: str) -> tuple[int, Choice]:
+        photos = [self._photos[row] for row in family.members]
+        choice = self._rules.choose(photos, _merits(kept))
         return next(row for row in family.members if self._photos[row].id == choice.keeper.id), choice
 
     def judge(self, pairs: Sequence[tuple[Family, int, Choice]], search: CopySearch) -> list[Judged]:
@@ -116,7 +130,7 @@ class Judge:
                 if self._rules.has_film(self._photos[row]) and not self._rules.has_film(self._photos[keeper]):
                     said.append(FILM)
                 differs[row] = "; ".join(said)
-            judged.append(Judged(keeper, choice, differs))
+            judged.append(Judged(keeper, choice, differs, self._why(family, keeper)))
         return judged
 
     def _lacks(self, family: Family, keeper: int, proven: "_Partners") -> dict[str, list[str]]:
@@ -145,6 +159,11 @@ class Judge:
         image = imaging.decode(path)  # first: it refuses what should not be opened
         with imaging._open(path.read_bytes()) as header:
             return image, file_traces(header)
+
+
+def _merits(kept: str) -> dict[str, Merit]:
+    """Read what was remembered of a family, by content."""
+    return {md5: Merit(**found | {"added": tuple(found["added"])}) for md5, found in json.loads(kept).items()}
 
 
 class _Partners:

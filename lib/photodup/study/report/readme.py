@@ -12,7 +12,7 @@ from photodup.bench.record.record import load_points
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
-from photodup.study.report.facts import notebook_rows
+from photodup.study.report.facts import FINDINGS, notebook_rows
 from photodup.study.report.figures import DECISION
 
 BACKENDS = {
@@ -23,13 +23,6 @@ BACKENDS = {
     "triton-trt-fp16-http-fp32": "TensorRT behind Triton, HTTP",
     "triton-onnx-fp32-http-jpeg": "ONNX Runtime behind Triton, JPEG",
 }
-# What README leads with: a question, the notebooks that answer it, and the figure shown under it ("" for none).
-FINDINGS = (
-    ("Round trips or bandwidth?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
-    ("What do server and precision give?", ("06_compare_three_backends", "05_trt_fp16"), ""),
-    ("What does a photo library gain?", ("01_scan_photos",), "01_recall_by_edit"),
-    ("What survives of the published study?", ("12_audit_published_claims",), ""),
-)
 IN_FLIGHT = 8  # the load of the table's throughput: one for all, so that nobody shows the best of several
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -90,15 +90,15 @@ def results_table(points: pd.DataFrame) -> Iterator[str]:
     )
 
 
-def write_blocks(readme: Path | None = None) -> Path:
-    """Replace the generated parts of README.md and return its path.
+def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:
+    """Replace the generated parts of a document (README.md and its parts unless given) and return its path.
 
     Raises:
         PhotodupError: the markers of a part are gone, and with them the part.
     """
     readme = readme or project_root() / "README.md"
     text = readme.read_text(encoding="utf-8")
-    for name, content in generated_blocks().items():
+    for name, content in (generated_blocks() if blocks is None else blocks).items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if begin not in text or end not in text:
             raise PhotodupError(

@@ -20,6 +20,9 @@ def study_run(
     only: Only = None,
     weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="of the comparisons; 6 are needed for a verdict")
+    ] = None,
 ) -> None:
     """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
 
@@ -35,6 +38,7 @@ def study_run(
         parameters=parse_parameters(context.args),
         weights=weights,
         again=again,
+        rounds=rounds,
     )
     if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
         raise typer.Exit(1)
@@ -113,9 +117,12 @@ def study_render(
 @study.command("readme")
 def study_readme() -> None:
     """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
+    from photodup.paths import project_root
+    from photodup.study.report.appendix import appendix_blocks
     from photodup.study.report.readme import write_blocks
 
     print(write_blocks())
+    print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
 
 
 @study.command("package")

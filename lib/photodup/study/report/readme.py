@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -19,17 +19,10 @@ from photodup.study.notebook.run import (
     describe_weights,
     read_environment,
 )
-from photodup.study.report.facts import notebook_rows
+from photodup.study.report.facts import FINDINGS, notebook_rows
 from photodup.study.report.figures import DECISION
 from photodup.study.rounds.outcomes import read_rounds
 
-# What README leads with: a question, the notebooks that answer it, and the figure shown under it ("" for none).
-FINDINGS = (
-    ("Round trips or bandwidth?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
-    ("What do server and precision give?", ("06_compare_three_backends", "05_trt_fp16"), ""),
-    ("What does a photo library gain?", ("01_scan_photos",), "01_recall_by_edit"),
-    ("What survives of the published study?", ("12_audit_published_claims",), ""),
-)
 # The sides of the table, in this order; names of notebooks/comparisons.yaml.
 SIDES = (
     "fastapi-pytorch",
@@ -121,15 +114,15 @@ def _interval(row: pd.Series, metric: str, unit: str) -> str:
     return f"{value:.1f} {unit} [{low:.1f}, {high:.1f}]"
 
 
-def write_blocks(readme: Path | None = None) -> Path:
-    """Replace the generated parts of README.md and return its path.
+def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:
+    """Replace the generated parts of a document (README.md and its parts unless given) and return its path.
 
     Raises:
         PhotodupError: the markers of a part are gone, and with them the part.
     """
     readme = readme or project_root() / "README.md"
     text = readme.read_text(encoding="utf-8")
-    for name, content in generated_blocks().items():
+    for name, content in (generated_blocks() if blocks is None else blocks).items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if begin not in text or end not in text:
             raise PhotodupError(

@@ -35,7 +35,7 @@ def declare(tmp_path):
     def write(data):
         path = tmp_path / "comparisons.yaml"
         path.write_text(yaml.safe_dump(data))
-        declared.declarations.cache_clear()
+        declared._read.cache_clear()
         return declared.declarations(path)
 
     return write
@@ -145,24 +145,20 @@ def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
 
 
 def test_settings_reach_the_model_that_computes():
-    """Of an ensemble that takes JPEG files it is the encoder; a warm-up beyond the new limit would be refused."""
+    """Of an ensemble that takes JPEG files it is the encoder."""
     from photodup.serving.triton.config import parse_config
     from photodup.study.rounds.arms import configure
 
     side = declared.declarations().sides["triton-int8-2x1"]
     assert side.configured_model == "openclip_vit_b32_openvino_int8_uint8"
-    warmups = "".join(f'model_warmup [ {{ name: "b{n}" batch_size: {n} }} ]' for n in (1, 4, 32))
-    config = parse_config(
-        f"max_batch_size: 32 dynamic_batching {{ }} instance_group [ {{ count: 1 }} ] {warmups}"
-    )
-    configure(config, instances=2, threads=1, delay_us=10_000, max_batch=4)
-    assert (config.max_batch_size, config.instance_group[0].count) == (4, 2)
-    assert config.dynamic_batching.max_queue_delay_microseconds == 10_000
-    assert [w.batch_size for w in config.model_warmup] == [1, 4]
+    config = parse_config("max_batch_size: 32 dynamic_batching { } instance_group [ { count: 1 } ]")
+    configure(config, instances=2, threads=1, delay_us=10_000, preferred=4)
+    assert config.instance_group[0].count == 2 and config.parameters["threads"].string_value == "1"
+    batcher = config.dynamic_batching
+    assert (batcher.max_queue_delay_microseconds, list(batcher.preferred_batch_size)) == (10_000, [4])
 
 
 def test_the_repositorys_own_file_is_sound():
-    declared.declarations.cache_clear()
     found = declared.declarations()
     assert found.pairs and {p.notebook for p in found.pairs} <= {p.stem for p in _notebooks()}
 
@@ -171,3 +167,38 @@ def _notebooks():
     from photodup.study.notebook.files import notebooks
 
     return notebooks(())
+
+
+def test_servers_that_lack_a_side_are_asked_for_what_they_have_and_the_plan_keeps_it(declare, tmp_path):
+    """A rented machine has no INT8: its own engine answers, and a reader with other endpoints reads that."""
+    data = {
+        **DATA,
+        "comparisons": {"06": [{**DATA["comparisons"]["06"][2], "elsewhere": [["slow", "fast"]]}]},
+    }
+    found, run = declare(data), opened(tmp_path / "run")
+    with run.store:
+        compared = outcomes.compare_rounds(
+            run, "06", rounds=2, budget_min=1, shortest_s=0.3, found=found, say=lambda _: None
+        )
+    (pair,) = compared.pairs
+    assert (pair.a.name, pair.b.name) == ("slow", "fast")
+    everything = from_ports("127.0.0.1", 1, 2, 3, 4, models=["openclip_vit_b32_trt"])
+    reader = Run("rounds", tmp_path / "run", everything, RunStore(tmp_path / "run", measure=False))
+    assert {"slow", "fast"} == set(outcomes.read_rounds(reader, "06", found=found).arms.side)
+
+
+def test_a_machine_with_the_declared_sides_is_asked_for_those(declare):
+    data = {
+        **DATA,
+        "comparisons": {"06": [{**DATA["comparisons"]["06"][0], "elsewhere": [["fast", "absent"]]}]},
+    }
+    (pair,) = declare(data).of(["06"])
+    assert pair.on([]).a.name == "slow"
+    assert pair.with_sides(("fast", "absent")).b.name == "absent"
+    assert pair.with_sides(None) == pair and pair.with_sides(("x", "y")) == pair
+    wrong = {
+        **data,
+        "comparisons": {"06": [{**data["comparisons"]["06"][0], "elsewhere": [["fast", "nobody"]]}]},
+    }
+    with pytest.raises(PhotodupError, match="compares 'nobody', which is no side"):
+        declare(wrong)

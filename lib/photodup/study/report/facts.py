@@ -16,7 +16,6 @@ from photodup.study.claims.outcome import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 
-
 # What README and the deck's last slide lead with: a question, the notebooks that answer it, and the figure for README.
 FINDINGS = (
     ("Round trips or bandwidth?", ("10_explain_remote_latency",), "10_rate_or_rtt"),

@@ -114,7 +114,7 @@ def configure(
     instances: int | None = None,
     threads: int | None = None,
     delay_us: int | None = None,
-    max_batch: int | None = None,
+    preferred: int | None = None,
 ) -> None:
     """Change a Triton configuration in place: what is None stays as it is.
 
@@ -122,7 +122,7 @@ def configure(
         instances: executions at the same time.
         threads: of each instance, on a CPU.
         delay_us: how long the batcher may wait for more requests, microseconds.
-        max_batch: images in an execution at most. Warm-ups with more, which Triton would refuse, go.
+        preferred: images at which a batch goes out at once, however long it might still wait.
     """
     if instances is not None:
         config.instance_group[0].count = instances
@@ -130,8 +130,5 @@ def configure(
         config.parameters["threads"].string_value = str(threads)
     if delay_us is not None:
         config.dynamic_batching.max_queue_delay_microseconds = delay_us
-    if max_batch is not None:
-        config.max_batch_size = max_batch
-        fitting = [warmup for warmup in config.model_warmup if warmup.batch_size <= max_batch]
-        del config.model_warmup[:]
-        config.model_warmup.extend(fitting)
+    if preferred is not None:
+        config.dynamic_batching.preferred_batch_size[:] = [preferred]

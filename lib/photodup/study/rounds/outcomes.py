@@ -13,7 +13,7 @@ from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.rounds.arms import Arm, read_round
 from photodup.study.rounds.declared import Declarations, Pair, declarations
 from photodup.study.rounds.sizes import SHORTEST_S
-from photodup.study.rounds.stage import ROUNDS, measure_stage, plan_of
+from photodup.study.rounds.stage import ROUNDS, measure_stage, plan_of, sides_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,11 @@ class Compared:
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison, in the order declared."""
         return [comparison_sentence(self.outcomes[pair.name]) for pair in self.pairs]
+
+    def decided(self) -> list[str]:
+        """Return the names of the comparisons that got a verdict of a difference or of none, the most important first."""
+        told = [p for p in self.pairs if self.outcomes[p.name].verdict in ("different", "equal")]
+        return [pair.name for pair in sorted(told, key=lambda pair: -pair.importance)]
 
     def figure(self, side: str, load: str, metric: str) -> dict[str, float]:
         """Return the pooled figure of an arm: `value`, `low`, `high`, `n_rounds`.
@@ -127,7 +132,7 @@ def read_rounds(run: Run, notebook: str, *, found: Declarations | None = None) -
     plan = plan_of(run, notebook) or {}
     # Without a plan nothing was measured: each comparison is then told as that.
     names = plan.get("declared", [p.name for p in found.of([notebook])])
-    pairs = tuple(p for p in found.of([notebook]) if p.name in names)
+    pairs = tuple(sides_of(run, p) for p in found.of([notebook]) if p.name in names)
     n_rounds, seen = plan.get("rounds", 0), _Seen(run)
     reasons = {row["name"]: row["because"] for row in plan.get("dropped", ())}
     comparisons = [
@@ -227,7 +232,7 @@ def _complete(run: Run, notebook: str, pairs: Sequence[Pair]) -> bool:
     seen = _Seen(run)
     return all(
         seen.point(Arm(side, pair.asked), number).get("status") != "missing"
-        for pair in pairs
+        for pair in (sides_of(run, pair) for pair in pairs)
         if pair.name in plan["kept"]
         for side in (pair.a, pair.b)
         for number in range(1, plan["rounds"] + 1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.judge.point import Sample
 from photodup.bench.judge.slo import slo_rate
 from photodup.bench.load.plan import Load, Stopping
+from photodup.embedding.backends import Backend
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS
 from photodup.study.rounds.declared import Side
 
@@ -47,7 +49,7 @@ def highest_rate(
     def search() -> dict[str, Any]:
         draws = iter(range(10_000))
         found = slo_rate(
-            lambda rate: _sample(run, side, rate, seconds, next(draws)),
+            lambda rate: sample_at(run, side.backend, rate, seconds, next(draws), dict(side.options)),
             bound_ms=bound_ms,
             percentile=percentile,
             low_per_s=LOWEST * closed_per_s,
@@ -61,18 +63,32 @@ def highest_rate(
     return run.measure_or_load(f"slo-rate-{side.name}", search, config=config, kind="slo_rate", may_fail=True)
 
 
-def _sample(run: Run, side: Side, rate_per_s: float, seconds: float, draw: int) -> Sample:
+def sample_at(
+    run: Run,
+    backend: Backend,
+    rate_per_s: float,
+    seconds: float,
+    draw: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Sample:
+    """Offer random arrivals to a backend at a rate and return what was answered.
+
+    Args:
+        rate_per_s: requests/s, of one photograph each.
+        draw: number of the draw of arrival times.
+        options: of the adapter.
+    """
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.load import measure
     from photodup.study.notebook.weights import payload_photos
 
     point = measure(
-        adapter(side.backend, run.endpoints.backends[side.backend.name], **dict(side.options)),
+        adapter(backend, run.endpoints.backends[backend.name], **(options or {})),
         payload_photos(N_PHOTOS),
         Load("server", offered_per_s=rate_per_s),
         Stopping(min_duration_s=seconds, max_duration_s=seconds, seed=draw),
         reference=None,
-        min_cosine=MIN_COSINE.get(side.backend.wire, 0.999),
+        min_cosine=MIN_COSINE.get(backend.wire, 0.999),
         way=run.measure_way(),
     )
     raw = point.get("raw")

@@ -44,6 +44,7 @@ def measure_stage(
         shortest_s: no measurement is shorter.
         say: receives a line of text now and then.
     """
+    pairs = [sides_of(run, pair) for pair in pairs]
     arms = _arms(run, pairs)
     lengths: dict[facts.Arm, Stopping] = {}
     unplanned = {p.notebook for p in pairs if plan_of(run, p.notebook) is None}
@@ -90,6 +91,14 @@ def plan_of(run: Run, notebook: str) -> dict[str, Any] | None:
     return record["result"] if record is not None and record["status"] == "ok" else None
 
 
+def sides_of(run: Run, pair: Pair) -> Pair:
+    """Return a comparison with the sides that were measured; before there is a plan, with those that the servers have."""
+    plan = plan_of(run, pair.notebook)
+    if plan is None:
+        return pair.on(run.endpoints.backends)
+    return pair.with_sides(plan.get("sides", {}).get(pair.name))
+
+
 PLAN = "comparisons"
 
 
@@ -126,6 +135,7 @@ def _plan(
             "dropped": [{"name": name, "because": reasons[name]} for name in own if name in reasons],
             "checks": checks,
             "rounds": rounds,
+            "sides": {p.name: [p.a.name, p.b.name] for p in pairs if p.notebook == notebook and p.elsewhere},
         }
         run.measure_or_load(PLAN, lambda plan=plan: plan, config={"notebook": notebook}, kind="pass")
 

@@ -20,9 +20,9 @@ from photodup.bench.backends.adapters import cosine_to_reference
 from photodup.bench.judge import facts
 from photodup.bench.judge import schedule as order
 from photodup.bench.judge.point import Point
-from photodup.bench.load.counters import memory_mib
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.usage import memory_mib
 from photodup.errors import PhotodupError
 from photodup.study.notebook.weights import choose_weights, payload_photos
 from photodup.study.peers.peers import MIN_COSINE, SERVERS, Server, Started, adapter, started

@@ -17,6 +17,7 @@ from photodup.serving.check import check, handshake_ms, render_check
 from photodup.serving.endpoints import load_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
+from photodup.study.notebook.points import when_measuring
 from photodup.study.rehearsal.rehearse import Line, is_decided, rehearse
 from photodup.study.rehearsal.rented import PORTS, rented_machine, save
 
@@ -101,6 +102,11 @@ def test_without_control_what_is_deployed_is_measured_and_the_rest_refused(
             control.temporary_config(grpc, MODEL, lambda config: set_batching(config, "published")),
         ):
             pass
+        refused = control.temporary_config(grpc, MODEL, lambda config: set_batching(config, "off"))
+        with when_measuring(refused) as configured:
+            for _ in range(2):  # one sentence for each point of the group, not another error for the second
+                with pytest.raises(PhotodupError, match="its control needs a key"):
+                    configured()
 
 
 @needs_triton()

@@ -13,6 +13,7 @@ from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import Load, Stopping, in_blocks
 from photodup.embedding.backends import Backend, parse_backend
+from photodup.errors import PhotodupError
 from photodup.study.notebook.gaps import Gap
 from photodup.study.notebook.table import as_table
 
@@ -205,12 +206,18 @@ def when_measuring(context: contextlib.AbstractContextManager) -> Iterator[Calla
             points = [measure_point(run, ..., before=reconfigured) for ...]
     """
     with contextlib.ExitStack() as stack:
-        entered = False
+        entered, refused = False, None
 
         def enter() -> None:
-            nonlocal entered
+            nonlocal entered, refused
+            if refused is not None:  # a server that keeps its configuration keeps it for the whole group
+                raise refused
             if not entered:
-                stack.enter_context(context)
+                try:
+                    stack.enter_context(context)
+                except PhotodupError as error:
+                    refused = error
+                    raise
                 entered = True
 
         yield enter

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.images import encoded, photo
+from support.paths import ROOT
 
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
@@ -41,6 +42,24 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
     store = RunStore(tmp_path / "run")
     yield replace(run, directory=store.directory, store=store)
     store.close()
+
+
+def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(slow_service):
+    payloads = stage.Payloads("images", (encoded(photo(60, 60, 1), "JPEG"),), "a picture", "image/jpeg")
+    one = peers.Started(slow_service.url, 0.0, slow_service.process.pid)
+    seen = stage._overloaded(peers.SERVERS["fastapi"], one, payloads, 40.0)
+    assert seen["failed"] > 12 and seen["answered"] > 12 and "503" in seen["error"]
+    assert seen["recovered_s"] is not None and seen["recovered_s"] < 20
+
+
+@pytest.fixture
+def slow_service(launch, monkeypatch):
+    """A service that gives 20 images a second and refuses what would wait for half a second."""
+    monkeypatch.setattr(stage, "OVERLOAD_S", 3.0)
+    program = (str(ROOT / "tests" / "support" / "slow_encoder.py"),)
+    server = launch(program=program, SLOW_MS=50, MAX_WAIT_S=0.5)
+    server.wait()
+    return server
 
 
 @pytest.mark.slow

@@ -318,6 +318,8 @@ def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -
 class _Kept:
     """Keeps the single requests of an overloaded server, which a point that failed does not have."""
 
+    tolerates_errors = True  # what is refused under overload is the result
+
     def __init__(self) -> None:
         self.latency_ms, self.errors = np.empty(0), []
 

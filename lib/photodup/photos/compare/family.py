@@ -126,7 +126,8 @@ class LaidFamily:
         self._sharpness = {row: _sharpness(one) / max(gains[row], 1e-3) for row, one in self.laid.items()}
         for row, grey in coarse.items():
             # What a coarser compression before the last one added is no detail either.
-            if grey is not None and self._compression(row)["coarser"] > COARSE:
+            said = self._compression(row)
+            if grey is not None and (said["coarser"] > COARSE or said["is_saved_again"]):
                 after = self._traces[row].after(self._steps[row])
                 powers[row] = spectra(grey, self.laid[row], spots, after)
         return finest(powers, self.laid, gains, self._blocks)

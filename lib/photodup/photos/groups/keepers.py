@@ -156,7 +156,7 @@ class KeepRules:
                 -merit.pages,
                 not merit.in_colour,
                 0.0 if missing <= _WHOLE else round(missing, 3),
-                bool(merit.added),
+                len(merit.added),
                 not self._has_film(photo.path),
             )
         if rule == "resolution":

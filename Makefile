@@ -3,6 +3,7 @@
 # make fuzz     random inputs for two minutes (FUZZ_MINUTES=2)
 # make lab      JupyterLab on the notebooks
 # make serve    the embedded servers, until Ctrl-C
+# make rehearsal  the notebooks against a "rented machine": a namespace of this one behind a link (Linux, root)
 # make bench    the project's own speed figures, as ratios measured in one run
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
 PYTHON   ?= python3.11
@@ -18,7 +19,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study reference render test test-all test-format test-timing test-study test-notebooks test-rooms fuzz lab serve bench images-test lint clean
+.PHONY: help install tools study rehearsal reference render test test-all test-format test-timing test-study test-notebooks test-rooms fuzz lab serve bench images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -43,6 +44,11 @@ $(TRITON)/.installed: constraints-triton.txt
 study: install tools
 	$(BIN)/photodup study run --run $(RUN) --sizes $(SIZES)
 
+# REHEARSAL goes to the command: make rehearsal REHEARSAL="--without control --only 03"
+rehearsal: install tools
+	rm -rf results/rehearsal results/rehearsal-host
+	$(BIN)/photodup study rehearse $(REHEARSAL)
+
 # The committed reference run: measured again in one go (the old records go first, so that all of it comes
 # from one machine and one commit), then the notebooks are rendered from its records.
 reference: install tools
@@ -50,6 +56,7 @@ reference: install tools
 	$(BIN)/photodup study run --run reference-cpu --sizes full
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
+	$(BIN)/photodup study package reference-cpu
 	$(BIN)/photodup study readme
 
 render: install
@@ -76,7 +83,7 @@ test-timing: install
 	$(BIN)/pytest tests/timing
 
 test-study: install
-	$(BIN)/photodup study run --run ci --sizes quick --again
+	$(BIN)/photodup study run --run ci --sizes quick --again --rounds 2
 
 # The committed notebooks against the committed records.
 test-notebooks: install
@@ -109,6 +116,10 @@ bench: install
 
 lint: install
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+# Half a minute the first time, so not a part of `make test`; which modules are checked is said in pyproject.toml.
+types: install
+	$(BIN)/mypy
 
 # Builds in a folder of its own, which is removed; PHOTODUP_IMAGES_DIR keeps it for the next time.
 images-test: install

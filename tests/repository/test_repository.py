@@ -21,6 +21,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     *sorted((ROOT / "docker").glob("*.md")),
     *sorted((ROOT / "k8s").glob("*.md")),
+    ROOT / "results" / "README.md",
 ]
 
 
@@ -229,6 +230,17 @@ def test_readme_tables_are_the_records(tmp_path):
     assert write_blocks(copy).read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_artifact_appendix_is_the_notebooks_and_the_records(tmp_path):
+    from photodup.study.report.appendix import appendix_blocks
+    from photodup.study.report.readme import write_blocks
+
+    copy, appendix = tmp_path / "README.md", ROOT / "results" / "README.md"
+    copy.write_text(appendix.read_text(encoding="utf-8"), encoding="utf-8")
+
+    assert write_blocks(copy, appendix_blocks()).read_text(encoding="utf-8") == appendix.read_text("utf-8")
+    assert "`10_slow_start`" in copy.read_text(encoding="utf-8")
+
+
 def test_a_number_typed_into_the_readme_is_seen(tmp_path):
     from photodup.study.report.readme import write_blocks
 
@@ -247,7 +259,7 @@ def test_the_readme_names_every_setting_of_the_service_with_its_default():
     table = (ROOT / "README.md").read_text().split("## Use it as a service")[1].split("\n## ")[0]
     named = {
         name.lower()
-        for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for row in re.findall(r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|", table, re.MULTILINE)
         for name in row.split("`")[1::2]
     }
     assert named == set(Settings.model_fields)

@@ -65,5 +65,5 @@ def test_the_deck_turns_its_pages_by_key_and_by_link_and_prints_one_slide_a_page
     page.locator(".slide >> nth=1").get_by_label("next slide").click()
     assert at() == 2
     pdf = page.pdf(prefer_css_page_size=True)
-    assert pdf.count(b"/Type /Page\n") == 4
+    assert pdf.count(b"/Type /Page\n") == 5
     page.context.close()

@@ -18,7 +18,7 @@ from photodup.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton import control
-from photodup.serving.triton.server import _backends, _environment, _server_dir, triton_venv
+from photodup.serving.triton.shipped import shipped_command
 
 SCRIPT = ROOT / "docker" / "start-triton.sh"
 MODEL = "openclip_vit_b32"
@@ -27,14 +27,10 @@ MODEL = "openclip_vit_b32"
 @contextlib.contextmanager
 def started(repository: Path, key: str = ""):
     """Run the script as an image does; yields (HTTP address, gRPC address, process)."""
-    venv = triton_venv()
     ports = claim_ports("127.0.0.1", {"http": 0, "grpc": 0, "metrics": 0})
-    environment = _environment(venv) | {"PHOTODUP_MODEL_REPOSITORY": str(repository)}
-    environment["PATH"] = f"{_server_dir(venv) / 'bin'}:{environment['PATH']}"
-    environment |= {control_key.VARIABLE: key} if key else {}
-    command = [SCRIPT, f"--backend-directory={_backends(venv)}", "--disable-auto-complete-config"]
-    command += [f"--{name}-port={port}" for name, port in ports.items()]
-    command += [f"--{name}-address=127.0.0.1" for name in ports]
+    arguments = [f"--{name}-port={port}" for name, port in ports.items()]
+    arguments += [f"--{name}-address=127.0.0.1" for name in ports]
+    command, environment = shipped_command(repository, key=key, arguments=arguments)
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -143,4 +139,4 @@ def test_every_container_of_compose_gives_up_what_it_does_not_need() -> None:
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         keyed = control_key.VARIABLE in service.get("environment", {})
-        assert keyed == (name in ("triton", "all-in-one")), f"{name} has no use for the key"
+        assert keyed == (name in ("triton", "triton-cpu", "all-in-one")), f"{name} has no use for the key"

@@ -20,6 +20,7 @@ from support.vast import ROW, SECRET
 
 from photodup.errors import PhotodupError
 from photodup.serving import gpu_image, vast
+from photodup.serving.vast_offers import find_offers
 
 OFFER = {
     "id": 42, "gpu_name": "RTX 4090", "num_gpus": 1, "dph_total": 0.41239, "geolocation": "Texas, US",
@@ -174,7 +175,7 @@ def rent(client, **options):
 
 
 def test_sdk_search_sends_the_floors_and_shows_the_price_of_the_pull(api, sdk):
-    (row,) = vast.find_offers(sdk, "RTX 4090", 0.6)
+    (row,) = find_offers(sdk, "RTX 4090", 0.6)
     sent = api.asked[0][2]
 
     assert float(sent["cuda_max_good"]["gte"]) == 13.0

@@ -172,8 +172,25 @@ def test_emulated_gpus_never_meet_real_engines():
     assert list(rank(Workload(1, rtt_ms=25, emulated=True), points)["backend"]) == [
         "triton-emulated-a100-fp32-http-jpeg"
     ]
-    several = points.assign(devices=[None, None, 4])
-    assert rank(Workload(1, rtt_ms=25, emulated=True), several).empty
+
+
+def test_what_needs_several_devices_is_an_offer_of_its_own():
+    """It was left out, so that no demand above one device's throughput had an answer but copies of it."""
+    points = pd.DataFrame(
+        [
+            point("triton-onnx-fp32-http-jpeg", 50.0, 100.0, arrangement="instances", devices=1),
+            point("triton-onnx-fp32-http-jpeg", 60.0, 390.0, arrangement="instances", devices=4),
+            point("triton-onnx-fp32-http-jpeg", 70.0, 300.0, arrangement="servers", devices=4),
+        ]
+    )
+    table = rank(Workload(350, kind="batch", rtt_ms=25, price_usd_per_hour=0.5), points)
+    assert list(table["backend"]) == [
+        "triton-onnx-fp32-http-jpeg",
+        "triton-onnx-fp32-http-jpeg × 4 (instances)",
+        "triton-onnx-fp32-http-jpeg × 4 (servers)",
+    ]
+    assert list(table["servers"]) == [4, 1, 2]
+    assert table["usd_per_1000_images"].iloc[1] == pytest.approx(4 * 0.5 / 3600 / 390 * 1000)
 
 
 def test_each_point_is_judged_by_the_highest_percentile_it_carries():

@@ -26,12 +26,13 @@ def test_all_checks_speak():
         assert finding.claim in shown and finding.quote in shown
     summary = audit.summary(FINDINGS)
     assert summary["verdict"].value_counts().to_dict() == {
-        "does not stand": 15,
-        "method is in doubt": 3,
-        "numbers cannot say": 3,
+        "does not stand": 10,
+        "method is in doubt": 4,
+        "numbers cannot say": 6,
+        "stands": 1,
     }
     unclaimed = summary[summary["quote"] == ""]
-    assert list(unclaimed.index) == ["E6", "E14", "E18"], "about these the study claimed nothing"
+    assert list(unclaimed.index) == ["E6", "E14", "E16", "E18"], "about these the study claimed nothing"
     assert unclaimed["claim"].str.startswith("Method: ").all()
 
 
@@ -44,7 +45,6 @@ WOULD_STAND = {  # what the rows would have to say for the claim to survive
         f"step6b_c{n}_p50": n / ROWS.at[f"step6b_c{n}_throughput", "value"] * 1000
         for n in (1, 4, 8, 16, 32, 64, 128)
     },
-    "E7": {"queue_delay_step5a": 0.1},
     "E9": {"step5a_pytorch_concurrent": 120.0},
     "E11": {"step7_rtx4090_trt_grpc_gpu_compute": 7.7, "step7_rtx4090_onnx_grpc_gpu_compute": 8.6},
     "E12": {"k8s_quota_limits": 12.0},
@@ -56,7 +56,7 @@ WOULD_STAND = {  # what the rows would have to say for the claim to survive
         "step6a_a100_onnx_b1": 208.0,
         "step6a_a100_pytorch_b1": 64.0,
     },
-    "E15": {"step5a_binary_encode_b1": 0.1, "step5a_triton_b32_mean": 1000.0},
+    "E15": {"step5a_triton_b32_mean": 1000.0},
     "E17": {"wire_jpeg_payload": 121_000.0},
     "E19": {"step5a_cpu_b32_latency": 31.0},
     "E20": {"step6a_rtx4080_trt_gpu_compute": 2.7},
@@ -71,7 +71,7 @@ WOULD_STAND = {  # what the rows would have to say for the claim to survive
 
 @pytest.mark.parametrize("name", WOULD_STAND)
 def test_other_rows_turn_the_verdict(name):
-    assert FINDINGS[name].stands is (None if name == "E1" else False)
+    assert FINDINGS[name].stands is (None if name in ("E1", "E17", "E21") else False)
     other = audit.CHECKS[name](changed(**WOULD_STAND[name]))
     assert other.stands is True
     assert other.sentence != FINDINGS[name].sentence
@@ -84,11 +84,11 @@ def test_round_trips_nearest_to_both_steps_would_refute_the_bandwidth():
 
 def test_assumptions_are_parameters():
     assert speed.littles_law(ROWS, tolerance=2.0).stands
-    assert speed.queue_delay(ROWS, delay_ms=0.0).stands
+    assert speed.queue_delay(ROWS, delay_ms=0.0).stands is False
     assert method.protective_probe(ROWS, unready=0).stands
     assert method.laptop_against_gpu(ROWS, laptop_watts=0).stands
     assert method.connection_policy(ROWS, rtt_ms=1e-6, rate_mb_per_s=1e9).stands
-    assert method.json_factor(ROWS, fastest_copy_gb_per_s=100).stands is False  # the path still differed
+    assert method.json_factor(ROWS, most=0.4).stands
     near = speed.bandwidth_or_round_trips(ROWS, rtt_ms=1.0)
     assert near.table["round_trips_give_ms"].max() < 30
 

@@ -242,8 +242,11 @@ def test_latencies_made_by_either_law_are_told_apart(trips, expected):
         point("network-only", payload_bytes=size, latency_ms_p50=law(size, 25.0, 20.0))
         for size in (14_000, 75_000, 150_528, 301_056, 602_112)
     ]
+    rows = [row | {"rate_mbit_s": 100.0} for row in rows]  # of one connection, as on the published path
     assert verdict("bytes-are-the-bottleneck", *rows)["verdict"] == expected
     assert verdict("bytes-are-the-bottleneck", *rows[:3])["verdict"] == NOT_TESTABLE
+    wide = [row | {"rate_mbit_s": 210.0} for row in rows]
+    assert verdict("bytes-are-the-bottleneck", *wide)["verdict"] == NOT_TESTABLE, "another link than theirs"
 
 
 def test_shares_and_bounds():
@@ -383,11 +386,11 @@ def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
     from photodup.bench.link.way import emulated
     from photodup.bench.record.record import RunStore
 
-    way = emulated(LinkSpec()).columns()
+    way = emulated(LinkSpec(rate_mbit_s=100)).columns()
     sizes = (10_000, 150_528, 602_112, 19_267_584)
     rows = [
         {**way, "payload_bytes": size, "connection": kind, "valid": True, "samples_ms": [1.0]}
-        | {"latency_ms_p50": rounds_ms(size, 25.0, 210.0, connection=kind)}
+        | {"latency_ms_p50": rounds_ms(size, 25.0, 100.0, connection=kind)}
         for size in sizes
         for kind in ("new", "warm")
     ]
@@ -399,7 +402,7 @@ def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
     points = claims.load_evidence(tmp_path / "made-up")
     assert len(points) == len(rows) and set(points["backend"]) == {"network-only"}
     found = judge([BY_ID["bytes-are-the-bottleneck"]], points).iloc[0]
-    assert found["verdict"] == CONTRADICTED and found["link"] == way["link"] == "25ms-210mbit-cubic-iw10"
+    assert found["verdict"] == CONTRADICTED and found["link"] == way["link"] == "25ms-100mbit-cubic-iw10"
     assert claims.load_evidence(tmp_path / "nothing").empty
 
 

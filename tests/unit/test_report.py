@@ -212,6 +212,34 @@ def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(d
     )
 
 
+def test_each_figure_has_a_heading_and_a_caption_from_the_prose_before_it(deck):
+    path = deck / "results" / "a" / "notebooks" / "01_one.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[1].source = "## What was seen\n\nSlow at *first*, [later](02_two.ipynb) not:\n\n- a list"
+    nbformat.write(notebook, path)
+
+    page = write_reports(["a"]).read_text()
+
+    assert "<h4>What was seen</h4>" in page and "<figcaption>Slow at first, later not</figcaption>" in page
+
+
+@pytest.mark.parametrize(
+    ("answer", "first"),
+    [
+        ("It takes 4.4 ms on one, 5 ms on two. That is all.", "It takes 4.4 ms on one, 5 ms on two."),
+        ("Use the JPEG: it is 2.7 % of the bytes and loses nothing that matters", None),
+        (
+            "A tensor takes long (25 ms of round trip). Then more.",
+            "A tensor takes long (25 ms of round trip).",
+        ),
+    ],
+)
+def test_a_finding_is_the_first_sentence_of_an_answer(answer, first):
+    from photodup.study.report.facts import first_sentence
+
+    assert first_sentence(answer)[0] == (first or answer)
+
+
 def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
     monkeypatch.setattr("photodup.study.report.figures.LARGEST_BYTES", 10)
 
@@ -224,7 +252,7 @@ def slides_of(page):
 
 def test_the_deck_is_what_the_notebooks_mark_between_the_machine_and_the_verdicts(deck):
     page = write_slides("a").read_text()
-    first, one, two, last = slides_of(page)
+    first, one, two, last, conclusion = slides_of(page)
 
     machine = json.loads((deck / "results" / "a" / "environment.json").read_text())["cpu"]
     assert machine in first and "random:0" in first
@@ -234,6 +262,7 @@ def test_the_deck_is_what_the_notebooks_mark_between_the_machine_and_the_verdict
     assert PIXEL in one and "secret_code" not in one
     assert "02 · Look at two" in two
     assert "It is so." in last and "1 contradicted" in last
+    assert conclusion.count("42 of them") == 2 and "What to take home" in conclusion
     assert "left out" not in page
 
 
@@ -241,10 +270,10 @@ def test_the_marks_decide(deck):
     path = deck / "results" / "a" / "notebooks" / "01_one.ipynb"
 
     write_notebook(path, "01 · Look at one", "?", figure_type="subslide")
-    assert len(slides_of(write_slides("a").read_text())) == 5, "a figure of its own"
+    assert len(slides_of(write_slides("a").read_text())) == 6, "a figure of its own"
     write_notebook(path, "01 · Look at one", "?", figure_type="skip")
     page = write_slides("a").read_text()
-    assert len(slides_of(page)) == 4 and PIXEL not in slides_of(page)[1]
+    assert len(slides_of(page)) == 5 and PIXEL not in slides_of(page)[1]
     write_notebook(path, "01 · Look at one", "?", figure_type="frgament")
     with pytest.raises(PhotodupError, match="01_one, cell 2: 'frgament' is none of"):
         write_slides("a")
@@ -340,3 +369,19 @@ def test_a_readme_that_lost_its_markers_is_said(tmp_path):
 
     with pytest.raises(PhotodupError, match="no place for its part 'results'"):
         write_blocks(copy)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "word"),
+    [
+        ("passed", "Send the JPEG: it takes 4 ms.", "decided"),
+        ("passed", "Undecided: about 20 rounds would decide.", "undecided"),
+        ("passed", "Not measured: there is no server.", "not measured"),
+        ("passed", "", "not run"),
+        ("timeout", "Send the JPEG.", "timeout"),
+    ],
+)
+def test_the_index_says_what_became_of_a_question_and_not_that_a_notebook_passed(status, answer, word):
+    from photodup.study.report.facts import _decided
+
+    assert _decided(status, answer) == word

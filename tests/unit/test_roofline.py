@@ -70,9 +70,16 @@ def test_a_run_s_limit_is_its_gpu_or_its_cores():
     peak, how = roofline.limit_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=64)
     assert peak == pytest.approx(0.384) and "assumed" in how
     assert roofline.limit_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)[0] == 48.7
-    assert roofline.limit_of({"gpus": [{"name": "Tesla V100"}]}, ghz=3, flop_per_cycle=32)[1].endswith(
-        "assumed"
-    )
+    rented = roofline.limit_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=32, gpu="Tesla T4")
+    assert rented == (8.1, "T4, data sheet")  # the client's cores are not what computes
+
+
+def test_a_gpu_that_nobody_listed_is_measured_without_a_share():
+    peak, how = roofline.limit_of({"gpus": [{"name": "Tesla V100"}]}, ghz=3, flop_per_cycle=32)
+    assert peak != peak and "Tesla V100" in how
+    points = pd.DataFrame({"throughput_images_per_s": [50.0], "valid": [True]})
+    table = roofline.measured_shares(points, peak_tflops=peak)
+    assert table["throughput_images_per_s"].tolist() == [50.0] and table["share_of_peak"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -84,6 +91,17 @@ def test_a_run_s_limit_is_its_gpu_or_its_cores():
         ("NVIDIA H200", "H200"),
         ("NVIDIA GeForce RTX 4080", "RTX 4080"),
         ("NVIDIA RTX A4000", "RTX A4000"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA A10G", None),
+        ("NVIDIA A40", "A40"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell Workstation"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None),
+        ("Quadro RTX 6000", None),
+        ("NVIDIA RTX 6000 Ada Generation", None),
         ("NVIDIA H100 PCIe", None),
         ("NVIDIA H200 NVL", None),
         ("NVIDIA GeForce RTX 4080 SUPER", None),

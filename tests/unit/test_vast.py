@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 
 from photodup.errors import PhotodupError
 from photodup.serving import vast, vast_commands
+from photodup.serving.control_key import VARIABLE
 from photodup.serving.endpoints import load_endpoints
+from photodup.serving.vast_offers import find_offers
 
 
 class HTTPError(Exception):
@@ -88,11 +90,31 @@ def record(tmp_path) -> dict:
 
 
 def test_offers_ask_for_what_the_image_needs(account):
-    rows = vast.find_offers(account, "RTX 4090", 0.6)
+    rows = find_offers(account, "RTX 4090", 0.6)
     assert rows[0]["offer"] == 42 and rows[0]["price_per_hour_usd"] == 0.4124
     query = account.asked[0][1]["query"]
     assert "gpu_name=RTX_4090" in query and "direct_port_count>=4" in query and "dph_total<=0.6" in query
+    assert "num_gpus=1 " in query and rows[0]["gpus"] == 1
     assert "cuda_max_good>=13.0" in query and "disk_space>=80" in query and "inet_down>=200" in query
+
+
+def test_offers_of_several_gpus_are_asked_for_and_named(account):
+    (row,) = find_offers(account, "RTX 4090", gpus=4)
+    assert "num_gpus=4 " in account.asked[0][1]["query"] and row["gpus"] == 4
+
+
+def test_the_rented_triton_is_controlled_with_a_key_of_its_own(account, tmp_path):
+    account.rows = [ROW | {"num_gpus": 4}]
+    path = rent(account)
+    order = next(arguments for method, arguments in account.asked if method == "create_instance")
+    endpoints = load_endpoints(path)
+    assert len(order["env"][VARIABLE]) == 64
+    assert endpoints.triton_control_key.get_secret_value() == order["env"][VARIABLE]
+    assert endpoints.gpus == 4
+    for file in (path, tmp_path / "build" / "vast" / "rtx4090.json"):
+        assert file.stat().st_mode & 0o077 == 0, file.name
+    again = vast.write_endpoints(account, "rtx4090")  # ports change when a machine restarts, the key does not
+    assert load_endpoints(again).triton_control_key == endpoints.triton_control_key
 
 
 def test_up_waits_and_writes_the_port_map_with_price_and_place(account, tmp_path):
@@ -278,7 +300,7 @@ def test_commands(account, monkeypatch):
     monkeypatch.setattr(vast, "connect", lambda: account)
     run = CliRunner()
     offers = run.invoke(vast_commands.vast, ["offers", "--gpu", "RTX 4090"]).output
-    assert "42  RTX 4090" in offers and "900 Mbit/s  reliability 99.0%" in offers
+    assert "42  1 × RTX 4090" in offers and "900 Mbit/s  reliability 99.0%" in offers
     assert "for the image in 4 min" in offers and "Traffic is billed apart" in offers
     assert (
         run.invoke(vast_commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2

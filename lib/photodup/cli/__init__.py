@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from photodup.cli import bench, kubernetes, model, photos, study, trash
+from photodup.cli import bench, kubernetes, load, model, photos, study, trash
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 from photodup.names import escaped
@@ -46,6 +46,7 @@ def _options(
 
 app.add_typer(study.study, name="study")
 app.add_typer(bench.benchmarks, name="bench")
+app.command()(load.load)
 app.command("bench-device", hidden=True)(bench.bench_device)
 app.command()(study.report)
 app.command()(study.audit)
@@ -54,6 +55,7 @@ app.command()(serving.render)
 app.add_typer(serving.endpoints, name="endpoints")
 app.add_typer(vast, name="vast")
 app.command()(model.export)
+app.command()(model.tune)
 app.command()(photos.demo)
 app.command()(photos.scan)
 app.command()(photos.embed)

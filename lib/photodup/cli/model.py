@@ -1,9 +1,11 @@
-"""The `export` command: the model as files that servers take."""
+"""The `export` command, the model as files that servers take, and `tune`, how to serve it."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from photodup.errors import PhotodupError
 
 
 def export(
@@ -43,3 +45,28 @@ def export(
     model = load_model(device="cpu")
     for path in export(model, directory or build_dir() / "models", variant or VARIANTS, force=again).values():
         print(path)
+
+
+def tune(
+    slo: Annotated[str, typer.Option(help="what has to be kept, such as p95=100ms")] = "p95=100ms",
+    name: Annotated[
+        str, typer.Option(help="of the search: build/tune/NAME holds its records, so it goes on")
+    ] = "here",
+    endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
+    server: Annotated[list[str] | None, typer.Option(help="fastapi or triton; default both")] = None,
+    keep: Annotated[int, typer.Option(min=1, help="settings whose exact rate is measured")] = 2,
+) -> None:
+    """Search the server, engine, precision and settings with the highest rate under a latency bound on this machine.
+
+    Writes build/tune/NAME: chosen.json, the service's variables or Triton's settings, and index.html. INT8 takes part where
+    `photodup export --precision int8` has made a file; whether photographs may use it, its gate says.
+    """
+    from photodup.tune.serving.search import tune_here
+    from photodup.tune.serving.trial import parse_bound
+
+    servers = tuple(server or ("fastapi", "triton"))
+    if unknown := sorted(set(servers) - {"fastapi", "triton"}):
+        raise PhotodupError(f"--server {unknown[0]}: it is fastapi or triton.")
+    tuned, page = tune_here(name, parse_bound(slo), endpoints=endpoints, servers=servers, keep=keep)
+    print(tuned.sentence())
+    print(page)

@@ -20,6 +20,9 @@ def study_run(
     only: Only = None,
     weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="of the comparisons; 6 are needed for a verdict")
+    ] = None,
 ) -> None:
     """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
 
@@ -35,8 +38,56 @@ def study_run(
         parameters=parse_parameters(context.args),
         weights=weights,
         again=again,
+        rounds=rounds,
     )
     if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+@study.command("peers")
+def study_peers(
+    run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
+    server: Annotated[list[str] | None, typer.Option(help="name in tools/peers; repeat; default all")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="6 are needed for a verdict")] = 8,
+    minutes: Annotated[float, typer.Option(help="longest time of the rounds")] = 120.0,
+) -> None:
+    """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
+    from photodup.study.notebook.run import open_run
+    from photodup.study.peers.stage import measure_servers
+
+    opened = open_run(run)
+    with opened.store:
+        measure_servers(opened, only=server or (), rounds=rounds, budget_min=minutes)
+
+
+@study.command("rehearse")
+def study_rehearse(
+    run: Annotated[str, typer.Option(help="directory under results/")] = "rehearsal",
+    only: Only = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what the machine lacks: control, metrics, fastapi, triton, openvino, jpeg; repeat for more"
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="how notebooks find it: file, address; both unless given")
+    ] = None,
+    sizes: Annotated[str, typer.Option(help="quick (notebooks/quick.yaml) or full")] = "quick",
+    link: Annotated[str, typer.Option(help="preset of the emulated link in front")] = "us-east",
+) -> None:
+    """Run the notebooks against a "rented machine" on this one, and print which questions were decided.
+
+    The machine is a network namespace behind an emulated link, with the servers that the images start (Linux, root).
+    """
+    from photodup.study.rehearsal.rehearse import WAYS, rehearse
+
+    lines = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
+    for way, found in lines.items():
+        print(f"\nBy {way}: {sum(line.decided for line in found)} of {len(found)} questions decided")
+        for line in found:
+            print(line)
+    if any(line.status not in ("passed", "skipped") for found in lines.values() for line in found):
         raise typer.Exit(1)
 
 
@@ -66,9 +117,23 @@ def study_render(
 @study.command("readme")
 def study_readme() -> None:
     """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
+    from photodup.paths import project_root
+    from photodup.study.report.appendix import appendix_blocks
     from photodup.study.report.readme import write_blocks
 
     print(write_blocks())
+    print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
+
+
+@study.command("package")
+def study_package(
+    run: Annotated[str, typer.Argument(help="directory under results/")] = "reference-cpu",
+) -> None:
+    """Describe a run for others: points.parquet, its schema, and an RO-Crate (ro-crate-metadata.json)."""
+    from photodup.study.package.write import write_package
+    from photodup.study.report.facts import run_directory
+
+    print(write_package(run_directory(run)))
 
 
 def report(

@@ -28,6 +28,7 @@ class Endpoints(BaseModel):
     Attributes:
         name: Short, used for directories: `embedded`, `a100-texas`.
         gpu: Model of the accelerator, or "none".
+        gpus: How many of it the machine has.
         price_per_hour_usd: What the machine costs; None if that is no question, and then no cost is computed.
         location: Where it is, as a reader would say it.
         backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
@@ -42,6 +43,7 @@ class Endpoints(BaseModel):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     gpu: str = "none"
+    gpus: int = Field(default=1, ge=1)
     price_per_hour_usd: float | None = Field(default=None, ge=0)
     location: str = ""
     backends: dict[str, str] = Field(min_length=1)

@@ -1,11 +1,12 @@
-"""Rent one GPU on Vast.ai, write its endpoints file, and give it back. Not run here: no account was at hand.
+"""Rent a machine on Vast.ai, write its endpoints file, and give it back. Not run here: no account was at hand.
 
 Money is the danger, so an instance is written down *before it is ordered*, by its label, in build/vast/NAME.json with
 the time it must be gone. Four things hold to that time: a process that `up` leaves behind, every later `photodup vast`
 command, `down`, which believes only that the instance is no longer listed, and the container itself (docker/end-itself.sh).
 
 The API key is read by the SDK itself (VAST_API_KEY, or the file that `vastai set api-key` writes). It is never
-printed or stored here. Answers of the API hold tokens too, so only named fields are kept.
+printed or stored here. Answers of the API hold tokens too, so only named fields are kept. The machine's Triton gets a
+control key of its own, made here, kept beside the record and in the endpoints file, both readable for this user alone.
 """
 
 import json
@@ -18,13 +19,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir, project_root
+from photodup.serving.control_key import VARIABLE, new_key
 from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
-from photodup.serving.gpu_image import DISK_GB, DOWN_MBIT_PER_S, IMAGE_GB, cuda_needed
+from photodup.serving.gpu_image import DISK_GB
+from photodup.serving.vast_offers import PORTS, ask
 
-PORTS = (8002, 8003, 8004, 8005)
 CONSOLE = "https://cloud.vast.ai/instances/"
 _LABEL = "photodup-"
 _LATE_S = 600.0  # how long an order without an answer may take to appear
@@ -50,42 +54,6 @@ def connect() -> Any:
         raise PhotodupError(
             "Vast.ai's SDK finds no API key: set VAST_API_KEY or run `vastai set api-key`."
         ) from None
-
-
-def find_offers(
-    client: Any,
-    gpu: str,
-    max_price_per_hour_usd: float | None = None,
-    disk_gb: float = DISK_GB,
-    limit: int = 10,
-) -> list[dict[str, Any]]:
-    """List single-GPU offers that can run the all-in-one image, the cheapest first.
-
-    Traffic is billed apart from the hourly price, so the pull of the image is priced too (`gpu_image.IMAGE_GB`).
-
-    Returns:
-        Rows with `offer`, `gpu`, `price_per_hour_usd` (with the disk), `location`, `reliability` (0 to 1),
-        `down_mbit_per_s`, `down_usd_per_gb`, `pull_usd` and `pull_minutes`.
-    """
-    query = f"gpu_name={gpu.replace(' ', '_')} num_gpus=1 direct_port_count>={len(PORTS)} reliability>0.98"
-    query += f" cuda_max_good>={cuda_needed()} disk_space>={disk_gb:g} inet_down>={DOWN_MBIT_PER_S:g}"
-    if max_price_per_hour_usd is not None:
-        query += f" dph_total<={max_price_per_hour_usd}"
-    found = _ask(client, "search_offers", query=query, order="dph_total", limit=limit, storage=disk_gb)
-    return [
-        {
-            "offer": offer["id"],
-            "gpu": offer["gpu_name"],
-            "price_per_hour_usd": round(offer["dph_total"], 4),
-            "location": offer.get("geolocation") or "",
-            "reliability": offer.get("reliability2") or offer.get("reliability"),
-            "down_mbit_per_s": offer.get("inet_down"),
-            "down_usd_per_gb": offer.get("inet_down_cost"),
-            "pull_usd": IMAGE_GB * (offer.get("inet_down_cost") or 0.0),
-            "pull_minutes": IMAGE_GB * 8000 / offer["inet_down"] / 60 if offer.get("inet_down") else None,
-        }
-        for offer in found
-    ]
 
 
 def up(
@@ -126,15 +94,16 @@ def up(
         )
     until = time.time() + max_hours * 3600
     env = {f"-p {port}:{port}": "1" for port in PORTS} | {"MODEL_PRETRAINED": pretrained}
-    env |= {"END_AT": str(round(until))}  # docker/end-itself.sh
+    key = new_key()
+    env |= {"END_AT": str(round(until)), VARIABLE: key}  # docker/end-itself.sh, docker/start-triton.sh
     # runtype "args" keeps the image's own entry point; "ssh" and "jupyter" would replace it.
     order = {"id": offer, "image": image, "disk": disk_gb, "env": env, "label": _LABEL + name}
     # Before the order: whatever becomes of its answer, the name, the label and the time are known here.
-    _write_record(name, None, until)
+    _write_record(name, None, until, key)
     if watch:
         _leave_watchdog(name)
     try:
-        answer = _ask(
+        answer = ask(
             client, "create_instance", **order, runtype="args", args=["start-all"], cancel_unavail=True
         )
     except BaseException:
@@ -147,7 +116,7 @@ def up(
         )
     instance = int(answer["new_contract"])
     try:
-        _write_record(name, instance, until)
+        _write_record(name, instance, until, key)
         progress(f"instance {instance} is rented; it is destroyed after {max_hours:g} h")
         return _wait(client, name, instance, time.monotonic() + wait_s, poll_s, check or _check, progress)
     except BaseException:
@@ -158,17 +127,18 @@ def up(
 
 def write_endpoints(client: Any, name: str) -> Path:
     """Write `notebooks/endpoints/NAME.yaml` from the port map, price and place of a rented instance."""
-    instance = _read_record(name)["instance"]
-    row = _ask(client, "show_instance", id=instance) if instance is not None else None
+    record = _read_record(name)
+    instance = record["instance"]
+    row = ask(client, "show_instance", id=instance) if instance is not None else None
     if not row:
         raise PhotodupError(f"{name} is no longer rented: `photodup vast down {name}` tidies up.")
     path = project_root() / "notebooks" / "endpoints" / f"{name}.yaml"
-    save_endpoints(endpoints_of(row, name), path)
+    save_endpoints(endpoints_of(row, name, record.get("control_key")), path)
     return path
 
 
-def endpoints_of(row: dict[str, Any], name: str) -> Endpoints:
-    """Translate the SDK's description of an instance.
+def endpoints_of(row: dict[str, Any], name: str, key: str | None = None) -> Endpoints:
+    """Translate the SDK's description of an instance; `key` opens its Triton's control.
 
     Raises:
         PhotodupError: it has no address yet, or a port is not mapped.
@@ -180,7 +150,7 @@ def endpoints_of(row: dict[str, Any], name: str) -> Endpoints:
         raise PhotodupError(f"Instance {row.get('id')} cannot be reached yet: {what}.")
     # Every port is mapped to a random one of the host, the same for IPv4 and IPv6.
     outside = [int(ports[f"{port}/tcp"][0]["HostPort"]) for port in PORTS]
-    return from_ports(
+    found = from_ports(
         host,
         *outside,
         name=name,
@@ -189,6 +159,8 @@ def endpoints_of(row: dict[str, Any], name: str) -> Endpoints:
         price_per_hour_usd=row.get("dph_total"),
         location=f"Vast.ai, {row.get('geolocation') or 'place unknown'}",
     )
+    secret = SecretStr(key) if key else None
+    return found.model_copy(update={"gpus": row.get("num_gpus") or 1, "triton_control_key": secret})
 
 
 def down(client: Any, name: str) -> None:
@@ -221,7 +193,7 @@ def destroy_overdue(client: Any, now: float | None = None) -> list[str]:
 def unnoticed(client: Any) -> list[int]:
     """List instances that carry our label but are written down nowhere on this machine."""
     known = {_LABEL + path.stem for path in _folder().glob("*.json")}
-    rows = _ask(client, "show_instances")
+    rows = ask(client, "show_instances")
     labels = {row["id"]: str(row.get("label") or "") for row in rows}
     return [i for i, label in labels.items() if label.startswith(_LABEL) and label not in known]
 
@@ -246,7 +218,7 @@ def watchdog(
 def _wait(client, name, instance, deadline, poll_s, check, progress) -> Path:
     problem = "it has not started"
     while time.monotonic() < deadline:
-        row = _ask(client, "show_instance", id=instance) or {}
+        row = ask(client, "show_instance", id=instance) or {}
         if row.get("actual_status") in ("exited", "offline"):
             raise PhotodupError(f"Instance {instance} is {row['actual_status']}: see its log at {CONSOLE}.")
         try:
@@ -286,7 +258,7 @@ def _undo_order(client: Any, name: str) -> None:
 
 def _destroy_labelled(client: Any, name: str) -> int:
     """Destroy every instance with the label of `name`; return how many there were."""
-    mine = [row["id"] for row in _ask(client, "show_instances") if row.get("label") == _LABEL + name]
+    mine = [row["id"] for row in ask(client, "show_instances") if row.get("label") == _LABEL + name]
     for instance in mine:
         _destroy(client, name, instance)
     return len(mine)
@@ -294,24 +266,13 @@ def _destroy_labelled(client: Any, name: str) -> int:
 
 def _destroy(client: Any, name: str, instance: int) -> None:
     try:
-        _ask(client, "destroy_instance", id=instance)
-        gone = not any(row["id"] == instance for row in _ask(client, "show_instances"))
+        ask(client, "destroy_instance", id=instance)
+        gone = not any(row["id"] == instance for row in ask(client, "show_instances"))
     except PhotodupError as error:
         raise PhotodupError(f"{error} INSTANCE {instance} MAY STILL COST MONEY: look at {CONSOLE}.") from None
     if not gone:
         raise PhotodupError(f"INSTANCE {instance} IS STILL THERE AND COSTS MONEY: destroy it at {CONSOLE}.")
     _record_path(name).unlink(missing_ok=True)
-
-
-def _ask(client: Any, method: str, **arguments: Any) -> Any:
-    """Call the SDK. Its exceptions are replaced by their kind and status: their text may hold the key."""
-    try:
-        return getattr(client, method)(**arguments)
-    except Exception as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        detail = f"HTTP {status}" if status else type(error).__name__
-        hint = " Is the API key right?" if status in (401, 403) else ""
-        raise PhotodupError(f"Vast.ai refused {method.replace('_', ' ')} ({detail}).{hint}") from None
 
 
 def _leave_watchdog(name: str) -> None:
@@ -333,10 +294,11 @@ def _record_path(name: str) -> Path:
     return _folder() / f"{name}.json"
 
 
-def _write_record(name: str, instance: int | None, until: float) -> None:
+def _write_record(name: str, instance: int | None, until: float, key: str | None = None) -> None:
     when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
     row = {"label": _LABEL + name, "instance": instance, "until": until, "destroyed_after": when}
-    write_atomically(_record_path(name), json.dumps(row))  # the watchdog reads it at any moment
+    row |= {"control_key": key} if key else {}
+    write_atomically(_record_path(name), json.dumps(row), mode=0o600)  # the watchdog reads it at any moment
 
 
 def _read_record(name: str) -> dict[str, Any]:

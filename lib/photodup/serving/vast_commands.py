@@ -24,19 +24,20 @@ def _client() -> Any:
 def offers(
     gpu: Annotated[str, typer.Option(help="such as 'RTX 4090' or 'A100 SXM4'")],
     max_price: Annotated[float | None, typer.Option(help="USD per hour, with the disk")] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="how many of it one machine has")] = 1,
 ) -> None:
-    """List machines with one such GPU that can run the all-in-one image, the cheapest first."""
+    """List machines with such a GPU, or several, that can run the all-in-one image, the cheapest first."""
     from photodup.errors import PhotodupError
     from photodup.serving.gpu_image import IMAGE_GB
-    from photodup.serving.vast import find_offers
+    from photodup.serving.vast_offers import find_offers
 
-    found = find_offers(_client(), gpu, max_price)
+    found = find_offers(_client(), gpu, max_price, gpus=gpus)
     if not found:
-        raise PhotodupError(f"No offer has one {gpu} for that: raise --max-price or name another GPU.")
+        raise PhotodupError(f"No offer has {gpus} × {gpu} for that: raise --max-price or name another GPU.")
     for row in found:
         reliability, pull = row["reliability"] or 0.0, row["pull_minutes"]
         print(
-            f"{row['offer']:>10}  {row['gpu']:<16} {row['price_per_hour_usd']:.3f} USD/h"
+            f"{row['offer']:>10}  {row['gpus']} × {row['gpu']:<16} {row['price_per_hour_usd']:.3f} USD/h"
             f" + {row['pull_usd']:.2f} USD for the image in {f'{pull:.0f}' if pull else '?'} min"
             f"  {row['down_mbit_per_s'] or 0:.0f} Mbit/s  reliability {reliability:.1%}  {row['location']}"
         )

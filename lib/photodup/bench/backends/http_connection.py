@@ -6,8 +6,11 @@ and the C parser of `httptools` cost, and would offer about half the load
 policies of a measurement need. Not thread-safe: each worker has its own.
 """
 
+import select
 import socket
+import ssl
 import struct
+import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -16,10 +19,15 @@ import httptools
 from photodup.errors import PhotodupError
 
 RECEIVE_BYTES = 1 << 16
+STALE_S = 1.0  # servers close connections that were idle for some seconds; before that nobody has to ask
 
 
 class HttpError(PhotodupError):
-    """The server answered with a status other than 200, or not in HTTP."""
+    """The server answered with a status other than 2xx, or not in HTTP; `status` is 0 where it was no HTTP."""
+
+    def __init__(self, sentence: str, status: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 class HttpConnection:
@@ -29,13 +37,26 @@ class HttpConnection:
         url: `http://host:port`; a path in it is put before every request's path.
         timeout_s: per send or receive; kept by the kernel (SO_RCVTIMEO), which costs no extra system call.
         congestion: TCP congestion control of the socket (`cubic`, `bbr`); None leaves the system's.
+        tls: for an `https://` address.
+        reopen: where the server has closed the connection while it was idle, connect anew before sending;
+            that is part of the request, and `n_opened` counts it. Otherwise it is a failed request.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 60.0, congestion: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 60.0,
+        congestion: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        reopen: bool = False,
+    ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme != "http" or not parts.hostname:
+        if parts.scheme != ("https" if tls else "http") or not parts.hostname:
             raise PhotodupError(f"{url!r} is not a server address: write http://host:port.")
-        self._address = (parts.hostname, parts.port or 80)
+        self._address = (parts.hostname, parts.port or (443 if tls else 80))
+        self._tls, self._timeout_s, self._reopen = tls, timeout_s, reopen
+        self._used, self.n_opened = 0.0, 0
         self._host_header = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
@@ -67,6 +88,20 @@ class HttpConnection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, self._timeval)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._timeval)
             connection.connect(family[4])
+            if self._tls:  # TLS cannot live with the kernel's own time limits
+                for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, 0))
+                connection.settimeout(self._timeout_s)
+                connection = self._tls.wrap_socket(connection, server_hostname=self._address[0])
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise HttpError(
+                f"The certificate of {where} is not trusted ({error.verify_message}): name its authority, "
+                "or do without the check."
+            ) from None
+        except ssl.SSLError as error:
+            connection.close()
+            raise HttpError(f"{where} does not speak TLS as asked ({error.reason or error}).") from None
         except BlockingIOError:
             connection.close()
             raise TimeoutError(f"{where} did not accept the connection in time") from None
@@ -78,6 +113,7 @@ class HttpConnection:
                 error.errno, f"{error.strerror}, connecting to {where}"
             ) from None  # of the same kind
         self.socket = connection
+        self.n_opened += 1
 
     def close(self) -> None:
         if self.socket is not None:
@@ -90,9 +126,14 @@ class HttpConnection:
         The connection is opened when needed and closed after an error, so that the next request starts clean.
 
         Raises:
-            HttpError: status other than 200, or no HTTP.
+            HttpError: status other than 2xx, or no HTTP.
             OSError: the connection failed; TimeoutError when the server took too long.
         """
+        if self._reopen and self.socket is not None and time.monotonic() - self._used > STALE_S:
+            waiting = select.poll()
+            waiting.register(self.socket, select.POLLIN)
+            if waiting.poll(0):  # nothing was asked, so this is the end of the connection
+                self.close()
         try:
             self.connect()
             self._send(head, body)
@@ -108,13 +149,18 @@ class HttpConnection:
             raise
         if not answer.keep_alive:
             self.close()
-        if answer.status != 200:
+        if self._reopen:
+            self._used = time.monotonic()
+        if not 200 <= answer.status < 300:
             said = bytes(answer.body[:200]).decode("utf-8", "replace").strip()
-            raise HttpError(f"The server answered {answer.status}: {' '.join(said.split())}")
+            raise HttpError(f"The server answered {answer.status}: {' '.join(said.split())}", answer.status)
         return answer.headers, bytes(answer.body)
 
     def _send(self, head: bytes, body: bytes) -> None:
         """Head and body leave in one system call, hence in as few segments as possible."""
+        if self._tls:
+            self.socket.sendall(head + body)
+            return
         sent = self.socket.sendmsg((head, body)) if body else self.socket.send(head)
         if sent < len(head):
             self.socket.sendall(head[sent:])

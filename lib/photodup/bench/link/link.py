@@ -100,6 +100,8 @@ class Link:
 
     Args:
         spec: a `LinkSpec` or the name of one of `PRESETS`; keywords replace single fields of it.
+        servers_far: servers run in the namespace, at `client_address`, and the host is the client: a machine
+            elsewhere, as `study.rehearsal` needs it. Addresses are then left as they are.
 
     Raises:
         LinkError: unknown preset, a rate that cannot be held, no right to make network devices, or a
@@ -109,7 +111,7 @@ class Link:
 
     engine = "relay"  # what delays the packets, as records name it
 
-    def __init__(self, spec: LinkSpec | str | None = None, **fields: Any):
+    def __init__(self, spec: LinkSpec | str | None = None, *, servers_far: bool = False, **fields: Any):
         if isinstance(spec, str):
             if spec not in PRESETS:
                 raise LinkError(f"No link preset {spec!r}: choose from {', '.join(PRESETS)}.")
@@ -118,6 +120,7 @@ class Link:
             self.spec = replace(spec or LinkSpec(), **fields)
         except TypeError as error:
             raise LinkError(f"No such link parameter ({error}); see LinkSpec.") from None
+        self.servers_far = servers_far
         self.round_trip: RoundTrip
 
     def __enter__(self) -> Self:
@@ -141,6 +144,7 @@ class Link:
         config = asdict(self.spec) | {
             "queue_bytes": self.spec.queue_bytes,
             "parent": os.getpid(),
+            "servers_far": self.servers_far,
         }
         self._relay = subprocess.Popen(
             [sys.executable, "-m", MODULE, str(theirs.fileno()), json.dumps(config)],
@@ -263,8 +267,9 @@ class Link:
         return self.spec.label
 
     def measure_round_trip(self) -> RoundTrip:
-        """Time TCP handshakes with a listener on the host's loopback; see `handshakes.round_trip`."""
-        with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:  # nobody accepts them
+        """Time TCP handshakes with a listener at the host's end; see `handshakes.round_trip`."""
+        host = self.address if self.servers_far else "127.0.0.1"
+        with socket.create_server((host, 0), backlog=4096) as listener:  # nobody accepts them
             port = listener.getsockname()[1]
             return round_trip(lambda: self.connect(port, timeout_s=5).close(), self.spec.rtt_ms)
 

@@ -220,8 +220,9 @@ def main() -> None:
         return
     with contextlib.suppress(OSError):  # better timing on a busy machine, not a condition
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    target = socket.inet_aton(here) if config["servers_far"] else LOOPBACK
     lines = (
-        Line(client, host, config, 16, LOOPBACK, config["seed"]),
+        Line(client, host, config, 16, target, config["seed"]),
         Line(host, client, config, 12, socket.inet_aton(here), config["seed"] + 1),
     )
     reply = {"address": here, "client_address": there}

@@ -6,7 +6,6 @@ never zero.
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -166,85 +165,24 @@ def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
     return columns
 
 
-def triton_gpu(sample: Sample) -> dict[str, float]:
-    """Return what Triton says of its GPUs now; empty on a machine without one."""
-    columns = {}
-    if (used := total(sample, "nv_gpu_memory_used_bytes")) is not None:
-        columns["gpu_memory_mib"] = used / 2**20
-    loads = [value for (name, _), value in sample.items() if name == "nv_gpu_utilization"]
-    if loads:
-        columns["gpu_utilization"] = sum(loads) / len(loads)
-    return columns
-
-
-class GpuSampler:
-    """Reads a local NVIDIA GPU through NVML every half second in a thread; finds nothing where there is none.
-
-    `columns()`: `gpu_utilization` (mean over devices and time, 0–1), `gpu_memory_mib` (largest sum seen).
-    """
-
-    def __init__(self, interval_s: float = 0.5) -> None:
-        self._interval_s, self._stop = interval_s, threading.Event()
-        self._loads: list[float] = []
-        self._memory_mib = 0.0
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> "GpuSampler":
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        except Exception:  # no package, no driver, no device: all mean "no GPU here"
-            return self
-        if devices:
-            self._thread = threading.Thread(target=self._sample, args=(pynvml, devices), daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._stop.set()
-            self._thread.join()
-
-    def _sample(self, pynvml: Any, devices: Sequence[Any]) -> None:
-        while True:
-            self._loads += [pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100 for device in devices]
-            used = sum(pynvml.nvmlDeviceGetMemoryInfo(device).used for device in devices) / 2**20
-            self._memory_mib = max(self._memory_mib, used)
-            if self._stop.wait(self._interval_s):
-                return
-
-    def columns(self) -> dict[str, float]:
-        if not self._loads:
-            return {}
-        return {
-            "gpu_utilization": sum(self._loads) / len(self._loads),
-            "gpu_memory_mib": self._memory_mib,
-        }
-
-
 def probe(
-    url: str,
-    account: Callable[[Sample, Sample], Mapping[str, Any]],
-    *,
-    local_gpu: bool = False,
+    url: str, account: Callable[[Sample, Sample], Mapping[str, Any]]
 ) -> Callable[[], contextlib.AbstractContextManager[dict[str, Any]]]:
-    """Return what `load.measure(probe=…)` wants: counters around its window.
+    """Return what `load.measure(probe=…)` wants: counters around its window, and what the server used in it.
 
     Args:
         url: where the metrics are.
         account: makes columns of the two readings: `account_of(backend)`.
-        local_gpu: also sample this machine's GPU (only when the server runs here).
 
     Metrics that cannot be read do not spoil a point: the columns stay absent, `counters_error` says why.
     """
+    from photodup.bench.load.usage import Usage
 
     @contextlib.contextmanager
     def around() -> Iterator[dict[str, Any]]:
         columns: dict[str, Any] = {}
         before = _try_read(url, columns)
-        with GpuSampler() if local_gpu else contextlib.nullcontext() as gpu:
+        with Usage(url) as usage:
             yield columns
         after = _try_read(url, columns)
         if before is not None and after is not None:
@@ -252,8 +190,7 @@ def probe(
                 columns.update(account(before, after))
             except CounterError as error:
                 columns["counters_error"] = str(error)
-        if gpu is not None:
-            columns.update(gpu.columns())
+        columns.update(usage.columns())
 
     return around
 
@@ -273,7 +210,7 @@ def account_of(
     served = models or served_models(asked)
 
     def account(before: Sample, after: Sample) -> dict[str, Any]:
-        return {**triton_window(before, after, served), **triton_gpu(after)}
+        return triton_window(before, after, served)
 
     return account
 
@@ -284,18 +221,6 @@ def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:
     except CounterError as error:
         columns["counters_error"] = str(error)
         return None
-
-
-def memory_mib(pid: int) -> float:
-    """Return the memory of a local server and all it started: proportional set size, shared pages once."""
-    import psutil
-
-    total_bytes = 0
-    for process in (server := psutil.Process(pid), *server.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            memory = process.memory_full_info()
-            total_bytes += getattr(memory, "pss", memory.uss)  # pss: Linux only
-    return total_bytes / 2**20
 
 
 def cold_start(

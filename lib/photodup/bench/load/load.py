@@ -22,8 +22,8 @@ from photodup.bench.backends.adapters import cosine_to_reference
 from photodup.bench.judge.point import judge_point
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
-from photodup.bench.load.plan import Load, Stopping, arrivals_s, request_order
-from photodup.bench.load.workers import Window, clock, describe_error, run_blocking, run_in_loop
+from photodup.bench.load.plan import Arrivals, Load, Stopping, arrivals_s, request_order
+from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking, run_in_loop
 from photodup.errors import PhotodupError, is_expected
 from photodup.files import available_cores
 
@@ -41,6 +41,8 @@ def measure(
     min_cosine: float = 0.999,
     probe: Probe | None = None,
     way: Way = LOOPBACK,
+    arrivals: Arrivals | None = None,
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Measure one point.
 
@@ -52,6 +54,8 @@ def measure(
         probe: makes a context manager around the measured window whose mapping is filled on leaving it
             (see `counters.probe`); its plain values become columns.
         way: how requests reach the server; its facts become columns.
+        arrivals: open loop: other times than Poisson's.
+        observer: watches while it is measured, may end it, and gets the single requests.
 
     Returns:
         The columns of a point as the judge sees it (`bench.judge.point.Point.columns`),
@@ -78,12 +82,17 @@ def measure(
                     f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
                 )
         began = clock()
-        window = _window(adapter, photos, load, stopping)
+        window = _window(adapter, photos, load, stopping, arrivals or arrivals_s)
+        window.observer = observer
         if window.prepared_ahead:
             point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
         run = _in_event_loop if adapter.is_async else _in_threads
         ended, counted = run(window, load, stopping, connections, probe or (lambda: nullcontext({})))
         point |= counted
+        if observer:
+            observer.keep(
+                summary.rows_of(window), [(at - window.started, said) for at, said in window.errors]
+            )
         if window.mistake:
             raise window.mistake
     except Exception as error:
@@ -97,13 +106,15 @@ def measure(
     return summary.summarize(point, window, load, stopping, ended)
 
 
-def _window(adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping) -> Window:
+def _window(
+    adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping, arrivals: Arrivals
+) -> Window:
     requests: list[Any] = request_order(photos, load.batch, stopping.seed)
     if ahead := load.span == "prepared":
         requests = [adapter.prepare(request) for request in requests]
     schedule = None
     if load.scenario == "server":
-        schedule = arrivals_s(load.offered_per_s, stopping.max_duration_s, stopping.seed)
+        schedule = arrivals(load.offered_per_s, stopping.max_duration_s, stopping.seed)
     return Window(
         adapter=adapter,
         requests=requests,
@@ -212,20 +223,24 @@ def _watch(
     if not open_loop:
         importlib.import_module("scipy.special")  # what a look takes is not loaded while requests are timed
     with probe() as counted:
-        enough, hopeless, cpu = False, False, time.process_time()
+        enough = hopeless = told_to_end = False
+        cpu = time.process_time()
         while any(worker.is_alive() for worker in workers):
             time.sleep(0.02)
             elapsed, n = clock() - window.started, window.answered() - before
+            told_to_end = window.observer is not None and window.observer.see(window, elapsed)
             hopeless = bool(window.mistake) or len(window.errors) > max(10, 0.01 * max(n, 0))
             if not open_loop and look < len(looks.lengths_s) - 1 and elapsed >= looks.lengths_s[look]:
                 found = judge_point(summary.sample_of(window), load.as_judged(), looks=looks, look=look)
                 enough = found.verdict == "valid" and n >= stopping.min_requests
                 look += 1
-            if enough or hopeless or elapsed >= looks.lengths_s[-1]:
+            if enough or hopeless or told_to_end or elapsed >= looks.lengths_s[-1]:
                 break
         window.stop_at = clock()
         cores = (time.process_time() - cpu) / (window.stop_at - window.started)
-    window.give_up_at = window.stop_at + (0 if hopeless else max(1.0, stopping.max_duration_s / 4))
+    window.give_up_at = window.stop_at + (
+        0 if hopeless or told_to_end else max(1.0, stopping.max_duration_s / 4)
+    )
     for worker in workers:
         worker.join()
     mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}

@@ -2,8 +2,8 @@
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,8 @@ class Stopping:
     Attributes:
         min_duration_s, max_duration_s: the first and the last look, seconds of measured window.
         min_requests: an early look is not taken before so many answers.
-        half_width: relative half-width asked of the 95 % intervals of mean latency and throughput.
+        half_width: relative half-width asked of the 95 % intervals of `precise`.
+        precise: the figures that must be that precise, names in `photodup.bench.judge.facts.METRICS`.
         warmup_requests: of the first worker, on the connection that will be measured; then one of each of
             the others, all at once. Not counted.
         ramp_s: closed loops with several in flight run this long before the window opens, so that the batch
@@ -110,6 +111,15 @@ class Stopping:
     ramp_s: float = 0.5
     seed: int = 0
     half_width: float = 0.05
+    precise: tuple[str, ...] = Looks.metrics
+
+    def as_config(self) -> dict[str, Any]:
+        """Return what identifies a record; the usual precision is left out, as older records do not name it."""
+        config = asdict(self)
+        for name in ("half_width", "precise"):
+            if getattr(self, name) == getattr(Stopping, name):
+                del config[name]
+        return config
 
     @property
     def looks(self) -> Looks:
@@ -117,7 +127,10 @@ class Stopping:
         first, last = min(self.min_duration_s, self.max_duration_s), self.max_duration_s
         between = math.sqrt(max(first, 1e-3) * last)
         lengths_s = (first, between, last) if last > 1.5 * first > 0 else (last,)
-        return Looks(lengths_s, self.half_width)
+        return Looks(lengths_s, self.half_width, self.precise)
+
+
+Arrivals = Callable[[float, float, int], np.ndarray]  # rate per second, horizon in seconds, seed -> times
 
 
 def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:

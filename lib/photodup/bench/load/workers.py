@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,16 @@ from photodup.errors import is_expected
 clock = time.perf_counter
 READINGS = ("due", "picked", "begun", "prepared", "answered", "done")
 ROW = ("payload_bytes", *READINGS)
+
+
+class Observer(Protocol):
+    """Who watches a point while it is measured, and keeps its single requests."""
+
+    def see(self, window: "Window", elapsed_s: float) -> bool:
+        """Called some fifty times a second while the window is open; true ends the point."""
+
+    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
+        """Called once: the answered requests (columns `ROW`) and the failed ones, times since the window opened."""
 
 
 @dataclass
@@ -41,6 +51,7 @@ class Window:
     errors: list[tuple[float, str]] = field(default_factory=list)
     mistake: BaseException | None = None  # of this program; ends the point
     sizes: dict[int, int] = field(default_factory=dict)  # of the requests, as far as they were sent
+    observer: Observer | None = None
     turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
 
     def answered(self) -> int:

@@ -84,6 +84,11 @@ class RunStore:
     def name(self) -> str:
         return self.directory.name
 
+    @property
+    def measures(self) -> bool:
+        """Whether what is not recorded may be measured."""
+        return self._measure
+
     def measure_or_load(
         self, key: str, measure: Callable[[], dict[str, Any]], *, config: Mapping[str, Any], kind: str = ""
     ) -> dict[str, Any]:
@@ -124,6 +129,10 @@ class RunStore:
         """
         path = self._path(key, config)
         return read_record(path) if path.is_file() else None
+
+    def name_of(self, key: str, *, config: Mapping[str, Any]) -> str:
+        """Return the file name of a record without its ending, as `latencies.parquet` calls it."""
+        return self._path(key, config).stem
 
     def raw(self, key: str, *, config: Mapping[str, Any]) -> "dict[str, np.ndarray]":
         """Return the raw arrays of a finished point, float32; empty when it kept none."""

@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from photodup.serving.service.bodies import Problem
+from photodup.serving.service.openai_form import OpenAiProblem
 
 
 class Embeddings(BaseModel):
@@ -53,6 +54,10 @@ _ERRORS = {
     422: "The body has another form",
     500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
     503: "Not ready, or too much at a time: retry",
+}
+OPENAI_RESPONSES = {
+    status: {"model": OpenAiProblem, "description": text}
+    for status, text in (_ERRORS | {404: "There is no such model"}).items()
 }
 RESPONSES = {status: {"model": Problem, "description": text} for status, text in _ERRORS.items()}
 FILES = {

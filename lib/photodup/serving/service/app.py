@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Literal
 
 from fastapi import FastAPI, Request, Response
@@ -12,10 +13,26 @@ from fastapi.responses import JSONResponse
 
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.errors import PhotodupError
-from photodup.serving.service.answers import FILES, RESPONSES, Embeddings, Info, Limits, Status
+from photodup.serving.service.answers import (
+    FILES,
+    OPENAI_RESPONSES,
+    RESPONSES,
+    Embeddings,
+    Info,
+    Limits,
+    Status,
+)
 from photodup.serving.service.bodies import Base64Request, Problem, RequestError
 from photodup.serving.service.gate import Gate
-from photodup.serving.service.service import Service
+from photodup.serving.service.openai_form import (
+    EmbeddingsAnswer,
+    EmbeddingsRequest,
+    Models,
+    OpenAiProblem,
+    error_body,
+    models_of,
+)
+from photodup.serving.service.service import Service, encode
 from photodup.serving.service.settings import Settings, read_settings
 
 log = logging.getLogger("photodup.service")
@@ -61,7 +78,8 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
         headers = {503: {"Retry-After": str(error.retry_after_s)}, 408: {"Connection": "close"}}.get(
             error.status
         )
-        return JSONResponse(error.problem.model_dump(), error.status, headers)
+        body = error_body(request.url.path, error.status, str(error), error.problem.model_dump)
+        return JSONResponse(body, error.status, headers)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -72,7 +90,8 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> JSONResponse:
         service.stages.request(500)
-        return JSONResponse(Problem(detail="The service failed; its log says why.").model_dump(), 500)
+        said = Problem(detail="The service failed; its log says why.")
+        return JSONResponse(error_body(request.url.path, 500, said.detail, said.model_dump), 500)
 
     multipart = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FILES}}}}
     as_json = {"application/json": {"schema": Base64Request.model_json_schema()}}
@@ -80,7 +99,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
     @app.post("/embed", response_model=Embeddings, responses=RESPONSES, openapi_extra=multipart)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
         """Embed the files of a form, one or many, whatever the field is called."""
-        return await service.embed(request, service.read_files, encoding)
+        return await service.embed(request, service.read_files, partial(encode, encoding=encoding))
 
     @app.post(
         "/embed/base64",
@@ -90,7 +109,25 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
     )
     async def embed_base64(request: Request, encoding: Encoding = "float") -> Response:
         """Embed images given as base64 in JSON."""
-        return await service.embed(request, service.read_json, encoding)
+        return await service.embed(request, service.read_json, partial(encode, encoding=encoding))
+
+    asked = {"application/json": {"schema": EmbeddingsRequest.model_json_schema()}}
+
+    @app.post(
+        "/v1/embeddings",
+        response_model=EmbeddingsAnswer,
+        responses=OPENAI_RESPONSES,
+        openapi_extra={"requestBody": {"required": True, "content": asked}},
+    )
+    async def embed_openai(request: Request) -> Response:
+        """Embed images given as data URIs, in OpenAI's form."""
+        return await service.embed_openai(request)
+
+    @app.get("/v1/models", response_model=Models, responses={503: {"model": OpenAiProblem}})
+    async def models() -> Response:
+        """List the one model, in OpenAI's form."""
+        service.check_ready()
+        return JSONResponse(models_of(service.model))
 
     @app.get("/healthz", response_model=Status)
     async def healthz() -> dict:

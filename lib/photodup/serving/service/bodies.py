@@ -115,7 +115,7 @@ async def read_multipart(headers: Headers, chunks: AsyncIterator[bytes], max_ima
         form = await parser.parse()
     except MultiPartException as error:
         if error.message.startswith("Too many files"):
-            raise _too_many(max_images) from None
+            raise too_many(max_images) from None
         raise RequestError(400, f"The multipart body cannot be read: {error.message}") from None
     except KeyError:  # no boundary in the content type
         raise RequestError(400, "The multipart body has no boundary in its Content-Type.") from None
@@ -142,7 +142,7 @@ def read_base64(body: bytes, max_images: int) -> list[bytes]:
             f'The body should be {{"images": ["<base64>", …]}}: {where + ": " if where else ""}{first["msg"]}.',
         ) from None
     if len(images) > max_images:
-        raise _too_many(max_images)
+        raise too_many(max_images)
     decoded, problems = [], []
     for index, text in enumerate(images):
         if text.startswith("data:"):
@@ -162,5 +162,6 @@ def bad_images(problems: list[ImageProblem]) -> RequestError:
     return RequestError(400, f"Image {problems[0].index}: {problems[0].reason}{more}.", problems)
 
 
-def _too_many(max_images: int) -> RequestError:
+def too_many(max_images: int) -> RequestError:
+    """Return the 413 for a request with too many images."""
     return RequestError(413, f"More than {max_images} images in one request: split it.")

@@ -11,17 +11,19 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Refused
 from photodup.serving.service.bodies import Problem
 
 # Asked by whoever watches the service, a cluster say, and without a secret.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/health"})
-_WORK_PATHS = frozenset({"/embed", "/embed/base64"})
+_WORK_PATHS = frozenset({"/embed", "/embed/base64", openai_form.PATH})
 
 
-def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def refusal(path: str, status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return the answer of a 4xx or 503."""
-    return JSONResponse(Problem(detail=sentence).model_dump(), status, headers)
+    body = openai_form.error_body(path, status, sentence, lambda: Problem(detail=sentence).model_dump())
+    return JSONResponse(body, status, headers)
 
 
 class Gate:
@@ -52,6 +54,7 @@ class Gate:
             if path in _WORK_PATHS:
                 self._count(401)
             return refusal(
+                path,
                 401,
                 "This service asks for an API key: send it as X-API-Key, or as Authorization: Bearer KEY.",
                 {"WWW-Authenticate": "Bearer"},
@@ -61,7 +64,7 @@ class Gate:
                 self._check()
             except Refused as error:
                 self._count(503)
-                return refusal(503, error.sentence, {"Retry-After": str(error.retry_after_s)})
+                return refusal(path, 503, error.sentence, {"Retry-After": str(error.retry_after_s)})
         return None
 
     def _is_known(self, headers: Headers) -> bool:

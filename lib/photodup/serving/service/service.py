@@ -22,7 +22,7 @@ from pydantic_core import to_json
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_encoder
 from photodup.embedding.vectors import BROKEN, broken
-from photodup.serving.service import bodies
+from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, Place, Refused
 from photodup.serving.service.batching import Batcher, Computed
 from photodup.serving.service.bodies import RequestError
@@ -91,10 +91,16 @@ class Service:
         if self.batcher:
             self.batcher.close()
 
-    async def embed(self, request: Request, read: "Reader", encoding: str) -> Response:
-        """Serve one request for embeddings."""
+    def check_ready(self) -> None:
+        """Raise RequestError 503 while there is no model."""
         if self.batcher is None:
             raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
+
+    async def embed(
+        self, request: Request, read: "Reader", encode: Callable[[np.ndarray], bytes]
+    ) -> Response:
+        """Serve one request for embeddings; `encode` writes the body of the answer."""
+        self.check_ready()
         self.stages.in_flight.inc()
         try:
             with self.budget.open() as share:
@@ -107,7 +113,7 @@ class Service:
                     computed, decoded = await self._while_wanted(request, work, place)
             self._require_sound(computed.embeddings)
             before = time.perf_counter()
-            body = _encode(computed.embeddings, encoding)
+            body = encode(computed.embeddings)
             for name, seconds in (
                 ("receive", received - started),
                 ("decode", decoded - received),
@@ -185,14 +191,31 @@ class Service:
         return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
 
     async def read_json(self, request: Request, share: bodies.Share) -> list[bytes]:
+        return await self._json(
+            request, share, lambda body: bodies.read_base64(body, self.settings.max_images)
+        )
+
+    async def embed_openai(self, request: Request) -> Response:
+        """Serve one request in OpenAI's form."""
+        self.check_ready()
+        asked = openai_form.Asked(self.model, self.settings.max_images)
+
+        async def read(request: Request, share: bodies.Share) -> list[bytes]:
+            return await self._json(request, share, asked.images)
+
+        return await self.embed(request, read, asked.encode)
+
+    async def _json(
+        self, request: Request, share: bodies.Share, read: Callable[[bytes], list[bytes]]
+    ) -> list[bytes]:
+        """Read a body of JSON; a large one in a thread."""
         _require(request, "application/json")
-        max_images = self.settings.max_images
         body = bytearray()
         async for chunk in self._stream(request, share):
             body += chunk
         if len(body) < 1 << 18:
-            return bodies.read_base64(bytes(body), max_images)
-        return await asyncio.wrap_future(self.decoder.run(bodies.read_base64, bytes(body), max_images))
+            return read(bytes(body))
+        return await asyncio.wrap_future(self.decoder.run(read, bytes(body)))
 
 
 def _require(request: Request, content_type: str) -> None:
@@ -205,7 +228,8 @@ def _require(request: Request, content_type: str) -> None:
         )
 
 
-def _encode(embeddings: np.ndarray, encoding: str) -> bytes:
+def encode(embeddings: np.ndarray, encoding: str) -> bytes:
+    """Return embeddings in the service's own form: as numbers, or each as base64."""
     if encoding == "base64":
         rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]
         return to_json({"embeddings": rows})

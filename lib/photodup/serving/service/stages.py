@@ -8,13 +8,19 @@
 | `photodup_inferences_total` (images) | `nv_inference_count` |
 | `photodup_executions_total` | `nv_inference_exec_count` |
 | `photodup_requests_total{status}` | `nv_inference_request_success`, `_failure` |
+| `photodup_gpu_utilization_ratio`, `photodup_gpu_power_watts` | `nv_gpu_utilization`, `nv_gpu_power_usage` |
+| `photodup_gpu_memory_used_bytes` | `nv_gpu_memory_used_bytes` |
+| `process_cpu_seconds_total`, `process_resident_memory_bytes` | (of the whole machine: `nv_cpu_utilization`) |
 
+The GPU's and the process's figures are of the moment, and absent where they cannot be had.
 A stage is observed once per request, so its sum divided by its count is a mean per request; `compute` is the
 whole execution that the request was part of. All are cumulative: read twice and subtract.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from photodup.serving.service.gpu import GpuCollector
 
 STAGES = ("receive", "decode", "queue", "compute", "respond")
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -28,6 +34,8 @@ class Stages:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # Linux only
+        self.registry.register(GpuCollector())
         stage = Histogram(
             "photodup_request_stage_seconds",
             "Time of a request in a stage: receive (body read and parsed), decode (bytes to pixels), queue, "

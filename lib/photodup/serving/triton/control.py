@@ -56,7 +56,8 @@ def temporary_config(
 ) -> Iterator[ModelConfig]:
     """Serve `model` with a changed configuration for the length of a `with` block.
 
-    Nobody's request fails on the way. Afterwards the configuration that it had before is loaded again.
+    Nobody's request fails on the way. Afterwards the configuration that it had before is loaded again. Where the
+    change changes nothing, nothing is loaded: what a server is deployed with can be measured without its key.
 
     Args:
         grpc_url, model: as for `load_model`.
@@ -72,11 +73,23 @@ def temporary_config(
     config = type(before)()
     config.CopyFrom(before)
     change(config)
+    if _as_served(config) == before:
+        yield config
+        return
     load_model(grpc_url, model, config)
     try:
         yield config
     finally:
         load_model(grpc_url, model, before)
+
+
+def _as_served(config: ModelConfig) -> ModelConfig:
+    """Return a configuration as Triton tells it back: a batcher prefers the largest batch where it is not told."""
+    told = type(config)()
+    told.CopyFrom(config)
+    if told.HasField("dynamic_batching") and not told.dynamic_batching.preferred_batch_size:
+        told.dynamic_batching.preferred_batch_size.append(told.max_batch_size)
+    return told
 
 
 @contextlib.contextmanager

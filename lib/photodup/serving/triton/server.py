@@ -12,9 +12,6 @@ key is on the command line, and a line of progress says so. Processes of the sam
 import contextlib
 import glob
 import os
-import platform
-import shutil
-import sys
 import urllib.error
 import urllib.request
 import uuid
@@ -24,81 +21,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
-from photodup.files import replacing
-from photodup.paths import build_dir, project_root
+from photodup.paths import build_dir
 from photodup.serving import control_key
 from photodup.serving.process.hidden_arguments import PREFIX, WARNING
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess
 from photodup.serving.triton.config import check_config, read_config
 from photodup.serving.triton.control import load_model, unload_model
+from photodup.serving.triton.installed import (
+    backends_folder,
+    server_environment,
+    server_folder,
+    triton_venv,
+)
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 _SHM_PREFIX = "photodup_"
-
-
-def triton_venv() -> Path:
-    """Return the virtual environment that holds Triton.
-
-    Raises:
-        PhotodupError: none here, or none possible on this platform; says what to do instead.
-    """
-    folder = Path(os.environ.get("PHOTODUP_TRITON_VENV") or project_root() / ".venv-triton")
-    if _server_dir(folder) is not None:
-        return folder
-    elsewhere = "point an endpoints file at a Triton elsewhere (notebooks/endpoints/)"
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise PhotodupError(
-            f"The embedded Triton exists for Linux on x86-64 only, this is {platform.system()} on "
-            f"{platform.machine()}: {elsewhere}."
-        )
-    raise PhotodupError(
-        f"No Triton server in {folder}: run `make install`, set PHOTODUP_TRITON_VENV, or {elsewhere}."
-    )
-
-
-def _server_dir(venv: Path) -> Path | None:
-    found = sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
-    return found[0] if found and (found[0] / "bin" / "tritonserver").exists() else None
-
-
-def _backends(venv: Path) -> Path:
-    """Assemble a backend directory: the wheel keeps the stub of each Python version elsewhere."""
-    server = _server_dir(venv)
-    version = server.parents[2].name.removeprefix("python")
-    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
-    if not stub.exists():
-        raise PhotodupError(
-            f"Triton in {venv} has no Python backend for Python {version}: make that environment with one of "
-            f"{', '.join(sorted(p.name for p in stub.parents[1].iterdir()))}."
-        )
-    folder = build_dir() / "triton" / "backends" / "python"
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in [*(server / "backends" / "python").glob("*.*"), stub]:
-        copy = folder / source.name
-        if source.is_file() and (not copy.exists() or copy.stat().st_size != source.stat().st_size):
-            with replacing(copy) as scratch:
-                shutil.copy2(source, scratch)
-    return folder.parent
-
-
-def _environment(venv: Path) -> dict[str, str]:
-    """The server's environment: its own Python first, and the shared libraries that the copied stub needs."""
-    site = _server_dir(venv).parents[1]
-    libraries = [site / "nvidia_pytriton.libs"]
-    for line in (venv / "pyvenv.cfg").read_text().splitlines():
-        if line.startswith("home"):  # libpython, where the interpreter is not the distribution's
-            libraries.append(Path(line.split("=", 1)[1].strip()).parent / "lib")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environment["PATH"] = f"{venv / 'bin'}:{os.environ.get('PATH', '')}"
-    environment["LD_LIBRARY_PATH"] = ":".join(
-        [str(path) for path in libraries] + [os.environ.get("LD_LIBRARY_PATH", "")]
-    ).rstrip(":")
-    return environment
-
-
 _HIDDEN = {
     "--http-restricted-api": "TRITON_HTTP_RESTRICTED",
     "--grpc-restricted-protocol": "TRITON_GRPC_RESTRICTED",
@@ -200,7 +140,7 @@ class EmbeddedTriton:
         key = control_key.new_key()
         hidden = {name: f"{option}={control_key.restriction(key)}" for option, name in _HIDDEN.items()}
         self._process = ServerProcess(
-            "Triton", self._command(venv), self.log_path, _environment(venv) | hidden
+            "Triton", self._command(venv), self.log_path, server_environment(venv) | hidden
         )
         try:
             self._key_files.enter_context(control_key.kept([self.http_url, self.grpc_url], key))
@@ -219,9 +159,9 @@ class EmbeddedTriton:
 
     def _command(self, venv: Path) -> list[str]:
         return [
-            str(_server_dir(venv) / "bin" / "tritonserver"),
+            str(server_folder(venv) / "bin" / "tritonserver"),
             f"--model-repository={self.repository.resolve()}",
-            f"--backend-directory={_backends(venv)}",
+            f"--backend-directory={backends_folder(venv)}",
             # Explicit: models and versions change when we ask, not when a file happens to be touched.
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in self.models),
@@ -261,6 +201,11 @@ class EmbeddedTriton:
     def unload(self, model: str) -> None:
         """Retire a model; requests in flight are answered first."""
         unload_model(self.grpc_url, model)
+
+    @property
+    def pid(self) -> int:
+        """The process that Triton and all it started are children of."""
+        return self._process.pid
 
     def stop(self) -> None:
         """Stop the server; does nothing if it is not running."""

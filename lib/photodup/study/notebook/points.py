@@ -148,7 +148,7 @@ def measure_point(
     )
     settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
     settings |= {**adapter_options, **(config or {}), "slo_ms": slo_ms}
-    settings |= {"stopping": asdict(stopping)} if sized else {}
+    settings |= {"stopping": stopping.as_config()} if sized else {}
     settings |= {"link": link} if link else {}
     way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
     facts = {
@@ -175,12 +175,18 @@ def measure_point(
         return facts | _with_goodput(point.measure_through(link) if link else point.measure(), slo_ms)
 
     listed = asked.is_local or asked.name in run.endpoints.backends
-    # A record answers whatever the endpoints of the reading machine list.
+    why = ""  # a record answers whatever the endpoints of the reading machine are
     if not listed and run.store.record(key, config=settings) is None:
         why = f"{run.endpoints.name} has no {asked}: not measured"
+    elif link and not asked.is_local and not run.is_here and run.store.record(key, config=settings) is None:
+        why = f"no link can be emulated in front of {run.endpoints.name}: its servers are on another machine"
+    if why:
         return Gap({**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why})
     point = run.measure_or_load(key, measure_now, config=settings, kind="point", may_fail=True)
-    return type(point)({**facts, **adapter_options, **point})  # a gap still says which point it is
+    # A gap still says which point it is.
+    return type(point)(
+        {**facts, **adapter_options, **point, "record": run.store.name_of(key, config=settings)}
+    )
 
 
 def _device(run: Run, backend: Backend) -> str | None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -67,6 +67,10 @@ class Run:
         if not may_fail:
             raise NotMeasured(f"{key}: {result['error']}")
         return Gap(result)
+
+    def reading(self) -> Run:
+        """Return this run for reading only: what is not recorded stays a gap."""
+        return replace(self, store=RunStore(self.directory, measure=False))
 
     def points(self) -> pd.DataFrame:
         """Return every point of this run as one tidy table (see `photodup.bench.record.record.load_points`)."""

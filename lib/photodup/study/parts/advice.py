@@ -27,7 +27,8 @@ class Workload:
         rtt_ms: round-trip time between clients and server; 0 on one machine.
         uplink_mbit_s: what the clients can send together; None: no limit known.
         latency_limit_ms: at the 95th percentile, for interactive work.
-        price_usd_per_hour: of one server, where the points do not say; None leaves cost out.
+        price_usd_per_hour: of one server, where the points do not say; None leaves cost out. Points of several
+            devices are priced as so many servers.
         rtt_tolerance: how far a measured link's round trip may be from `rtt_ms`, relative; its rate from
             `uplink_mbit_s` likewise.
         emulated: rank emulated GPUs, and only them: their compute is a wait, so they never meet real engines.
@@ -67,8 +68,6 @@ def usable(workload: Workload, points: "pd.DataFrame") -> "pd.DataFrame":
     emulated = found["engine"].map(engine_family).eq("emulated")
     found = found[found["server"].isin(SERVERS) & (emulated == workload.emulated)]
     found = found[found["engine"] != "emulated-zero"]  # no device at all
-    if "devices" in found:
-        found = found[~(found["devices"] > 1)]  # several devices are several prices
     found = found[once_as_deployed(found)]
     if len(found):
         rtt = found["rtt_ms"].astype(float)
@@ -106,7 +105,10 @@ def rank(workload: Workload, points: "pd.DataFrame", *, noise_floor: float = 0.0
     import pandas as pd
 
     found = usable(workload, points)
-    rows = [_advise(workload, group) for _, group in found.groupby(["run", "backend"])] if len(found) else []
+    # One device or four, in one machine or in several: each is an offer of its own.
+    apart = ["run", "backend", *(c for c in ("devices", "arrangement") if c in found)]
+    groups = found.groupby(apart, dropna=False) if len(found) else ()
+    rows = [_advise(workload, group) for _, group in groups]
     table = pd.DataFrame(rows, columns=COLUMNS)
     if not len(table):
         return table
@@ -138,10 +140,12 @@ def _advise(workload: Workload, group: "pd.DataFrame") -> dict:
     lone = serving.min() if len(serving) else math.nan
     tail = carried[serving.idxmin()] if len(serving) else "nothing"
     price = group["price_usd_per_hour"].dropna().max() if "price_usd_per_hour" in group else math.nan
-    price = workload.price_usd_per_hour if price != price else price
+    devices, arrangement = _devices(best_effort)
+    if price != price and workload.price_usd_per_hour is not None:
+        price = workload.price_usd_per_hour * devices
     cost = math.nan
     if (
-        price is not None and goodput > 0
+        price == price and goodput > 0
     ):  # a batch ends when it is done; whoever waits for people pays idle time
         paid_for = goodput if workload.kind == "batch" else workload.images_per_s / servers
         cost = price / (3600 * paid_for) * 1000
@@ -159,7 +163,7 @@ def _advise(workload: Workload, group: "pd.DataFrame") -> dict:
         fits, because = "unknown", f"the samples carry no p95, judged by {tail}"
     return {
         "rank": 0,
-        "backend": best_effort["backend"],
+        "backend": best_effort["backend"] + (f" × {devices} ({arrangement})" if devices > 1 else ""),
         "run": best_effort["run"],
         "latency_ms": float(lone),
         "latency_percentile": tail,
@@ -170,6 +174,13 @@ def _advise(workload: Workload, group: "pd.DataFrame") -> dict:
         "fits": fits,
         "because": because,
     }
+
+
+def _devices(point: "pd.Series") -> tuple[int, str]:
+    """Return how many devices answered a point and how they were arranged; one where it does not say."""
+    devices, arrangement = point.get("devices"), point.get("arrangement")
+    known = devices is not None and devices == devices
+    return int(devices) if known else 1, arrangement if isinstance(arrangement, str) else "together"
 
 
 def _tail(group: "pd.DataFrame") -> tuple["pd.Series", "pd.Series"]:

@@ -21,7 +21,7 @@ _COLUMNS = ("engine", "precision", "batch", "build s", "ms", "images/s", "TFLOP/
 
 def openvino_python() -> Path | None:
     """Return the Python beside Triton that has ONNX Runtime's OpenVINO provider, or None."""
-    from photodup.serving.triton.server import triton_venv
+    from photodup.serving.triton.installed import triton_venv
 
     try:
         return triton_venv() / "bin" / "python"

@@ -245,6 +245,6 @@ def measure_devices(
         return {**facts, **point, "compute_ms": pool.compute_ms}
 
     config = {**asdict(load), **what, "backend": asked.name, "compute_ms": pool.compute_ms}
-    config |= {"stopping": asdict(stopping)}
+    config |= {"stopping": stopping.as_config()}
     point = run.measure_or_load(key, measure_now, config=config, kind="point", may_fail=True)
     return type(point)({**facts, **point})  # a gap still says which point it is

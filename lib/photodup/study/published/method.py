@@ -35,7 +35,10 @@ def pods_against_quota(rows: "pd.DataFrame") -> Finding:
 
 
 def protective_probe(rows: "pd.DataFrame", *, pods: int = 2, unready: int = 1) -> Finding:
-    """E13. On scale-up the autoscaler counts a pod that is not ready as idle."""
+    """E13. On scale-up the autoscaler counts a pod that is not ready as idle.
+
+    That speaks against the probe; what became of the requests was not published, so the claim is left open.
+    """
     v = value_of(rows)
     load, target = v("step8_pod_cpu") / v("k8s_cpu_request"), v("k8s_hpa_target") / 100
     all_ready = math.ceil(pods * load / target)
@@ -43,14 +46,15 @@ def protective_probe(rows: "pd.DataFrame", *, pods: int = 2, unready: int = 1) -
     per_pod = pods / (pods - unready) if pods > unready else math.inf
     sentence = (
         f"With {unready} of {pods} busy pods not ready the wish falls from {all_ready} to {some} pods, and "
-        f"each pod left gets {per_pod:g} times its share of the requests."
+        f"each pod left gets {per_pod:g} times its share of the requests. How many requests failed was not printed."
     )
     table = frame_of(
         "ready, desired_pods, load_on_each_ready_pod",
         [(pods, all_ready, 1.0), (pods - unready, some, per_pod)],
     )
-    claim = "A readiness probe that fails under CPU saturation protects the service"
-    return Finding("E13", claim, some >= all_ready and per_pod <= 1, sentence, table)
+    claim = "A readiness probe that fails under CPU saturation is protective"
+    harmless = some >= all_ready and per_pod <= 1
+    return Finding("E13", claim, True if harmless else None, sentence, table)
 
 
 def repeat_spread(rows: "pd.DataFrame") -> Finding:
@@ -90,12 +94,8 @@ def repeat_spread(rows: "pd.DataFrame") -> Finding:
     return Finding("E14", "Method: thirty iterations resolve the differences", not below, sentence, frame)
 
 
-def json_factor(rows: "pd.DataFrame", *, fastest_copy_gb_per_s: float = 40.0) -> Finding:
-    """E15. The largest factor divides by one copy within the cache: right, and little to do with a request.
-
-    Notebook 04 measures both: the factor over the same span is in the thousands as published, and between
-    a photograph in hand and a body ready to send it is in the tens.
-    """
+def json_factor(rows: "pd.DataFrame", *, most: float = 0.5) -> Finding:
+    """E15. The slow Triton was slow JSON where leaving JSON out takes away most (`most`) of the latency."""
     v = value_of(rows)
     table = []
     for n in (1, 4, 8, 16, 32):
@@ -107,16 +107,16 @@ def json_factor(rows: "pd.DataFrame", *, fastest_copy_gb_per_s: float = 40.0) ->
     binary_rate = v("step5a_binary_payload_b32") / v("step5a_triton_b32_mean") / 1e3
     before, left = (v(name) / 1000 for name in ("step4_json_b32_mean", "step5a_triton_b32_mean"))
     growth = v("step5a_json_payload_b32") / v("step5a_binary_payload_b32")
-    impossible = [row[0] for row in table if row[3] > fastest_copy_gb_per_s]
     sentence = (
-        f"JSON costs {table[0][1]:.0f} ms of CPU per image and {growth:.1f} times the bytes; the factor "
-        f"{table[0][2]:,.0f} divides by {table[0][3]:.0f} GB/s, faster than main memory: one copy within the "
-        f"cache, not a request's work. The JSON run moved {json_rate:.1f} MB/s and the binary one "
-        f"{binary_rate:.1f}: the path differed too, and {left:.1f} of {before:.1f} s were left without JSON."
+        f"Without JSON {left:.1f} of {before:.1f} s were left, {left / before:.0%}; writing it took "
+        f"{v('step5a_json_encode_b32') / 1000:.1f} s. The JSON run moved {json_rate:.1f} MB/s and the binary one "
+        f"{binary_rate:.1f}, so the path differed too. JSON costs {table[0][1]:.0f} ms of CPU per image and "
+        f"{growth:.1f} times the bytes; the factor {table[0][2]:,.0f} divides by {table[0][3]:.0f} GB/s, one copy "
+        "within the cache."
     )
     frame = frame_of("batch, json_ms_per_image, printed_factor, binary_gb_per_s", table)
     claim = "The slow Triton was slow JSON"
-    return Finding("E15", claim, not impossible and json_rate <= binary_rate, sentence, frame)
+    return Finding("E15", claim, 1 - left / before >= most, sentence, frame)
 
 
 def laptop_against_gpu(
@@ -145,14 +145,17 @@ def laptop_against_gpu(
             ("A100", "internet", "1 (latency), 16 (throughput)", gpu),
         ],
     )
-    return Finding("E16", "CPU is 16× slower and infinitely cheaper", laptop == 0, sentence, table)
+    claim = "Method: the cluster on a laptop and the A100 are compared under one load, both with their price"
+    return Finding("E16", claim, laptop == 0, sentence, table)
 
 
 def payload_is_a_crop(
     rows: "pd.DataFrame", *, jpeg_224_bytes: int = 15_100, original_bytes: int = 121_000
 ) -> Finding:
-    """E17. The defaults are means of ten 640×480 photos: their 224-pixel crop at quality 90, and as they "
-    "are."""
+    """E17. The defaults are means of ten 640×480 photos: their 224-pixel crop at quality 90, and as they are.
+
+    The study does not say what its JPEG holds, so its size is neither wrong nor a photograph's.
+    """
     v = value_of(rows)
     printed = v("wire_fp32_payload") / v("wire_jpeg_payload")
     table = [
@@ -163,13 +166,14 @@ def payload_is_a_crop(
         ("224-pixel JPEG in base64", jpeg_224_bytes * 4 // 3, FP32_BYTES / (jpeg_224_bytes * 4 / 3)),
     ]
     sentence = (
-        f"The printed sizes differ {printed:.0f} times, but the small one is a crop that the client has "
-        f"already resized and compressed again; a photograph as it is saves {table[2][2]:.1f} times, and "
-        "base64 adds a third."
+        f"The printed sizes differ {printed:.0f} times. Ten photographs of 640×480 are {table[4][1] / 1000:.0f} KB in "
+        f"base64 after being cut to 224 pixels, and {table[2][1] / 1000:.0f} KB as they are, {table[2][2]:.1f} times "
+        "smaller than the tensor. So the client had resized and compressed again, or its photographs were small; the "
+        "text does not say."
     )
     frame = frame_of("wire, bytes_per_image, smaller_than_fp32", table)
-    claim = "A photograph is 10 KB on the wire where the tensor is 602 KB"
-    return Finding("E17", claim, original_bytes <= 1.5 * v("wire_jpeg_payload"), sentence, frame)
+    stands = True if original_bytes <= 1.5 * v("wire_jpeg_payload") else None
+    return Finding("E17", "PyTorch wins because it is sent 10 KB an image", stands, sentence, frame)
 
 
 def connection_policy(
@@ -250,9 +254,11 @@ def same_ordering(rows: "pd.DataFrame") -> Finding:
     agree = sum(row[2] == expected for row in table)
     gap = v("step7_rtx4090_onnx_http_b1") / v("step7_rtx4090_trt_http_b1") - 1
     sentence = (
-        f"The stated ordering holds in {agree} of {len(table)} cases; on the RTX 4090 the last two are "
-        f"{gap:.1%} apart in latency, and under load or in batches the ordering changes."
+        f"The sentence names no quantity. Its ordering holds in {agree} of {len(table)} cases: for one image on both "
+        f"GPUs, where on the RTX 4090 the last two are {gap:.1%} apart, but not for all batches or loads."
     )
     frame = frame_of("quantity, gpu, best_to_worst", table)
     claim = "Both GPUs order the backends alike: PyTorch, TensorRT HTTP, ONNX HTTP"
-    return Finding("E21", claim, agree == len(table), sentence, frame)
+    single = all(row[2] == expected for row in table if row[0] == "b1")
+    stands = True if agree == len(table) else None if single else False
+    return Finding("E21", claim, stands, sentence, frame)

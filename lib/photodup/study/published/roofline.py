@@ -19,7 +19,7 @@ PARAMETERS = 87.85e6  # the same table
 BYTES_PER_WEIGHT = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 _COLUMN = {"bf16": "fp16"}  # the same units at the same rate on every device of the table
 # Words of a driver's name that make another device of the same number: fewer units, or a lower clock.
-_QUALIFIERS = {"TI", "SUPER", "LAPTOP", "MAX", "MOBILE", "D", "PCIE", "NVL", "MIG", "ADA"}
+_QUALIFIERS = {"TI", "SUPER", "LAPTOP", "MAX", "MOBILE", "D", "PCIE", "NVL", "MIG", "ADA", "PRO", "SERVER"}
 
 
 def load_devices() -> "pd.DataFrame":
@@ -185,15 +185,28 @@ def measured_shares(
     return usable.sort_values("share_of_peak")
 
 
-def limit_of(environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int) -> tuple[float, str]:
-    """Return the FP32 peak in TFLOP/s of a run's machine and how it was obtained.
+def limit_of(
+    environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int, gpu: str = "none"
+) -> tuple[float, str]:
+    """Return the FP32 peak in TFLOP/s of what computes, and how it was obtained; NaN where nobody knows it.
 
-    A GPU in devices.csv gives its data-sheet peak; otherwise the CPU's cores times the two assumptions.
+    A GPU in devices.csv gives its data-sheet peak. Where there is none at all it is the CPU's cores times the two
+    assumptions; a GPU that is not in the table is measured like any other, without a share of its peak.
+
+    Args:
+        environment: of the measuring machine.
+        gpu: what the endpoints file says of a machine elsewhere; it wins.
     """
-    for gpu in environment.get("gpus") or []:
-        name = str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu)
+    named = [gpu] if gpu != "none" else [_name(each) for each in environment.get("gpus") or []]
+    for name in named:
         if device := device_named(name):
             return _peak_tflops(device, "fp32"), f"{device}, data sheet"
+    if named:
+        return float("nan"), f"{named[0]}: no peak rates in results/published/devices.csv"
     cores = int(environment.get("cores_usable") or environment.get("cores") or 1)
     peak = cpu_peak_tflops(cores, ghz, flop_per_cycle=flop_per_cycle)
     return peak, f"{cores} cores × {ghz:g} GHz × {flop_per_cycle} FLOP per cycle, assumed"
+
+
+def _name(gpu: Any) -> str:
+    return str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu)

@@ -23,12 +23,11 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass
 class Cell:
-    """One rendered cell; `html` and `outputs` are safe to place in a page; code is shown folded unless `open`."""
+    """One rendered cell; `html` and `outputs` are safe to place in a page, which shows code folded."""
 
     kind: str
     html: str
     outputs: list[str] = field(default_factory=list)
-    open: bool = True
 
 
 def environment():
@@ -85,8 +84,7 @@ def _cell(cell: Any) -> Cell | None:
     from pygments.lexers import PythonLexer
 
     source = highlight(cell.source, PythonLexer(), HtmlFormatter())
-    folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
-    return Cell("code", source, [text for text in map(_output, cell.outputs) if text], open=not folded)
+    return Cell("code", source, [text for text in map(_output, cell.outputs) if text])
 
 
 def _attached(cell: Any) -> str:
@@ -108,7 +106,9 @@ def _embed_images(page: str, folder: Path) -> str:
             return match.group(0)
         return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
 
-    page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)  # beside it lie pages, not notebooks
+    page = re.sub(
+        r'href="(\d\d_\w+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', page
+    )  # beside it lie pages, not notebooks
     return re.sub(r'src="(images/[\w./-]+)"', data_uri, page)
 
 

@@ -16,6 +16,14 @@ from photodup.study.claims.outcome import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 
+# What README and the deck's last slide lead with: a question, the notebooks that answer it, and the figure for README.
+FINDINGS = (
+    ("Round trips or bandwidth?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
+    ("What do server and precision give?", ("06_compare_three_backends", "05_trt_fp16"), ""),
+    ("What does a photo library gain?", ("01_scan_photos",), "01_recall_by_edit"),
+    ("What survives of the published study?", ("12_audit_published_claims",), ""),
+)
+
 
 def run_directory(run: str) -> Path:
     """Return the folder of a run that exists.
@@ -79,9 +87,29 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
             "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
             "answer": printed_answer(executed) if executed else "",
             "status": outcome.get("status", "not_run"),
+            "decided": _decided(
+                outcome.get("status", "passed"), printed_answer(executed) if executed else ""
+            ),
             "seconds": outcome.get("seconds"),
             "href": page_address(run, source) if executed else "",
         }
+
+
+def _decided(status: str, answer: str) -> str:
+    """Return in a word what became of a question: a notebook that ended well may still have decided nothing."""
+    if status != "passed":
+        return status.replace("_", " ")
+    if not answer:
+        return "not run"
+    if answer.startswith("Not measured"):
+        return "not measured"
+    return "undecided" if "undecided" in first_sentence(answer)[0].lower() else "decided"
+
+
+def first_sentence(answer: str) -> tuple[str, str]:
+    """Return an answer's first sentence and the rest; a full stop inside a number or a short word ends none."""
+    match = re.match(r"(.{20,}?[^\W\d]{2,}[)%]?\.)\s+(?=[A-Z(])", answer)
+    return (match[1], answer[match.end() :]) if match else (answer, "")
 
 
 def page_address(run: str, source: Path) -> str:

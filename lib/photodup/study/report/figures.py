@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,19 +11,22 @@ import nbformat
 from photodup.study.notebook.opening import fewer_colours
 from photodup.study.report.facts import executed_notebook
 
-DECISION = "06_stages"  # README's picture: results/<reference run>/figures/<this>.png, the one committed PNG
+DECISION = (
+    "06_frontier"  # README's picture: results/<reference run>/figures/<this>.png, the one committed PNG
+)
 DECISION_NOTEBOOK = "06_compare_three_backends"  # its first figure is that picture; it opens the index, too
 LARGEST_BYTES = 400_000  # contact sheets of photographs stay on their notebook's page
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: `png` is base64 text, `heading` the section it stands in, `title` its notebook's."""
+    """One figure: `png` is base64 text, `heading` the section it stands in, `caption` what its notebook says before it."""
 
     notebook: str
     title: str
     heading: str
     png: str
+    caption: str = ""
 
 
 def notebook_figures(run: str, source: Path) -> list[Figure]:
@@ -34,7 +38,7 @@ def notebook_figures(run: str, source: Path) -> list[Figure]:
     executed = executed_notebook(run, source)
     if executed is None:
         return []
-    found, title, heading = [], source.stem, ""
+    found, title, heading, caption = [], source.stem, "", ""
     for cell in nbformat.read(executed, as_version=4).cells:
         if cell.cell_type == "markdown":
             for line in cell.source.splitlines():
@@ -42,9 +46,20 @@ def notebook_figures(run: str, source: Path) -> list[Figure]:
                     title = line.removeprefix("# ").strip()
                 elif line.startswith("## "):
                     heading = line.removeprefix("## ").strip()
+            caption = _caption(cell.source)
             continue
         for output in cell.get("outputs", []):
             png = output.get("data", {}).get("image/png", "")
             if png and len(png) * 3 // 4 <= LARGEST_BYTES:
-                found.append(Figure(source.stem, title, heading, fewer_colours(png)))
+                found.append(Figure(source.stem, title, heading, fewer_colours(png), caption))
     return found
+
+
+def _caption(prose: str) -> str:
+    """Return the last paragraph of prose before a figure, without marks; lists, tables and headings are no captions."""
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", prose)]
+    plain = [
+        part for part in paragraphs if part and not part.startswith(("#", "|", "-", "*", "!", ">", "1."))
+    ]
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", plain[-1]) if plain else ""
+    return re.sub(r"[*`]", "", text).rstrip(":")

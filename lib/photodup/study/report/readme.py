@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from photodup.bench.record.record import load_points
+from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
-from photodup.study.report.facts import notebook_rows
+from photodup.serving.endpoints import from_ports
+from photodup.study.notebook.run import (
+    REFERENCE,
+    Run,
+    describe_machine,
+    describe_weights,
+    read_environment,
+)
+from photodup.study.report.facts import FINDINGS, notebook_rows
 from photodup.study.report.figures import DECISION
+from photodup.study.rounds.outcomes import read_rounds
 
-BACKENDS = {
-    "fastapi-pytorch-fp32-http-jpeg": "PyTorch behind FastAPI, JPEG",
-    "triton-onnx-fp32-http-fp32": "ONNX Runtime behind Triton, HTTP",
-    "triton-onnx-fp32-grpc-fp32": "ONNX Runtime behind Triton, gRPC",
-    "triton-openvino-fp32-http-fp32": "OpenVINO behind Triton, HTTP",
-    "triton-trt-fp16-http-fp32": "TensorRT behind Triton, HTTP",
-    "triton-onnx-fp32-http-jpeg": "ONNX Runtime behind Triton, JPEG",
-}
+# The sides of the table, in this order; names of notebooks/comparisons.yaml.
+SIDES = (
+    "fastapi-pytorch",
+    "fastapi-onnx",
+    "triton-onnx",
+    "fastapi-openvino",
+    "triton-openvino",
+    "fastapi-bf16",
+    "triton-bf16",
+    "fastapi-int8",
+    "triton-int8",
+)
+NOTEBOOK = "06_compare_three_backends"
+EARLIER = "06_stages"
 
 
 def generated_blocks() -> dict[str, str]:
     """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
     return {
         "figure": figure_block(),
-        "results": "\n".join(results_table(load_points(project_root() / "results" / REFERENCE))),
+        "findings": "\n\n".join(findings_blocks()),
+        "results": "\n".join(results_table(read_rounds(reference(), NOTEBOOK).arms)),
         "notebooks": "| notebook | question |\n|---|---|\n"
         + "\n".join(
             f"| [{row['title']}](notebooks/{row['stem']}.ipynb) | {row['question']} |"
@@ -38,46 +53,84 @@ def generated_blocks() -> dict[str, str]:
     }
 
 
+def reference() -> Run:
+    """Return the reference run for reading: no server is asked."""
+    directory = project_root() / "results" / REFERENCE
+    return Run(REFERENCE, directory, from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(directory, measure=False))
+
+
 def figure_block() -> str:
-    """Return the README's one figure, or nothing while the reference run has not drawn it."""
-    path = f"results/{REFERENCE}/figures/{DECISION}.png"
-    if not (project_root() / path).is_file():
-        return ""
-    return f"![Where the time of one request goes, by backend]({path})"
+    """Return the README's first figure: the one that decides, or the earlier one while the reference run lacks it."""
+    for name, words in (
+        (DECISION, "Latency and throughput of each server, engine and precision"),
+        (EARLIER, "Where the time of one request goes, by backend"),
+    ):
+        path = f"results/{REFERENCE}/figures/{name}.png"
+        if (project_root() / path).is_file():
+            return f"![{words}]({path})"
+    return ""
 
 
-def results_table(points: pd.DataFrame) -> Iterator[str]:
-    """Yield the lines of the result table: valid points only; what was not measured has no number."""
+def findings_blocks() -> Iterator[str]:
+    """Yield heading, answer and picture of each notebook whose answer is a finding; one not measured is left out."""
+    answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
+    for heading, stems, figure in FINDINGS:
+        said = [
+            f"{answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
+            for stem in stems
+            if answers.get(stem) and not answers[stem].startswith("Not measured")
+        ]
+        path = f"results/{REFERENCE}/figures/{figure}.png"
+        if said:
+            yield f"**{heading}** " + " ".join(said)
+            if figure and (project_root() / path).is_file():
+                yield f"![{heading}]({path})"
+
+
+def results_table(arms: pd.DataFrame) -> Iterator[str]:
+    """Yield the lines of the result table: one pooled figure a load, with its interval over the rounds.
+
+    Args:
+        arms: of `photodup.study.rounds.outcomes.Compared`.
+    """
+    if arms.empty or arms[arms.side.isin(SIDES)].empty:
+        yield "The committed run has no rounds yet; until it is measured anew this table is empty."
+        return
     facts = read_environment(project_root() / "results" / REFERENCE)
-    yield "| backend | one photo, p50 [range] | best throughput, 1 image a request | valid points |"
+    yield "| engine and server | one photo at a time, median | eight in flight | valid rounds |"
     yield "|---|---:|---:|---:|"
-    for backend, title in BACKENDS.items():
-        mine = points[(points.backend == backend) & points.link.isin(["loopback"])]
-        if mine.empty:
+    for side in SIDES:
+        mine = arms[arms.side == side].set_index("load")
+        if not {"one", "eight"} <= set(mine.index):
             continue
-        valid = mine[mine.valid.fillna(False).astype(bool)]
-        rounds = valid[(valid.connection == "warm") & (valid.label.fillna("") == "")]
-        usual = rounds[rounds.repeat == 0]
-        # One span a column: notebook 11 times single requests without the client's own decoding.
-        single = rounds[(rounds.scenario == "single_stream") & (rounds.span == "photo")]
-        closed = usual[(usual.scenario == "closed_loop") & (usual.span == "prepared") & (usual.batch == 1)]
-        yield f"| {title} | {_latency(single)} | {_best(closed)} | {len(valid)} of {len(mine)} |"
+        one, eight = mine.loc["one"], mine.loc["eight"]
+        latency = _interval(one, "latency_ms_p50", "ms")
+        rate = _interval(eight, "throughput_images_per_s", "images/s")
+        begun = one.n_rounds + one.n_invalid + eight.n_rounds + eight.n_invalid
+        yield f"| {one.label} | {latency} | {rate} | {one.n_rounds + eight.n_rounds} of {begun} |"
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. The range is that of the "
-        "medians where a backend was measured in rounds, else the median's 95 % interval."
+        f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. The same JPEG to all; FP32 "
+        "unless the name says otherwise. In brackets the 95 % interval over the rounds."
     )
 
 
-def write_blocks(readme: Path | None = None) -> Path:
-    """Replace the generated parts of README.md and return its path.
+def _interval(row: pd.Series, metric: str, unit: str) -> str:
+    value, low, high = (row[f"{metric}{end}"] for end in ("", "_ci_low", "_ci_high"))
+    if not value or not value > 0:
+        return "not measured"
+    return f"{value:.1f} {unit} [{low:.1f}, {high:.1f}]"
+
+
+def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:
+    """Replace the generated parts of a document (README.md and its parts unless given) and return its path.
 
     Raises:
         PhotodupError: the markers of a part are gone, and with them the part.
     """
     readme = readme or project_root() / "README.md"
     text = readme.read_text(encoding="utf-8")
-    for name, content in generated_blocks().items():
+    for name, content in (generated_blocks() if blocks is None else blocks).items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if begin not in text or end not in text:
             raise PhotodupError(
@@ -89,20 +142,3 @@ def write_blocks(readme: Path | None = None) -> Path:
         )
     readme.write_text(text, encoding="utf-8")
     return readme
-
-
-def _latency(points: pd.DataFrame) -> str:
-    if points.empty:
-        return "not measured"
-    p50 = points.latency_ms_p50
-    low, high = points.latency_ms_p50_ci_low, points.latency_ms_p50_ci_high
-    if len(points) > 1:
-        low = high = p50
-    return f"{p50.median():.0f} ms [{low.min():.0f}, {high.max():.0f}]"
-
-
-def _best(points: pd.DataFrame) -> str:
-    if points.empty:
-        return "not measured"
-    row = points.loc[points.throughput_images_per_s.idxmax()]
-    return f"{row.throughput_images_per_s:.1f} images/s ({row.concurrency:.0f} in flight)"

@@ -1,4 +1,4 @@
-"""Make a deck from the executed notebooks: question, answer and the figure that decides it, one slide each.
+"""Make a deck from the executed notebooks: one finding a slide with the figure that decides it, then the conclusion.
 
 What is shown is chosen in the notebooks, by the cell metadata `slideshow.slide_type` that JupyterLab's property
 inspector writes and nbconvert reads: `slide` begins a slide, `fragment` continues it, `subslide` begins one of its own.
@@ -19,7 +19,9 @@ from photodup.errors import PhotodupError
 from photodup.study.notebook.files import notebooks
 from photodup.study.report.cells import Cell, environment, render_cells
 from photodup.study.report.facts import (
+    FINDINGS,
     executed_notebook,
+    first_sentence,
     notebook_rows,
     run_directory,
     run_facts,
@@ -28,14 +30,16 @@ from photodup.study.report.facts import (
 )
 
 ROWS = 8  # verdicts that fit one slide at 1280 × 720
+MOST_CONCLUSIONS = 6
 TYPES = ("slide", "subslide", "fragment")
 
 
 @dataclass
 class Slide:
-    """One slide: either a notebook's question and answer beside its figures, or cells as they are."""
+    """One slide: either a notebook's finding (its answer's first sentence) with its figures, or cells as they are."""
 
     title: str = ""
+    finding: str = ""
     question: str = ""
     answer: str = ""
     href: str = ""
@@ -63,6 +67,7 @@ def write_slides(run: str, output: Path | None = None) -> Path:
             **run_facts(directory),
             slides=slides,
             verdict_pages=[verdicts[i : i + ROWS] for i in range(0, len(verdicts), ROWS)],
+            conclusions=_conclusions(run),
             tally=tally(verdicts),
             n_not_testable=n_not_testable,
         )
@@ -71,6 +76,15 @@ def write_slides(run: str, output: Path | None = None) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page, encoding="utf-8")
     return output
+
+
+def _conclusions(run: str) -> list[dict[str, Any]]:
+    """Return the findings that the deck ends with, each with its notebook: those of README, else the first ones."""
+    answered = {row["stem"]: row for row in notebook_rows(run) if row["answer"]}
+    told = {stem: row for stem, row in answered.items() if not row["answer"].startswith("Not measured")}
+    chosen = [stem for _, stems, _ in FINDINGS for stem in stems if stem in told]
+    rows = [told[stem] for stem in chosen or list(told)[:MOST_CONCLUSIONS]]
+    return [row | {"finding": first_sentence(row["answer"])[0]} for row in rows]
 
 
 def run_slides(run: str) -> Iterator[Slide]:
@@ -101,7 +115,8 @@ def notebook_slides(cells: list[Any], row: dict[str, Any]) -> Iterator[Slide]:
                 yield slide
             slide = Slide(href=row["href"])
         if index == 0:
-            slide.title, slide.question, slide.answer = row["title"], row["question"], row["answer"]
+            slide.title, slide.question = row["title"], row["question"]
+            slide.finding, slide.answer = first_sentence(row["answer"])
         else:
             slide.cells += _shown(cell)
     if slide is not None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.load.plan import Stopping
+from photodup.embedding.backends import DUMMY
 from photodup.study.notebook.points import measure_point
 from photodup.study.rounds.declared import Asked, Side
-from photodup.study.rounds.sizes import PROBE, stopping_for
+from photodup.study.rounds.sizes import PROBE, SLOW_PROBE, stopping_for
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
@@ -24,16 +25,22 @@ class Arm:
     asked: Asked
 
 
-def calibrate(run: Run, arm: Arm, *, shortest_s: float, check: bool) -> Stopping | str:
+def calibrate(
+    run: Run, arm: Arm, metrics: Iterable[str], *, shortest_s: float, check: bool
+) -> Stopping | str:
     """Return how long a measurement of an arm has to be on this machine, or the sentence why it cannot be made.
 
     One second of the load is measured and recorded, so that a run that is resumed uses the same lengths.
     """
     point = _point(run, arm, PROBE, label="calibration", check=check)
+    if not point.get(
+        "n_requests"
+    ):  # a second may be too short for one answer, or the server was still waking up
+        point = _point(run, arm, SLOW_PROBE, label="calibration, longer", check=check)
     if point.get("status") in ("failed", "missing"):
         return str(point["invalid_because"])
     rate = point["throughput_images_per_s"] / arm.asked.load.batch
-    return stopping_for(arm.asked.load, rate, shortest_s=shortest_s)
+    return stopping_for(arm.asked.load, rate, metrics, shortest_s=shortest_s)
 
 
 def measure_round(
@@ -45,8 +52,7 @@ def measure_round(
 
 def read_round(run: Run, arm: Arm, number: int, *, again: bool = False) -> dict[str, Any]:
     """Return what a run has of a round; a gap where it has none. Nothing is measured."""
-    with run.reading():
-        return measure_round(run, arm, number, Stopping(), again=again)
+    return measure_round(run.reading(), arm, number, Stopping(), again=again)
 
 
 def _point(
@@ -68,9 +74,9 @@ def _point(
             stopping,
             label=" ".join(filter(None, [own, label])),
             as_deployed=not side.settings,
-            repeat=round_number or 0,
+            repeat=(round_number or 1) - 1,  # the first round is the plain point that claims look for
             round=round_number,
-            check=check and not side.backend.is_emulated,
+            check=check and not side.backend.is_emulated and side.backend.engine != DUMMY,
             before=before,
             link=asked.link,
             sized=False,
@@ -87,19 +93,8 @@ def _settings(run: Run, side: Side) -> Iterator[Any]:
     from photodup.serving.triton.control import temporary_config
     from photodup.study.notebook.points import when_measuring
 
-    wanted = dict(side.settings)
-
     def change(config: Any) -> None:
-        if "instances" in wanted:
-            config.instance_group[0].count = wanted["instances"]
-        if "threads" in wanted:
-            config.parameters["threads"].string_value = str(wanted["threads"])
-        if "delay_us" in wanted:
-            config.dynamic_batching.max_queue_delay_microseconds = wanted["delay_us"]
-        if wanted.get("batching") is False:
-            config.ClearField("dynamic_batching")
-        if "max_batch" in wanted:
-            config.max_batch_size = wanted["max_batch"]
+        configure(config, **dict(side.settings))
 
     grpc = next(
         (
@@ -111,3 +106,29 @@ def _settings(run: Run, side: Side) -> Iterator[Any]:
     )
     with when_measuring(temporary_config(grpc, side.configured_model, change)) as before:
         yield before
+
+
+def configure(
+    config: Any,
+    *,
+    instances: int | None = None,
+    threads: int | None = None,
+    delay_us: int | None = None,
+    preferred: int | None = None,
+) -> None:
+    """Change a Triton configuration in place: what is None stays as it is.
+
+    Args:
+        instances: executions at the same time.
+        threads: of each instance, on a CPU.
+        delay_us: how long the batcher may wait for more requests, microseconds.
+        preferred: images at which a batch goes out at once, however long it might still wait.
+    """
+    if instances is not None:
+        config.instance_group[0].count = instances
+    if threads is not None:
+        config.parameters["threads"].string_value = str(threads)
+    if delay_us is not None:
+        config.dynamic_batching.max_queue_delay_microseconds = delay_us
+    if preferred is not None:
+        config.dynamic_batching.preferred_batch_size[:] = [preferred]

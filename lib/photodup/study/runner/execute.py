@@ -21,14 +21,9 @@ from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.study.notebook.files import notebooks, source_sha256
+from photodup.study.runner.servers import start_servers
 
 DEFAULT_BUDGET_S = 1200
-# Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
-EMULATED = tuple(
-    f"emulated_{gpu}{wire}" for gpu in ("a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")
-)
-
-
 # Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
 PROGRAMS = {"09_scale_on_kind": "kubectl"}
 
@@ -145,6 +140,7 @@ def run_study(
     parameters: Mapping[str, Any] | None = None,
     weights: str | None = None,
     again: bool = False,
+    rounds: int | None = None,
 ) -> list[Outcome]:
     """Run the study into `results/<name>/` and return every notebook's outcome.
 
@@ -159,6 +155,7 @@ def run_study(
         parameters: extra papermill parameters, given to the notebooks that declare them.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.
         again: run notebooks even if they passed before.
+        rounds: of the comparisons, instead of what the sizes say; with fewer than six they stay undecided.
 
     Raises:
         PhotodupError: an unknown notebook or parameter, or servers that cannot be started.
@@ -182,7 +179,11 @@ def run_study(
         extra: dict[str, Any] = {}
         if due:
             weights = prepare_model(weights)
-            extra["ENDPOINTS"] = str(endpoints or _start_embedded(stack, directory))
+            due_paths = [path for path, _, _ in due]
+            where = _measure_comparisons(
+                stack, name, due_paths, sizes, endpoints, _host(parameters or {}), rounds
+            )
+            extra |= {"ENDPOINTS": str(where)} if where else {}
         with study_progress() as progress:
             for path, params, budget_s in plan:
                 progress.start(path.stem)
@@ -230,17 +231,50 @@ def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[d
     return given, float(size.get("budget_s", DEFAULT_BUDGET_S))
 
 
-def _start_embedded(stack: ExitStack, directory: Path) -> Path:
-    from photodup.serving.embedded import MODELS, embedded_servers
-    from photodup.serving.endpoints import save_endpoints
+def _host(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `open_run` is told of a machine that is named by hand; nothing where none is."""
+    named = ("HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+    return (
+        {key.lower(): parameters[key] for key in named if key in parameters} if parameters.get("HOST") else {}
+    )
 
-    free = dict.fromkeys(("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0)
-    print("Starting FastAPI and Triton on this machine", flush=True)
-    running = stack.enter_context(embedded_servers(models=(*MODELS, *EMULATED), **free))
-    path = project_root() / "build" / f"endpoints-{directory.name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_endpoints(running, path)
-    return path
+
+def _measure_comparisons(
+    stack: ExitStack,
+    name: str,
+    chosen: Iterable[Path],
+    sizes: str,
+    endpoints: str | Path | None,
+    host: Mapping[str, Any],
+    rounds: int | None = None,
+) -> Path | None:
+    """Start the servers unless they run elsewhere, and measure the rounds of all comparisons before the notebooks.
+
+    Returns:
+        The endpoints file; None for a machine that is named by hand, which wins over any file.
+    """
+    from photodup.study.notebook.run import open_run
+    from photodup.study.rounds.declared import declarations
+    from photodup.study.rounds.stage import measure_stage
+
+    size = load_sizes(sizes).get("comparisons", {})
+    stems = [path.stem for path in chosen]
+    # A machine elsewhere has other engines: what counts most here may have nobody to answer it there.
+    least = "at_least_elsewhere" if host or endpoints else "at_least"
+    pairs = declarations().of(stems, at_least=size.get(least, 0))
+    where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
+    if pairs:
+        run = open_run(name, **host) if where is None else open_run(name, endpoints=where)
+        with run.store:
+            measure_stage(
+                run,
+                pairs,
+                budget_s=60 * size.get("budget_min", 30.0),
+                rounds=rounds or size.get("rounds", 8),
+                shortest_s=size.get("shortest_s", 2.0),
+                say=lambda text: print(text, flush=True),
+            )
+    return where
 
 
 def _is_current(previous: Outcome | None, path: Path, parameters: dict[str, Any], directory: Path) -> bool:

@@ -1,0 +1,139 @@
+"""What is sent: files, texts, arrays, or photographs that are made up here."""
+
+import io
+import mimetypes
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+MOST_BYTES = 256_000_000  # all payloads are prepared before the first is sent
+MADE_UP = 64
+_TEXT = (
+    "a photo of two children on the beach in summer our old house street at night bridge over river mountain "
+    "lake with snow cat asleep window birthday cake table garden red bicycle dog running field train station"
+)
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """Items that requests are made of, and how they are described.
+
+    Attributes:
+        kind: `images`, `texts`, `files` or `arrays`.
+        items: encoded images or files (bytes), texts (str), or seeds of arrays (int).
+        words: one clause for a person.
+    """
+
+    kind: str
+    items: tuple
+    words: str
+    media_type: str = "application/octet-stream"
+
+
+def made_up_images(count: int = MADE_UP, size: int = 224) -> Payloads:
+    """Return soft random pictures as JPEG; like photographs they are 5 to 20 KB at this size."""
+    from PIL import Image
+
+    items = []
+    for seed in range(count):
+        generator = np.random.default_rng(seed)
+        coarse = generator.integers(0, 256, (14, 14, 3), np.uint8)
+        soft = Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
+        noisy = np.asarray(soft).astype(np.int16) + generator.normal(0, 6, (size, size, 3)).astype(np.int16)
+        buffer = io.BytesIO()
+        Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+        items.append(buffer.getvalue())
+    mean_kb = sum(map(len, items)) / count / 1000
+    words = f"{count} made-up pictures of {size} × {size} pixels, {mean_kb:.0f} KB each"
+    return Payloads("images", tuple(items), words, "image/jpeg")
+
+
+def made_up_texts(count: int = MADE_UP) -> Payloads:
+    """Return short sentences of ten random words."""
+    generator = random.Random(0)
+    items = tuple(" ".join(generator.choices(_TEXT.split(), k=10)) for _ in range(count))
+    return Payloads("texts", items, f"{count} made-up sentences of ten words")
+
+
+def made_up_arrays(count: int = MADE_UP) -> Payloads:
+    return Payloads("arrays", tuple(range(count)), f"{count} arrays of random numbers")
+
+
+def texts(given: Sequence[str]) -> Payloads:
+    return Payloads("texts", tuple(given), f"{len(given)} given text{'s' * (len(given) > 1)}")
+
+
+def files(paths: Sequence[Path]) -> Payloads:
+    """Return the content of files, those of a folder included.
+
+    Raises:
+        PhotodupError: a file that is missing or cannot be read, or none at all.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise PhotodupError(f"There is no file {path}: correct the path given with --file.")
+    if not found:
+        raise PhotodupError(f"{', '.join(map(str, paths))} holds no file to send.")
+    items, total = [], 0
+    for path in found:
+        try:
+            items.append(path.read_bytes())
+        except OSError as error:
+            raise PhotodupError(f"{path} cannot be read: {error.strerror}.") from None
+        total += len(items[-1])
+        if total > MOST_BYTES:
+            break
+    left = f", the first of {len(found)}" if len(items) < len(found) else ""
+    kind = mimetypes.guess_type(found[0].name)[0] or "application/octet-stream"
+    words = f"{len(items)} given file{'s' * (len(items) > 1)}{left}, {total / len(items) / 1000:,.0f} KB on average"
+    is_image = all((mimetypes.guess_type(p.name)[0] or "").startswith("image/") for p in found[: len(items)])
+    return Payloads("images" if is_image else "files", tuple(items), words, kind)
+
+
+def payloads_for(
+    protocol: str, *, kind: str | None, paths: Sequence[Path], given_texts: Sequence[str]
+) -> Payloads:
+    """Return what a protocol is sent: what was given, or what is usual for it.
+
+    Raises:
+        PhotodupError: something that this protocol cannot carry.
+    """
+    if paths and given_texts:
+        raise PhotodupError("Give files or texts, not both.")
+    if protocol == "post" and not (paths or given_texts):
+        raise PhotodupError("A plain POST needs a body: name one with --file.")
+    if protocol in ("multipart", "base64") and (given_texts or kind == "texts"):
+        raise PhotodupError(f"The protocol {protocol} takes images, not texts.")
+    if paths:
+        found = files(paths)
+        if protocol == "openai" and found.kind == "files" and kind != "images":
+            return _lines(found)
+        return found if kind is None else Payloads(kind, found.items, found.words, found.media_type)
+    if given_texts:
+        return texts(given_texts)
+    usual = {"multipart": "images", "base64": "images", "openai": "texts"}.get(protocol, "arrays")
+    made = {"images": made_up_images, "texts": made_up_texts, "arrays": made_up_arrays}
+    if (kind or usual) not in made or (kind == "arrays" and not protocol.startswith("kserve")):
+        raise PhotodupError(f"{kind!r} cannot be sent by {protocol}: images, texts, or arrays for KServe.")
+    return made[kind or usual]()
+
+
+def _lines(found: Payloads) -> Payloads:
+    """A text endpoint takes each line of a file as a text."""
+    try:
+        lines = [line for data in found.items for line in data.decode().splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise PhotodupError(
+            "A file given is neither text nor named as an image: add --payload images if it is one."
+        ) from None
+    return Payloads("texts", tuple(lines), f"{len(lines)} lines of the files given")

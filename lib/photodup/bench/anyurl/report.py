@@ -1,0 +1,137 @@
+"""What is kept of a run: `result.json`, `requests.parquet` with one row a request, and one page that needs no network.
+
+Columns of `requests.parquet` (also in the file, as the description of each column):
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.anyurl.measure import Measured, plain_columns
+from photodup.bench.judge.facts import METRICS
+from photodup.bench.judge.sentence import figure_sentence
+from photodup.bench.load.workers import ROW
+from photodup.errors import PhotodupError
+from photodup.extras import need
+from photodup.files import write_atomically
+
+COLUMNS = {
+    "measurement": "number of the measurement, from 0, as in result.json",
+    "url": "what was asked",
+    "request": "number within the measurement in order of completion; failed requests come last",
+    "due_s": "when the request was to be sent, in seconds from the opening of the window; null if it failed",
+    "sent_s": "when it was sent; later than due_s where all connections were busy",
+    "answered_s": "when the last byte of the answer was there",
+    "done_s": "when the answer was read and checked (after the window closed: not in the figures); or when it failed",
+    "latency_ms": "from due_s to done_s; null if it failed",
+    "payload_bytes": "body of the request",
+    "error": "why it failed; null if it was answered",
+}
+__doc__ = (__doc__ or "") + "".join(f"    {name}: {text}.\n" for name, text in COLUMNS.items())
+
+_FIGURES = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99", "throughput_images_per_s")
+
+
+def figure_lines(measured: Measured, kind: str) -> list[str]:
+    """Return the judge's sentence for each figure that a point carries."""
+    if not len(measured.sample.latency_ms):
+        return []
+    unit = {"images": "images/s", "texts": "texts/s", "files": "files/s"}.get(kind, "items/s")
+    names = [n for n in _FIGURES if n in measured.point.figures]
+    # Why a point is not valid is said once, in a note.
+    point = replace(measured.point, because=measured.point.because and "see the notes")
+    lines = [figure_sentence(point, name).replace("images/s", unit) for name in names]
+    if not lines:  # too short for an interval: what was seen, and said to be only that
+        seen = measured.sample.latency_ms
+        rate = len(seen) / float(np.max(measured.sample.finished_s))
+        lines = [
+            f"Seen, without an interval: median {np.median(seen):.3g} ms, {rate:.3g} requests/s, {len(seen)} answers."
+        ]
+    return lines
+
+
+def write(
+    folder: Path, facts: Mapping[str, Any], measured: Sequence[tuple[str, Measured]], page: str
+) -> list[Path]:
+    """Write the three files and return them.
+
+    Raises:
+        PhotodupError: the folder cannot be written to.
+    """
+    points = [{"url": url, **plain_columns(one)} for url, one in measured]
+    text = json.dumps({**facts, "measurements": points}, indent=1, default=str, allow_nan=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / name for name in ("result.json", "requests.parquet", "index.html")]
+        for path, data in zip(paths, (text, _parquet(measured), page), strict=True):
+            write_atomically(path, data)
+    except OSError as error:
+        raise PhotodupError(
+            f"{folder} cannot be written ({error.strerror}): name another with --out."
+        ) from None
+    return paths
+
+
+def _parquet(measured: Sequence[tuple[str, Measured]]) -> bytes:
+    need("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    parts = [_table(number, url, one) for number, (url, one) in enumerate(measured)]
+    table = {name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS}
+    kinds = {"measurement": pa.int32(), "request": pa.int32(), "payload_bytes": pa.int64()}
+    kinds |= {name: pa.float64() for name in COLUMNS if name.endswith(("_s", "_ms"))}
+    fields = [
+        pa.field(name, kinds.get(name, pa.string()), metadata={"description": text})
+        for name, text in COLUMNS.items()
+    ]
+    arrays = [pa.array(table[field.name], field.type, from_pandas=True) for field in fields]
+    buffer = io.BytesIO()
+    parquet.write_table(pa.table(arrays, schema=pa.schema(fields)), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _table(number: int, url: str, one: Measured) -> dict[str, np.ndarray]:
+    n, failed = len(one.rows), len(one.errors)
+    total, nothing = n + failed, np.full(failed, np.nan)
+    by_name = {name: one.rows[:, i] for i, name in enumerate(ROW)}
+    done = np.concatenate([by_name["done"], [at for at, _ in one.errors]])
+    return {
+        "measurement": np.full(total, number),
+        "url": np.full(total, url, dtype=object),
+        "request": np.arange(total),
+        "due_s": np.concatenate([by_name["due"], nothing]),
+        "sent_s": np.concatenate([by_name["begun"], nothing]),
+        "answered_s": np.concatenate([by_name["answered"], nothing]),
+        "done_s": done,
+        "latency_ms": np.concatenate([(by_name["done"] - by_name["due"]) * 1000, nothing]),
+        "payload_bytes": np.concatenate([by_name["payload_bytes"], nothing]),
+        "error": np.array([None] * n + [text for _, text in one.errors], dtype=object),
+    }
+
+
+def about(target_columns: Sequence[Mapping[str, Any]], asked_words: str, payload: str) -> dict[str, Any]:
+    """Return what every result says first: what was asked of whom, when, and by what machine."""
+    import platform
+
+    from photodup.files import available_cores
+
+    return {
+        "made_by": "photodup load",
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "targets": list(target_columns),
+        "load": asked_words,
+        "payload": payload,
+        "client": {
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "cores": available_cores(),
+        },
+        "metrics": {m.name: f"{m.words}, {m.unit}" for m in METRICS.values()},
+    }

@@ -1,0 +1,233 @@
+"""What a URL is and what it speaks: read from its path, or asked of the server."""
+
+import json
+import os
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from photodup.addresses import http_address
+from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.errors import PhotodupError
+
+PROTOCOLS = {
+    "multipart": "photodup's FastAPI service: images as files of a form",
+    "base64": "photodup's FastAPI service: images as base64 in JSON",
+    "openai": "OpenAI's /v1/embeddings: text, or images as data URIs",
+    "kserve-http": "KServe's v2 protocol over HTTP (Triton, OpenVINO Model Server, MLServer): any model",
+    "kserve-grpc": "the same over gRPC",
+    "post": "a file as the body of a POST",
+}
+_USUAL_PATH = {"multipart": "/embed", "base64": "/embed/base64", "openai": "/v1/embeddings"}
+_MODEL_PATH = re.compile(r"(?P<base>.*)/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?(/infer)?/?")
+
+
+@dataclass(frozen=True)
+class Security:
+    """Headers and TLS of a server. Values of headers are never printed and never written."""
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    verify: bool = True
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a TLS connection is made with.
+
+        Raises:
+            PhotodupError: a file that cannot be read.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise PhotodupError(f"The certificate files cannot be used: {error}.") from None
+        if not self.verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+
+@dataclass(frozen=True)
+class Target:
+    """One server and how it is asked.
+
+    Attributes:
+        base: `http://host:port`, or `host:port` for gRPC.
+        path: what is posted to; for KServe that of the model.
+        model: KServe: the model; OpenAI: what the request names.
+    """
+
+    base: str
+    path: str
+    protocol: str
+    model: str = ""
+    is_tls: bool = False
+    security: Security = field(default_factory=Security)
+    timeout_s: float = 60.0
+
+    @property
+    def name(self) -> str:
+        """What messages and results call it."""
+        return f"{self.base}{self.path}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine, as far as its address says."""
+        host = urlsplit(self.base).hostname if "//" in self.base else self.base.rpartition(":")[0].strip("[]")
+        return host in ("localhost", "::1") or (host or "").startswith("127.")
+
+    def connection(self) -> HttpConnection:
+        tls = self.security.context() if self.is_tls else None
+        return HttpConnection(self.base, timeout_s=self.timeout_s, tls=tls, reopen=True)
+
+    def get(self, path: str) -> Any:
+        """Return the JSON that a GET answers with; None where there is none such.
+
+        Raises:
+            PhotodupError: nothing answers there; one sentence.
+        """
+        connection = self.connection()
+        try:
+            _, body = connection.request(connection.head("GET", path, 0, self.security.headers))
+            return json.loads(body)
+        except HttpError as error:
+            if error.status in (401, 403):
+                raise PhotodupError(
+                    f"{self.base} refuses GET {path}: {error} Give a key with --api-key."
+                ) from None
+            if error.status == 0:
+                raise PhotodupError(f"{self.base} does not answer in HTTP as asked: {error}") from None
+            return None
+        except ValueError:
+            return None
+        except OSError as error:
+            raise unreachable(self.base, error) from None
+        finally:
+            connection.close()
+
+    def columns(self) -> dict[str, Any]:
+        """Return the target as columns of a result; no header and no key."""
+        return {"url": self.name, "protocol": self.protocol, "model": self.model or None}
+
+
+def unreachable(base: str, error: BaseException) -> PhotodupError:
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return PhotodupError(f"Nothing answers at {base} ({said}): is the server running, and is the port right?")
+
+
+def target_of(
+    url: str,
+    *,
+    protocol: str | None = None,
+    model: str = "",
+    security: Security | None = None,
+    timeout_s: float = 60.0,
+) -> Target:
+    """Read a URL: its scheme and path say what it speaks, or the server is asked.
+
+    Raises:
+        PhotodupError: no address, nothing answers, or nobody knows what it speaks.
+    """
+    if protocol and protocol not in PROTOCOLS:
+        raise PhotodupError(f"There is no protocol {protocol!r}: choose of {', '.join(PROTOCOLS)}.")
+    url = url if "://" in url else f"http://{url}"
+    parts = urlsplit(url)
+    security = security or Security()
+    if parts.scheme in ("grpc", "grpcs") or protocol == "kserve-grpc":
+        named = parts.path.strip("/").removeprefix("v2/models/").removesuffix("/infer")
+        http_address(f"http://{parts.netloc}", "gRPC")
+        is_tls = parts.scheme in ("grpcs", "https")
+        target = Target(parts.netloc, "", "kserve-grpc", model or named, is_tls, security, timeout_s)
+        if not target.model:
+            raise PhotodupError(f"{url} names no model: write grpc://host:port/MODEL, or --model MODEL.")
+        return replace(target, path=f"/{target.model}")
+    http_address(url)
+    path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
+    is_tls = parts.scheme == "https"
+    target = Target(f"{parts.scheme}://{parts.netloc}", path, "", model, is_tls, security, timeout_s)
+    asked = protocol or _by_path(path) or _by_asking(target)
+    if asked == "kserve-http":
+        return _kserve(target)
+    if not path.strip("/") or (asked == "openai" and path == "/v1"):
+        target = replace(target, path=_USUAL_PATH.get(asked, "/"))
+    target = replace(target, protocol=asked)
+    return replace(target, model=_openai_model(target)) if asked == "openai" and not model else target
+
+
+def _by_path(path: str) -> str:
+    if _MODEL_PATH.fullmatch(path):
+        return "kserve-http"
+    known = {"/embeddings": "openai", "/embed/base64": "base64", "/embed": "multipart"}
+    bare = path.partition("?")[0]
+    if found := next((protocol for end, protocol in known.items() if bare.endswith(end)), ""):
+        return found
+    return "post" if bare.strip("/") not in ("", "v1") else ""
+
+
+def _by_asking(target: Target) -> str:
+    about = target.get("/v2")
+    if isinstance(about, dict) and "extensions" in about:
+        return "kserve-http"
+    info = target.get("/info")
+    if isinstance(info, dict) and "limits" in info and "digest" in info:
+        return "multipart"
+    for path in ("/v1/models", "/models"):
+        models = target.get(path)
+        if isinstance(models, dict) and isinstance(models.get("data"), list):
+            return "openai"
+    raise PhotodupError(
+        f"{target.base} answers, but does not say what it speaks: add its path to the URL, or --protocol "
+        f"({', '.join(PROTOCOLS)})."
+    )
+
+
+def _kserve(target: Target) -> Target:
+    if found := _MODEL_PATH.fullmatch(target.path):
+        target = replace(target, model=target.model or found["model"], base=target.base + found["base"])
+    elif target.path:
+        target = replace(target, base=target.base + target.path)
+    if not target.model:
+        raise PhotodupError(f"{target.base} serves models: name one, as {target.base}/v2/models/MODEL.")
+    return replace(target, path=f"/v2/models/{target.model}", protocol="kserve-http")
+
+
+def _openai_model(target: Target) -> str:
+    listed = target.get(target.path.partition("?")[0].removesuffix("embeddings") + "models")
+    names = [m.get("id") for m in (listed or {}).get("data", []) if isinstance(m, dict) and m.get("id")]
+    if not names:
+        raise PhotodupError(f"{target.base} lists no models: name the one to ask for with --model.")
+    return names[0]
+
+
+def header_values(given: Sequence[str], api_key: str | None) -> dict[str, str]:
+    """Read `Name: value`; a value or a key written `env:NAME` is read from the environment.
+
+    Raises:
+        PhotodupError: no header, or a variable that is not set; the value is never part of the sentence.
+    """
+    headers = {}
+    for line in given:
+        name, colon, value = line.partition(":")
+        if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()):
+            raise PhotodupError(f"A header is written 'Name: value', not {name.strip()[:40]!r}.")
+        headers[name.strip()] = _secret(value.strip(), name.strip())
+    if api_key:
+        headers["Authorization"] = f"Bearer {_secret(api_key, '--api-key')}"
+    return headers
+
+
+def _secret(value: str, what: str) -> str:
+    name = value.removeprefix("env:")
+    if name == value:
+        found = value
+    elif not (found := os.environ.get(name, "")):
+        raise PhotodupError(f"{what} is to be read from the environment variable {name}: set it.")
+    if not found.isascii() or not found.isprintable():
+        raise PhotodupError(f"The value of {what} holds characters that no header can carry.")
+    return found

@@ -1,0 +1,102 @@
+"""What a person sees while a load runs: one line that changes on a terminal, a line now and then in a log."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import numpy as np
+
+from photodup.bench.load.workers import ROW, Window
+
+EVERY_S, EVERY_S_IN_A_LOG = 0.5, 5.0
+_RECENT = 200
+
+
+class Watcher:
+    """Shows a measurement's progress, lets Ctrl-C end it, and keeps its single requests.
+
+    Args:
+        stream: where to write; None writes nothing.
+
+    Attributes:
+        stop_asked: whether somebody pressed Ctrl-C.
+    """
+
+    def __init__(self, stream: TextIO | None = sys.stderr) -> None:
+        self._stream, self.stop_asked = stream, False
+        self._is_terminal = stream is not None and stream.isatty()
+        self._label, self._seconds, self._shown, self._width = "", 0.0, 0.0, 0
+        self._rows: np.ndarray | None = None
+        self._errors: list[tuple[float, str]] = []
+
+    def begin(self, label: str, seconds: float) -> None:
+        self._label, self._seconds, self._shown = label, seconds, time.monotonic()
+        self._rows, self._errors = None, []
+
+    def see(self, window: Window, elapsed_s: float) -> bool:
+        every = EVERY_S if self._is_terminal else EVERY_S_IN_A_LOG
+        now = time.monotonic()
+        if self._stream is not None and now - self._shown >= every and elapsed_s > 0:
+            self._shown = now
+            self._show(window, elapsed_s)
+        return self.stop_asked
+
+    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
+        self._rows, self._errors = rows, errors
+        self.clear()
+
+    def kept(self) -> tuple[np.ndarray, list[tuple[float, str]]]:
+        """Return rows and errors of the last measurement; none where it never began."""
+        return (np.empty((0, len(ROW))) if self._rows is None else self._rows), self._errors
+
+    def say(self, line: str) -> None:
+        """Print a line of its own."""
+        if self._stream is not None:
+            self.clear()
+            print(line, file=self._stream, flush=True)
+
+    def clear(self) -> None:
+        """Take away the line that changes."""
+        if self._is_terminal and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+    def _show(self, window: Window, elapsed_s: float) -> None:
+        latest = [row for samples in window.samples for row in samples[-_RECENT:]]
+        latest = sorted(latest, key=lambda row: row[-1])[-_RECENT:]
+        parts = [f"{elapsed_s:.0f} of {self._seconds:.0f} s", f"{window.answered():,} answers"]
+        if latest:
+            table = np.array(latest)
+            latency = (table[:, ROW.index("done")] - table[:, ROW.index("due")]) * 1000
+            spent = table[-1, -1] - table[0, -1]
+            if spent > 0:
+                parts.append(f"{(len(table) - 1) / spent:,.1f}/s")
+            parts.append(f"median {np.median(latency):,.1f} ms now")
+        if window.errors:
+            parts.append(f"{len(window.errors)} failed")
+        line = f"{self._label}: {', '.join(parts)}"
+        if self._is_terminal:
+            self._stream.write("\r" + line[:150].ljust(self._width))
+            self._width = max(self._width, min(len(line), 150))
+            self._stream.flush()
+        else:
+            print(line, file=self._stream, flush=True)
+
+
+@contextmanager
+def stoppable(watcher: Watcher) -> Iterator[None]:
+    """Let the first Ctrl-C end what is measured and keep it; the second one ends the program."""
+
+    def first(number: int, frame: object) -> None:
+        watcher.stop_asked = True
+        watcher.say("Ending; what was measured is kept (Ctrl-C again: end at once).")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,202 @@
+"""What a server uses while it is measured: processor, memory, GPU; beside latency and throughput in every point.
+
+Where the server runs is where it can be known: it tells by its metrics page, read once a second during the window.
+Triton's has the GPUs and the whole machine's processor, the FastAPI service's has the GPUs and its own process. A
+server on this machine is looked at directly as well, with everything that it started (Triton's Python backend computes
+in processes of its own).
+
+| column | what |
+|---|---|
+| `server_cpu_cores` | cores that the server kept busy |
+| `server_memory_mib` | its memory: proportional set size on this machine, resident set size elsewhere; the most seen |
+| `host_cpu_share`, `host_memory_mib` | of the machine that Triton is on |
+| `gpu_utilization` | mean over GPUs and time, 0 to 1 |
+| `gpu_memory_mib` | sum over GPUs, the most seen: of all that runs there, not of one backend |
+| `gpu_power_w` | sum over GPUs, mean over time |
+
+What a server does not report is absent, never zero.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from photodup.bench.backends.http_connection import HttpConnection
+from photodup.errors import PhotodupError
+
+EVERY_S = 1.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_GAUGES = {
+    "nv_gpu_utilization": "gpu_utilization",
+    "photodup_gpu_utilization_ratio": "gpu_utilization",
+    "nv_gpu_memory_used_bytes": "gpu_memory_bytes",
+    "photodup_gpu_memory_used_bytes": "gpu_memory_bytes",
+    "nv_gpu_power_usage": "gpu_power_w",
+    "photodup_gpu_power_watts": "gpu_power_w",
+    "nv_cpu_utilization": "host_cpu_share",
+    "nv_cpu_memory_used_bytes": "host_memory_bytes",
+    "process_cpu_seconds_total": "cpu_s",
+    "process_resident_memory_bytes": "memory_bytes",
+}
+"""Name on a page -> what it is here."""
+
+Gauges = dict[str, list[float]]  # one value for each GPU, or one
+
+
+def gauges(page: str) -> Gauges:
+    """Return what a metrics page says of the moment. Not a whole parse: it runs beside what is being timed."""
+    found: Gauges = {}
+    for line in page.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in _GAUGES:
+            with contextlib.suppress(ValueError):
+                found.setdefault(_GAUGES[name], []).append(float(line.rpartition("}")[2].split()[-1]))
+    return found
+
+
+class Usage:
+    """A context manager around a window; `columns()` afterwards.
+
+    Args:
+        url: the server's metrics page.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.removesuffix("/metrics")
+        self._seen: list[tuple[float, Gauges]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._local: LocalServer | None = None
+        self._found: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        self._local = local_server(self._url)
+        self._began = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        length_s = time.perf_counter() - self._began
+        if self._local is not None:
+            self._found = self._local.columns(length_s)
+        self._thread.join()
+
+    def _sample(self) -> None:
+        """Read at once, every second, and when it is over."""
+        while True:
+            was_over = self._over.is_set()
+            with contextlib.suppress(
+                OSError, PhotodupError, UnicodeDecodeError
+            ):  # the account says what is wrong
+                self._seen.append((time.perf_counter(), gauges(self._read())))
+            if was_over:
+                return
+            self._over.wait(EVERY_S)
+
+    def _read(self) -> str:
+        connection = HttpConnection(self._url, timeout_s=5.0)
+        try:
+            _, body = connection.request(connection.head("GET", "/metrics", 0))
+        finally:
+            connection.close()
+        return body.decode()
+
+    def columns(self) -> dict[str, float]:
+        """Return what was seen, as columns of the point."""
+        return {**columns_of(self._seen), **self._found}
+
+
+def columns_of(seen: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[str, float]:
+    """Return the columns of several readings of one page, each with its time in seconds."""
+
+    def over_time(name: str, together: Any) -> list[float]:
+        return [together(page[name]) for _, page in seen if page.get(name)]
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    columns: dict[str, float] = {}
+    for name, column, together, summed, per in (
+        ("gpu_utilization", "gpu_utilization", mean, mean, 1.0),
+        ("gpu_power_w", "gpu_power_w", sum, mean, 1.0),
+        ("gpu_memory_bytes", "gpu_memory_mib", sum, max, 2.0**20),
+        ("host_cpu_share", "host_cpu_share", mean, mean, 1.0),
+        ("host_memory_bytes", "host_memory_mib", sum, max, 2.0**20),
+        ("memory_bytes", "server_memory_mib", sum, max, 2.0**20),
+    ):
+        if values := over_time(name, together):
+            columns[column] = summed(values) / per
+    spent = [(at, page["cpu_s"][0]) for at, page in seen if page.get("cpu_s")]
+    if len(spent) > 1:  # a counter: two readings, and the time between them
+        (first, before), (last, after) = spent[0], spent[-1]
+        columns["server_cpu_cores"] = max(0.0, (after - before) / (last - first))
+    return columns
+
+
+class LocalServer:
+    """A server process of this machine and all it started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._cpu_s = cpu_s(pid)
+
+    def columns(self, length_s: float) -> dict[str, float]:
+        """Return its columns for the time since this was made; none if it is gone."""
+        import psutil
+
+        try:
+            return {
+                "server_cpu_cores": max(0.0, (cpu_s(self.pid) - self._cpu_s) / length_s),
+                "server_memory_mib": memory_mib(self.pid),
+            }
+        except psutil.Error:
+            return {}
+
+
+def local_server(url: str) -> LocalServer | None:
+    """Return the process that listens at a loopback address; None where it is another machine's or not to be seen."""
+    import psutil
+
+    parts = urlsplit(url)
+    if parts.hostname not in _LOOPBACK or parts.port is None:
+        return None
+    try:
+        for connection in psutil.net_connections(kind="tcp"):
+            here = connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port
+            if here and connection.pid:
+                return LocalServer(connection.pid)
+    except (psutil.Error, OSError):  # macOS asks for root
+        return None
+    return None
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process and all it started, ended ones included, in seconds."""
+    import psutil
+
+    total = 0.0
+    for process in (server := psutil.Process(pid), *server.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    ended = server.cpu_times()
+    return total + getattr(ended, "children_user", 0.0) + getattr(ended, "children_system", 0.0)
+
+
+def memory_mib(pid: int) -> float:
+    """Return the memory of a process and all it started: proportional set size, shared pages once."""
+    import psutil
+
+    total_bytes = 0
+    for process in (server := psutil.Process(pid), *server.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            memory = process.memory_full_info()
+            total_bytes += getattr(memory, "pss", memory.uss)  # pss: Linux only
+    return total_bytes / 2**20

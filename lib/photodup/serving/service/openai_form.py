@@ -1,0 +1,173 @@
+"""The same embeddings in OpenAI's form: `POST /v1/embeddings` and `GET /v1/models`, and errors as its clients read them.
+
+Images are data URIs (`data:image/jpeg;base64,…`) with Infinity's `modality: image`, which may be left out since
+nothing else is embedded here. Addresses of images are refused: the service fetches nothing.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+
+from photodup.embedding.engines.model import ImageModel
+from photodup.serving.service.bodies import ImageProblem, RequestError, bad_images, too_many
+
+PREFIX = "/v1/"
+PATH = "/v1/embeddings"
+
+
+class EmbeddingsRequest(BaseModel):
+    """OpenAI's request for embeddings, with images as data URIs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = Field(description="as GET /v1/models lists it; the architecture's name will do")
+    input: str | Annotated[list[str], Field(min_length=1)]
+    encoding_format: Literal["float", "base64"] = "float"
+    modality: Literal["image"] | None = Field(None, description="Infinity's; nothing but images is embedded")
+    dimensions: int | None = Field(None, description="none but the model's own")
+    user: str | None = None
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """One embedding per image in the order sent, of length 1; base64 is of float32 values, little-endian."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class ModelEntry(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAiProblem(BaseModel):
+    """Body of every 4xx and 5xx answer under /v1/."""
+
+    error: ErrorBody
+
+
+_CODES = {401: "invalid_api_key", 404: "model_not_found", 503: "overloaded"}
+
+
+def problem(status: int, sentence: str) -> dict[str, Any]:
+    """Return an error as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    param = {404: "model", 401: None}.get(status, "input" if status < 500 else None)
+    return {"error": {"message": sentence, "type": kind, "param": param, "code": _CODES.get(status)}}
+
+
+def model_id(model: ImageModel) -> str:
+    return f"{model.name}/{model.pretrained}"
+
+
+def models_of(model: ImageModel) -> dict[str, Any]:
+    """Return the one model in OpenAI's list."""
+    return {
+        "object": "list",
+        "data": [{"id": model_id(model), "object": "model", "created": 0, "owned_by": "photodup"}],
+    }
+
+
+class Asked:
+    """One request: what its body says of the images and of the form of the answer."""
+
+    def __init__(self, model: ImageModel, max_images: int) -> None:
+        self._model, self._max_images = model, max_images
+        self._encoding = "float"
+
+    def images(self, body: bytes) -> list[bytes]:
+        """Return the encoded images of a body.
+
+        Raises:
+            RequestError: it has another form, asks for another model, or an image is no data URI.
+        """
+        try:
+            asked = EmbeddingsRequest.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise RequestError(400, f"{where + ': ' if where else ''}{first['msg']}.") from None
+        known = {model_id(self._model), self._model.name, self._model.pretrained}
+        if asked.model not in known:
+            raise RequestError(
+                404, f"There is no model {asked.model[:80]!r} here, only {model_id(self._model)}."
+            )
+        if asked.dimensions not in (None, self._model.dim):
+            raise RequestError(400, f"dimensions: the model has {self._model.dim}, and no other number.")
+        self._encoding = asked.encoding_format
+        given = [asked.input] if isinstance(asked.input, str) else asked.input
+        if len(given) > self._max_images:
+            raise too_many(self._max_images)
+        images, problems = [], []
+        for index, text in enumerate(given):
+            try:
+                images.append(_decoded(text))
+            except ValueError as error:
+                problems.append(ImageProblem(index=index, reason=str(error)))
+        if problems:
+            raise bad_images(problems)
+        return images
+
+    def encode(self, embeddings: np.ndarray) -> bytes:
+        """Return the answer."""
+        if self._encoding == "base64":
+            rows: list[Any] = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]
+        else:
+            rows = embeddings.tolist()
+        data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
+        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        return to_json({"object": "list", "data": data, "model": model_id(self._model), "usage": usage})
+
+
+def _decoded(text: str) -> bytes:
+    head, comma, data = text.partition(",")
+    if not head.startswith("data:") or not comma:
+        is_address = text[:8].lower().startswith(("http://", "https://"))
+        raise ValueError(
+            "an address, and nothing is fetched here: send the image as data:image/jpeg;base64,…"
+            if is_address
+            else "no image but text: send data:image/jpeg;base64,…"
+        )
+    if not head.lower().endswith(";base64"):
+        raise ValueError("a data URI that is not in base64: send data:image/jpeg;base64,…")
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"not base64 ({error})") from None
+
+
+def error_body(path: str, status: int, sentence: str, usual: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the body of an error: OpenAI's under /v1/, the service's own elsewhere."""
+    return problem(status, sentence) if path.startswith(PREFIX) else usual()

@@ -1,0 +1,111 @@
+"""What it costs to serve more: one machine with k GPUs, k machines with one, or k FastAPI services, in one table.
+
+Throughput is what was measured in each arrangement. Where an arrangement was not measured with k devices, one device's
+throughput is multiplied and the row says so: nobody measured that k of them add up. A price is that of a whole machine;
+devices that are emulated have none, and their rows show throughput alone.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = [
+    *("way", "devices", "images_per_s", "efficiency", "usd_per_hour", "usd_per_1000_images", "how"),
+]
+WAYS = {
+    "one machine, Triton": ("triton", "instances"),
+    "k machines, Triton": ("triton", "servers"),
+    "k machines, FastAPI": ("fastapi", "servers"),
+}
+"""Way of scaling -> server and arrangement of its points (see `parts.topology`). FastAPI uses one GPU a process."""
+
+MEASURED = "measured"
+
+
+def scaling_costs(
+    points: "pd.DataFrame", prices_usd_per_hour: Mapping[int, float] | None = None, *, devices: Sequence[int]
+) -> "pd.DataFrame":
+    """Return one row for each way of scaling and number of devices.
+
+    Args:
+        points: with `server`, `throughput_images_per_s`, `valid`; `arrangement` and `devices` where there are several.
+            Points of one kind of engine: real and emulated devices do not belong in one table. A point without them is
+            one device.
+        prices_usd_per_hour: GPUs in one machine -> what it costs; k machines with one cost k times the price of 1.
+        devices: the k to show.
+
+    Returns:
+        `COLUMNS`; `efficiency` is the throughput ÷ (k × that of one in the same way), and NaN where it is multiplied.
+    """
+    import pandas as pd
+
+    prices = dict(prices_usd_per_hour or {})
+    rows = [row for way in WAYS for row in _rows(way, _best(points, *WAYS[way]), prices, devices)]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def cheapest(table: "pd.DataFrame", images_per_s: float) -> str:
+    """Return one sentence: the cheapest row that serves so much, or why there is none."""
+    enough = table[table["images_per_s"] >= images_per_s]
+    if not len(enough):
+        most = table["images_per_s"].max()
+        known = f"; the most is {most:.0f}" if most == most else ", since nothing was measured"
+        return f"Nothing in the table serves {images_per_s:g} images/s{known}."
+    priced = enough.dropna(subset=["usd_per_hour"])
+    if not len(priced):
+        return f"What serves {images_per_s:g} images/s has no price here."
+    best = priced.loc[priced["usd_per_hour"].idxmin()]
+    doubt = "" if best["how"] == MEASURED else f" ({best['how']})"
+    return (
+        f"{images_per_s:g} images/s cost least with {best['way'].replace('k machines', f'{best.devices} × one GPU')}: "
+        f"{best['usd_per_hour']:.2f} USD/h, {best['images_per_s']:.0f} images/s{doubt}."
+    )
+
+
+def _best(points: "pd.DataFrame", server: str, arrangement: str) -> dict[int, float]:
+    """Return the most valid images/s by number of devices; one device is the same in every arrangement."""
+    columns = ["server", "arrangement", "devices", "throughput_images_per_s", "valid"]
+    found = points.reindex(columns=columns)
+    found = found[
+        found["valid"].eq(True) & found["server"].eq(server) & found["throughput_images_per_s"].notna()
+    ]
+    count = found["devices"].astype(float).fillna(1).astype(int)
+    fits = found["arrangement"].eq(arrangement) | (count == 1)
+    return found[fits].groupby(count[fits])["throughput_images_per_s"].max().to_dict()
+
+
+def _rows(
+    way: str, best: Mapping[int, float], prices: Mapping[int, float], devices: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    one = best.get(1, math.nan)
+    for k in devices:
+        rate, how = best.get(k, math.nan), MEASURED
+        if rate != rate:
+            rate, how = one * k, f"not measured with {k}: {k} × one"
+        if rate != rate:
+            how = "not measured"
+        together = prices.get(k) if WAYS[way][1] == "instances" else None
+        hourly = (
+            together
+            if together is not None
+            else k * prices[1]
+            if 1 in prices and _apart(way, k)
+            else math.nan
+        )
+        yield {
+            "way": way,
+            "devices": k,
+            "images_per_s": rate,
+            "efficiency": rate / (k * one) if how == MEASURED else math.nan,
+            "usd_per_hour": hourly,
+            "usd_per_1000_images": hourly / (3600 * rate) * 1000,
+            "how": how,
+        }
+
+
+def _apart(way: str, k: int) -> bool:
+    """Say whether k single prices make up the price: not of one machine with several, which has an offer of its own."""
+    return k == 1 or WAYS[way][1] == "servers"

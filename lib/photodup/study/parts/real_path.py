@@ -1,0 +1,151 @@
+"""The real way to a run's servers beside an emulated link like it and what two explanations predict for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from photodup.bench.link import latency_model
+from photodup.bench.link.ladder import measure_ladder
+from photodup.bench.link.real_path import measure_path, twin
+from photodup.embedding.backends import parse_backend
+from photodup.study.notebook.gaps import NotMeasured
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from photodup.study.notebook.run import Run
+
+KINDS = ("new", "idle", "warm")
+MODELS = ("rounds", "bandwidth-only")
+
+
+def sink_of(run: "Run") -> tuple[str, str]:
+    """Return (address, server) of what stands for a byte sink there: Triton over HTTP, else the FastAPI service.
+
+    Raises:
+        NotMeasured: the endpoints list neither.
+    """
+    for server in ("triton", "fastapi"):
+        for name, url in run.endpoints.backends.items():
+            backend = parse_backend(name)
+            if backend.server == server and backend.protocol == "http":
+                return url, server
+    raise NotMeasured(
+        f"{run.endpoints.name} has neither Triton over HTTP nor FastAPI: its path was not measured"
+    )
+
+
+def measure_real_path(
+    run: "Run", payloads_bytes: Sequence[int], *, n: int = 5, n_large: int = 3, idle_s: float = 1.0
+) -> dict[str, Any]:
+    """Return the run's record of the way to its servers (`bench.link.real_path.measure_path`), measured unless it has it.
+
+    Raises:
+        NotMeasured: nobody answers there.
+    """
+    sizes = {"n": n, "n_large": n_large, "idle_s": idle_s}
+    return run.measure_or_load(
+        "real-path",
+        lambda: measure_path(*sink_of(run), payloads_bytes, **sizes),
+        config={"payloads": list(payloads_bytes), **sizes},
+        kind="real_path",
+    )
+
+
+def measure_twin(
+    run: "Run",
+    found: Mapping[str, Any],
+    payloads_bytes: Sequence[int],
+    *,
+    n: int = 5,
+    n_large: int = 3,
+    idle_s: float = 1.0,
+) -> dict[str, Any]:
+    """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
+    spec, sizes = twin(dict(found)), {"n": n, "n_large": n_large, "idle_s": idle_s}
+    return run.measure_or_load(
+        "real-path-twin",
+        lambda: measure_ladder(spec, payloads_bytes, **sizes),
+        config={"spec": asdict(spec), "payloads": list(payloads_bytes), **sizes},
+        kind="link_trial",
+        may_fail=True,
+    )
+
+
+def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None = None) -> "pd.DataFrame":
+    """Return one row for each payload and kind of connection: `real_ms`, `emulated_ms` and what `MODELS` predict.
+
+    The server's own time (`turnaround_ms`) is part of the real latency and of the predictions, and is added to the
+    emulated one, whose sink takes none. NaN where something was not measured or is not valid.
+    """
+    import pandas as pd
+
+    rate = float(found.get("rate_mbit_s") or "inf")
+    turnaround_ms = found["turnaround_ms"]
+    other = {
+        (row["payload_bytes"], row["connection"]): row["latency_ms_p50"] + turnaround_ms
+        for row in (emulated or {}).get("rows", [])
+        if row["valid"]
+    }
+    rows = []
+    for row in found["rows"]:
+        size, kind = row["payload_bytes"], row["connection"]
+        predicted = {
+            name: latency_model.MODELS[name](size, found["rtt_ms"], rate, turnaround_ms, connection=kind)
+            for name in MODELS
+        }
+        real = row["latency_ms_p50"] if row["valid"] else float("nan")
+        emulated_ms = other.get((size, kind), float("nan"))
+        rows.append(
+            {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
+            | predicted
+        )
+    return pd.DataFrame(rows)
+
+
+def draw_paths(axes: "Sequence[Axes]", table: "pd.DataFrame") -> None:
+    """Draw one panel for each of `KINDS`: the real way, its emulated twin and the two explanations, by payload."""
+    from photodup.study.notebook import charts
+
+    styles = {"rounds": (charts.GOOD, "-"), "bandwidth-only": (charts.BAD, "--")}
+    for axis, kind in zip(axes, KINDS, strict=True):
+        part = table[table["connection"] == kind].sort_values("payload_bytes")
+        kb = part["payload_bytes"] / 1e3
+        for name, (color, style) in styles.items():
+            axis.plot(kb, part[name], style, color=color, label=name)
+        axis.plot(kb, part["real_ms"], "o", color="black", label="real way")
+        axis.plot(
+            kb, part["emulated_ms"], "o", color="black", markerfacecolor="white", label="emulated like it"
+        )
+        axis.set(xscale="log", yscale="log", title=f"{kind} connection", xlabel="payload (kB)")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
+    axes[0].set_ylabel("latency p50 (ms)")
+    axes[0].legend(fontsize=8)
+
+
+def path_in_words(found: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:
+    """Return one sentence: what a payload costs on each kind of connection over the real way, and what predicts it."""
+    at = table[table["payload_bytes"] == payload_bytes].set_index("connection")["real_ms"]
+    parts = [
+        f"{at[kind]:.0f} ms on {_article(kind)}" for kind in KINDS if kind in at and at[kind] == at[kind]
+    ]
+    if not parts:
+        return f"Over the real way ({found['rtt_ms']:.1f} ms) no request of {payload_bytes / 1e3:,.0f} KB was measured."
+    measured = table[table["real_ms"].notna() & (table["rounds"] / table["bandwidth-only"] > 1.1)]
+    error = {name: (measured[name] / measured["real_ms"] - 1).abs().median() for name in MODELS}
+    told = (
+        f"Over the real way ({found['rtt_ms']:.1f} ms) {payload_bytes / 1e3:,.0f} KB take {', '.join(parts)}"
+    )
+    if not len(measured):
+        return f"{told}; at this round trip the two explanations do not differ."
+    return (
+        f"{told}; where the two explanations differ ({len(measured)} points), counting round trips is off by "
+        f"{error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%} (medians)."
+    )
+
+
+def _article(kind: str) -> str:
+    return {"new": "a new connection", "idle": "one after a pause", "warm": "a warm one"}[kind]

@@ -1,0 +1,180 @@
+"""A "rented machine" on this one: what the images start, in a network namespace of its own, behind an emulated link.
+
+Its servers listen at an address that is not loopback, on the published ports, and nothing of this machine's own
+loopback reaches them. Triton is started by docker/start-triton.sh, the service by the command of its image; both are
+rendered for a CPU, since that is what there is here. Processor and memory are shared with the client, which no
+rented machine does: figures of a rehearsal are no results.
+"""
+
+import contextlib
+import functools
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from photodup.bench.link.link import Link
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir
+from photodup.serving.control_key import new_key
+from photodup.serving.embedded import MODELS, export_models
+from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
+from photodup.serving.process.process import ServerProcess
+from photodup.serving.service.start import command as service_command
+from photodup.serving.service.start import is_ready
+from photodup.serving.triton.repository import render_repository
+from photodup.serving.triton.shipped import start_shipped
+
+PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
+"""As published, as docker/compose.yaml and the all-in-one image have them."""
+
+WITHOUT = {
+    "control": "Triton is started without a key: nobody can change its models",
+    "metrics": "no metrics page is listed, and Triton has none",
+    "fastapi": "there is no FastAPI service",
+    "triton": "there is no Triton",
+    "openvino": "Triton lacks the OpenVINO model",
+    "jpeg": "Triton lacks the model that takes JPEG files",
+}
+"""What a machine can lack -> what that means."""
+
+LINK = "us-east"
+
+
+@dataclass(frozen=True)
+class Rented:
+    """A machine that is up.
+
+    Attributes:
+        endpoints: what an endpoints file of it says, with the control key.
+        key: the control key; "" where the machine is without control.
+        rtt_ms: shortest handshake over the link in front of it.
+    """
+
+    endpoints: Endpoints
+    address: str
+    key: str = field(repr=False)
+    rtt_ms: float
+
+
+@contextlib.contextmanager
+def rented_machine(
+    *,
+    without: Collection[str] = (),
+    link: str = LINK,
+    repository: Path | None = None,
+    service_env: dict[str, str] | None = None,
+    timeout_s: float = 300.0,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[Rented]:
+    """Start such a machine for the length of a `with` block.
+
+    Args:
+        without: what it lacks, of `WITHOUT`.
+        link: preset of the link in front of it.
+        repository: a rendered model repository; None exports the model of `MODEL_PRETRAINED` and renders one.
+        service_env: settings of the FastAPI service beside those of the image.
+        timeout_s: how long each server may take.
+        progress: receives a line of text now and then.
+
+    Raises:
+        PhotodupError: no right to make a namespace, no Triton here, an unknown word in `without`, a server that does
+            not start.
+    """
+    if unknown := sorted(set(without) - set(WITHOUT)):
+        raise PhotodupError(f"A machine without {', '.join(unknown)}: it can lack {', '.join(WITHOUT)}.")
+    if {"fastapi", "triton"} <= set(without):
+        raise PhotodupError("A machine with neither FastAPI nor Triton answers nothing: leave one of them.")
+    models = () if "triton" in without else _models(without)
+    if models and repository is None:
+        repository = _repository(models, progress)
+    key = "" if {"control", "triton"} & set(without) else new_key()
+    with Link(link, servers_far=True) as way, contextlib.ExitStack() as stack:
+        address = way.client_address
+        with way.client_namespace():  # processes are born in the namespace of the thread that starts them
+            started = _start(stack, address, without, repository, key, service_env)
+        for process, answers in started:
+            process.wait_ready(answers, timeout_s, progress)
+        found = from_ports(
+            address,
+            0 if "fastapi" in without else PORTS["fastapi"],
+            *(PORTS[name] if models else 0 for name in ("http", "grpc")),
+            0 if "metrics" in without or not models else PORTS["metrics"],
+            name="rehearsal",
+            models=models,
+            location=f"a namespace of this machine, behind an emulated link ({link})",
+        )
+        if "metrics" in without:
+            found = found.model_copy(update={"metrics": {}})
+        found = found.model_copy(update={"triton_control_key": SecretStr(key) if key else None})
+        yield Rented(found, address, key, way.round_trip.floor_ms)
+
+
+def save(machine: Rented, path: Path) -> Path:
+    """Write the endpoints file of a machine, readable for this user alone, and return it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_endpoints(machine.endpoints, path)
+    return path
+
+
+def _models(without: Collection[str]) -> tuple[str, ...]:
+    lacking = tuple(f"_{word}" for word in ("openvino", "jpeg") if word in without)
+    return tuple(name for name in MODELS if not (lacking and name.endswith(lacking)))
+
+
+def _repository(models: Collection[str], progress: Callable[[str], None] | None) -> Path:
+    if progress:
+        progress("Exporting the model (kept for the next time)")
+    made = export_models()
+    # A folder for each choice: Triton loads whatever it finds in its repository.
+    folder = build_dir() / "rehearsal" / f"lacks-{'-'.join(sorted(set(MODELS) - set(models))) or 'nothing'}"
+    return render_repository(
+        "cpu-embedded",
+        folder,
+        made["files"],
+        models=list(models),
+        model_digest=made["model_digest"],
+        pretrained=made["pretrained"],
+    )
+
+
+def _start(
+    stack: contextlib.ExitStack,
+    address: str,
+    without: Collection[str],
+    repository: Path | None,
+    key: str,
+    service_env: dict[str, str] | None,
+) -> list[tuple[ServerProcess, Callable[[], bool]]]:
+    """Start what the machine has; return each server and what says that it is ready."""
+    started = []
+    if "fastapi" not in without:
+        # On a CPU that the client shares, two seconds of queue are soon there: requests wait instead of being refused.
+        settings = {"PYTHONUNBUFFERED": "1", "MAX_WAIT_S": "60"} | dict(os.environ) | (service_env or {})
+        settings |= {"HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])}  # as in the image
+        log = build_dir() / "logs" / "rehearsal-fastapi.log"
+        service = ServerProcess("FastAPI", service_command(), log, settings)
+        stack.callback(service.stop)
+        started.append((service, functools.partial(is_ready, f"http://{address}:{PORTS['fastapi']}")))
+    if repository is not None and "triton" not in without:
+        # The command of docker/start-all.sh and of the Triton image.
+        arguments = ["--exit-on-error=false", *(f"--{name}-port={PORTS[name]}" for name in ("http", "grpc"))]
+        metrics = "--allow-metrics=false" if "metrics" in without else f"--metrics-port={PORTS['metrics']}"
+        triton = start_shipped(repository, key=key, arguments=[*arguments, metrics], log="rehearsal-triton")
+        stack.callback(triton.stop)
+        started.append(
+            (triton, functools.partial(_ready, f"http://{address}:{PORTS['http']}/v2/health/ready"))
+        )
+    return started
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        return False  # while models load

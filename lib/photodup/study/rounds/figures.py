@@ -1,0 +1,87 @@
+"""The two figures of judged comparisons: where each side lies, and what each comparison says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from photodup.bench.judge.facts import SMALLEST_EFFECT
+from photodup.study.notebook import charts
+from photodup.study.rounds.outcomes import Compared
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = {"fastapi": "o", "triton": "s", "local": "D"}
+_VERDICTS = {"different": charts.BAD, "equal": charts.GOOD, "undecided": charts.MUTED}
+
+
+def draw_frontier(
+    ax: Axes,
+    compared: Compared,
+    *,
+    latency_load: str,
+    rate_load: str,
+    labels: Mapping[str, str] | None = None,
+) -> int:
+    """Draw each side at its throughput (x, images/s) and its median latency (y, ms), with 95 % intervals.
+
+    Colour is the engine, shape the server. The faint line upwards ends at the 99th percentile of latency.
+
+    Args:
+        latency_load, rate_load: the loads under which the two were measured.
+        labels: side -> text beside its point; default its precision and server.
+
+    Returns:
+        How many sides could be drawn.
+    """
+    arms = compared.arms
+    at_one = arms[arms.load == latency_load].set_index("side")
+    at_many = arms[arms.load == rate_load].set_index("side")
+    drawn = 0
+    for side in at_one.index.intersection(at_many.index):
+        one, many = at_one.loc[side], at_many.loc[side]
+        x, y = many.throughput_images_per_s, one.latency_ms_p50
+        if not (x and y and x > 0 and y > 0):
+            continue
+        color = charts.engine_color(one.engine)
+        reach_x = [[x - many.throughput_images_per_s_ci_low], [many.throughput_images_per_s_ci_high - x]]
+        reach_y = [[y - one.latency_ms_p50_ci_low], [one.latency_ms_p50_ci_high - y]]
+        ax.errorbar(x, y, reach_y, reach_x, fmt="none", ecolor=color, elinewidth=1.2, zorder=2)
+        if one.latency_ms_p99 and one.latency_ms_p99 > y:
+            ax.plot([x, x], [y, one.latency_ms_p99], color=color, alpha=0.3, linewidth=1, zorder=1)
+            ax.plot(x, one.latency_ms_p99, "_", color=color, alpha=0.5, zorder=1)
+        ax.plot(x, y, MARKERS.get(one.server, "o"), color=color, markersize=8, zorder=3)
+        text = (labels or {}).get(side) or f"{one.precision.upper()}, {one.server}"
+        ax.annotate(text, (x, y), xytext=(7, 4), textcoords="offset points", fontsize=8, color=color)
+        drawn += 1
+    return drawn
+
+
+def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
+    """Draw comparisons as intervals of the relative effect, in percent; colour and shape say the verdict.
+
+    What could not be compared has its name and no point. The grey band is the difference that interests nobody.
+    """
+    from matplotlib.lines import Line2D
+
+    ax.axvspan(-100 * SMALLEST_EFFECT, 100 * SMALLEST_EFFECT, color="#9aa0aa", alpha=0.2, linewidth=0)
+    for row, name in enumerate(reversed(list(names))):
+        outcome = compared[name]
+        if outcome.verdict is None:
+            ax.text(0, row, "not compared", va="center", ha="center", fontsize=7, color=charts.MUTED)
+            continue
+        color = _VERDICTS[outcome.verdict]
+        ax.plot([100 * outcome.low, 100 * outcome.high], [row, row], color=color, linewidth=2)
+        face = "white" if outcome.verdict == "undecided" else color
+        ax.plot(100 * outcome.effect, row, "o", color=color, markerfacecolor=face)
+    ax.set_yticks(range(len(names)), list(reversed(list(names))))
+    ax.set_ylim(-0.6, len(names) - 0.4)
+    ax.grid(False, axis="y")
+    handles = [
+        Line2D(
+            [], [], color=color, marker="o", markerfacecolor="white" if v == "undecided" else color, label=v
+        )
+        for v, color in _VERDICTS.items()
+    ]
+    ax.legend(handles=handles, loc="best", fontsize=8)

@@ -1,0 +1,153 @@
+"""The whole search: short trials of every setting, longer ones of the best, exact rates of the last, and what is written."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from photodup.bench.record.record import RunStore
+from photodup.errors import PhotodupError
+from photodup.files import available_cores
+from photodup.paths import build_dir
+from photodup.study.notebook.run import Run
+from photodup.tune.serving.candidates import Setting, candidates
+from photodup.tune.serving.found import Found, Tuned
+from photodup.tune.serving.halving import halve
+from photodup.tune.serving.page import write_result
+from photodup.tune.serving.trial import Bound, exact_trial, quick_trial
+
+RUNG_SECONDS = (1.0, 2.0, 4.0)
+EXACT_SECONDS, EXACT_MEASUREMENTS = 10.0, 8
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def tune(
+    run: Run,
+    settings: Sequence[Setting],
+    bound: Bound,
+    *,
+    keep: int = 2,
+    rung_seconds: Sequence[float] = RUNG_SECONDS,
+    exact_seconds: float = EXACT_SECONDS,
+    exact_measurements: int = EXACT_MEASUREMENTS,
+    say: Callable[[str], None] = lambda text: None,
+) -> Tuned:
+    """Search the setting with the highest rate under a bound. Every trial is recorded, so a search goes on where it ended.
+
+    Args:
+        run: its servers; its records hold the trials.
+        settings: what takes part; one that cannot be served scores 0 and its reason is in its record.
+        keep: how many get an exact rate.
+        rung_seconds: length of the short trials, one for each rung.
+        say: receives a line of text now and then.
+    """
+    told: list[dict[str, Any]] = []
+    asked = {"bound_ms": bound.latency_ms, "percentile": bound.percentile}
+    n_done = [0]
+
+    def score(setting: Setting, rung: int) -> float:
+        seconds = rung_seconds[rung]
+        config = {**asdict(setting), **asked, "seconds": seconds}
+        result = run.measure_or_load(
+            f"trial-{rung}-{setting.backend.name}",
+            lambda: quick_trial(run, setting, bound, seconds),
+            config=config,
+            kind="trial",
+            may_fail=True,
+        )
+        n_done[0] += 1
+        value = float(result.get("score") or 0)
+        told.append(
+            {
+                "setting": setting.name,
+                "rung": rung,
+                "score": value,
+                "seen": result.get("seen", []),
+                "why": result.get("error", ""),
+            }
+        )
+        say(f"tune: trial {n_done[0]}, {setting.name}: {value:.1f} images/s under {bound}")
+        return value
+
+    last, trials = halve(list(settings), score, rungs=len(rung_seconds), keep=keep)
+    scores = {t.who: t.score for t in trials}  # the longest trial of each is the last one
+    finalists = []
+    for setting in last:
+        say(f"tune: exact rate of {setting.name}")
+        config = {**asdict(setting), **asked, "seconds": exact_seconds, "measurements": exact_measurements}
+        config |= {"about": round(scores[setting], 1)}
+
+        def exact(setting: Setting = setting) -> dict[str, Any]:
+            found = exact_trial(
+                run, setting, bound, scores[setting], seconds=exact_seconds, n_measurements=exact_measurements
+            )
+            seen = [asdict(one) for one in found.seen]
+            rates = {n: None if found.because else getattr(found, n) for n in ("rate_per_s", "low", "high")}
+            return {**rates, "because": found.because, "seen": seen}
+
+        result = run.measure_or_load(
+            f"rate-{setting.backend.name}", exact, config=config, kind="rate", may_fail=True
+        )
+        why = result.get("because") or result.get("error") or ""
+        finalists.append(Found(setting, *(result.get(n) for n in ("rate_per_s", "low", "high")), why))
+    finalists.sort(key=lambda f: -(f.rate_per_s or 0))
+    short_s = sum(rung_seconds[t["rung"]] * max(1, len(t["seen"])) for t in told)
+    exact_s = exact_seconds * exact_measurements
+    return Tuned(
+        bound,
+        tuple(finalists),
+        tuple(told),
+        len(settings),
+        short_s + exact_s * len(last),
+        exact_s * len(settings),
+    )
+
+
+def tune_here(
+    name: str,
+    bound: Bound,
+    *,
+    endpoints: Path | None = None,
+    servers: Sequence[str] = ("fastapi", "triton"),
+    keep: int = 2,
+    say: Callable[[str], None] = print,
+) -> tuple[Tuned, Path]:
+    """Start what is needed (unless the servers run elsewhere), search, and write the result under build/tune/NAME.
+
+    Raises:
+        PhotodupError: a bad name, no server to try, or servers that cannot be started.
+    """
+    from photodup.serving.embedded import embedded_servers, export_models
+    from photodup.serving.endpoints import load_endpoints
+
+    if not _NAME.fullmatch(name):
+        raise PhotodupError(f"{name!r} is no name: use small letters, digits, '.', '_' and '-'.")
+    folder = build_dir() / "tune" / name
+    with contextlib.ExitStack() as stack:
+        if endpoints is not None:
+            where = load_endpoints(endpoints)
+            where.use_control_key()
+            every = candidates(available_cores(), servers=servers)
+            field = [s for s in every if s.backend.name in where.backends]
+        else:
+            int8 = "openvino-int8" in export_models()["files"]
+            if not int8:
+                say("No INT8 file: `photodup export --precision int8` makes one; going on without.")
+            field = candidates(available_cores(), int8=int8, servers=servers)
+            models = sorted({s.backend.triton_model for s in field if s.server == "triton"})
+            free = dict.fromkeys(
+                ("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0
+            )
+            say(f"Starting Triton with {len(models)} models" if models else "No Triton is needed")
+            started = embedded_servers(models=models, service=not models, timeout_s=600.0, **free)
+            where = stack.enter_context(started)
+        if not field:
+            raise PhotodupError("There is nothing to tune: no server listed is one that can be set up here.")
+        run = Run(name, folder, where, RunStore(folder))
+        with run.store:
+            tuned = tune(run, field, bound, keep=keep, say=say)
+    return tuned, write_result(tuned, folder)

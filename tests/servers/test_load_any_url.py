@@ -1,0 +1,429 @@
+"""`photodup load` against real servers: every protocol, every way to misuse it, and what it keeps."""
+
+import functools
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from support.images import encoded, photo
+from support.paths import ROOT
+from support.service import free_port
+from support.triton import needs_triton
+from typer.testing import CliRunner
+
+from photodup.bench.anyurl import arrivals, rate, target
+from photodup.cli import app
+from photodup.errors import PhotodupError
+
+SLOW = str(ROOT / "tests" / "support" / "slow_encoder.py")
+
+
+def load(*arguments: object, **environment: str) -> str:
+    """Run the command here; return what it prints. Status 1 (nothing decided) is fine, an exception is raised."""
+    result = CliRunner(env=environment).invoke(app, ["load", *map(str, arguments)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Read the files of a run."""
+
+    def kept() -> tuple[dict, "object"]:
+        import pandas as pd
+
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["index.html", "requests.parquet", "result.json"]
+        return json.loads((tmp_path / "result.json").read_text()), pd.read_parquet(
+            tmp_path / "requests.parquet"
+        )
+
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "protocol"),
+    [
+        ("", [], "multipart"),
+        ("/embed", ["--concurrency", 4, "--batch", 2], "multipart"),
+        ("/embed/base64", ["--connection", "new"], "base64"),
+        ("/v1/embeddings", ["--payload", "images", "--encoding", "base64"], "openai"),
+        ("/v1", ["--protocol", "openai", "--payload", "images"], "openai"),
+    ],
+)
+def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, options, protocol):
+    said = load(random_service.url + path, "--seconds", 1, "--out", tmp_path, *options)
+    result, rows = kept()
+    assert f"({protocol})" in said and "Median latency" in said and "64 made-up pictures" in said
+    point = result["measurements"][0]
+    assert result["targets"][0]["protocol"] == protocol and point["n_errors"] == 0
+    assert point["batch"] == (2 if "--batch" in options else 1) and point["connection"] in ("warm", "new")
+    late = int((rows.done_s > point["duration_s"]).sum())  # still in flight when the window closed
+    assert len(rows) == point["n_requests"] + late and late <= 4 and rows.error.isna().all()
+    assert (rows.done_s >= rows.answered_s).all() and (rows.sent_s >= rows.due_s).all()
+    np.testing.assert_allclose(rows.latency_ms, (rows.done_s - rows.due_s) * 1000, atol=1e-6)
+    page = (tmp_path / "index.html").read_text()
+    assert "<svg" in page and 'src="http' not in page and "<script" not in page
+    opened = point["n_connections_reopened"]
+    assert opened > 5 if "new" in options else opened == 0
+
+
+@needs_triton()
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        ("openclip_vit_b32", ["--batch", 2], "arrays of random numbers"),
+        ("openclip_vit_b32_uint8", ["--concurrency", 4], "arrays of random numbers"),
+        ("openclip_vit_b32_jpeg", ["--payload", "images"], "made-up pictures"),
+    ],
+)
+def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, options, said):
+    url = (
+        f"{tiny_triton.http_url}/v2/models/{model}"
+        if scheme == "http"
+        else f"grpc://{tiny_triton.grpc_url}/{model}"
+    )
+    out = load(url, "--seconds", 1, "--out", tmp_path, *options)
+    point = kept()[0]["measurements"][0]
+    assert said in out and point["n_errors"] == 0 and point["n_requests"] > 20
+    assert point["protocol"] == f"kserve-{scheme}" and point["model"] == model
+
+
+@needs_triton()
+def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
+    from support.triton import tiny_embedding
+
+    from photodup.bench.anyurl.measure import adapter_of, try_once
+    from photodup.bench.anyurl.payloads import files, made_up_arrays
+
+    pixels = np.random.default_rng(3).integers(0, 256, (2, 3, 224, 224), dtype=np.uint8)
+    np.save(tmp_path / "two.npy", pixels)
+    for url in (
+        f"{tiny_triton.http_url}/v2/models/openclip_vit_b32_uint8",
+        f"grpc://{tiny_triton.grpc_url}/openclip_vit_b32_uint8",
+    ):
+        asked = target.target_of(url)
+        adapter = adapter_of(asked, made_up_arrays(), inputs=[f"image={tmp_path / 'two.npy'}"], batch=2)
+        np.testing.assert_allclose(try_once(adapter, made_up_arrays(), 2), tiny_embedding(pixels), atol=1e-5)
+    data = encoded(photo(224, 224, 7), "PNG")
+    (tmp_path / "one.png").write_bytes(data)
+    asked = target.target_of(f"{tiny_triton.http_url}/v2/models/openclip_vit_b32_jpeg")
+    sent = files([tmp_path / "one.png"])
+    answer = try_once(adapter_of(asked, sent), sent, 1)
+    np.testing.assert_allclose(
+        answer, tiny_embedding(np.asarray(photo(224, 224, 7)).transpose(2, 0, 1)[None]), atol=1e-5
+    )
+
+
+@needs_triton()
+@pytest.mark.parametrize(
+    ("path", "options", "said"),
+    [
+        ("/v2/models/none", [], "has no model 'none'"),
+        ("/v2/models/openclip_vit_b32_jpeg", [], "takes bytes: say what to send"),
+        ("/v2/models/openclip_vit_b32", ["--text", "a dog"], "No input of openclip_vit_b32 takes bytes"),
+        ("/v2/models/openclip_vit_b32", ["--shape", "image=3,9,9"], r"\[3, 9, 9\] does not fit"),
+        ("/v2/models/openclip_vit_b32", ["--shape", "pixels=3,9,9"], "has no input 'pixels': it has image"),
+        ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
+        ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
+        ("", [], "serves models: name one"),
+    ],
+)
+def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, said):
+    with pytest.raises(PhotodupError, match=said) as raised:
+        load(tiny_triton.http_url + path, *options)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("http://127.0.0.1:{free}", [], "Nothing answers at"),
+        ("grpc://127.0.0.1:{free}/model", [], "Nothing answers at"),
+        ("grpc://127.0.0.1:{port}/model", [], r"Nothing answers at .*gRPC"),
+        ("grpc://127.0.0.1:{port}", [], "names no model"),
+        ("https://127.0.0.1:{port}/embed", [], "does not speak TLS"),
+        ("http://127.0.0.1:{port}/embed", ["--protocol", "openai", "--model", "m"], "answered 415"),
+        ("http://127.0.0.1:{port}/v1/embeddings", [], "answered 400.*no image but text"),
+        (
+            "http://127.0.0.1:{port}/v1/embeddings",
+            ["--model", "no", "--payload", "images"],
+            "There is no model 'no'",
+        ),
+        ("http://127.0.0.1:{port}/nothing/here", ["--file", __file__], "answered 404.*Correct the path"),
+        ("http://127.0.0.1:{port}/nothing/here", [], "needs a body: name one with --file"),
+        ("http://127.0.0.1:{port}/embed", ["--file", __file__], "Image 0: not an image"),
+        ("http://127.0.0.1:{port}/embed", ["--file", "missing.jpg"], "There is no file missing.jpg"),
+        ("http://127.0.0.1:{port}/embed", ["--text", "a dog"], "takes images, not texts"),
+        ("http://127.0.0.1:{port}/embed", ["--batch", 100], "answered 413"),
+        ("http://127.0.0.1:{port}/embed", ["--slo", "100ms"], "A bound is written p95=100ms"),
+        (
+            "http://127.0.0.1:{port}/embed",
+            ["--rate", 10, "--arrivals", "daily"],
+            "There is no arrival pattern",
+        ),
+        ("http://127.0.0.1:{port}/embed", ["--arrivals", "uniform"], "belong to an open loop"),
+        ("http://127.0.0.1:{port}/embed", ["--protocol", "soap"], "There is no protocol 'soap'"),
+        ("http://127.0.0.1:{port}/embed", ["-H", "nonsense"], "A header is written"),
+        (
+            "http://127.0.0.1:{port}/embed",
+            ["--api-key", "env:NO_SUCH_KEY"],
+            "environment variable NO_SUCH_KEY: set it",
+        ),
+        ("http://127.0.0.1:{port}/embed", ["--compare"], "two URLs and --compare"),
+        ("ftp://127.0.0.1/x", [], "is no HTTP address"),
+    ],
+)
+def test_bad_input_is_one_sentence(small_service, url, options, said):
+    address = url.format(port=small_service().url.rpartition(":")[2], free=free_port())
+    with pytest.raises(PhotodupError, match=said) as raised:
+        load(address, "--timeout", 5, *options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_key_is_sent_and_never_kept(small_service, tmp_path):
+    url = small_service(API_KEY="sesame-17").url
+    with pytest.raises(PhotodupError, match=r"answered 401.*api-key"):
+        load(f"{url}/embed")
+    said = load(
+        f"{url}/embed", "--api-key", "env:MY_KEY", "--seconds", 1, "--out", tmp_path, MY_KEY="sesame-17"
+    )
+    assert "Median latency" in said
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"sesame-17" not in written and "sesame" not in said
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers POST with what `answers` says next: (status, body); counts and keeps what it got."""
+
+    daemon_threads = True
+
+    def __init__(self, answer, certificate=None):
+        self.answer, self.got = answer, []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+
+    def handle_error(self, request, address):
+        """A client that leaves is no event."""
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True
+    protocol_version, timeout = "HTTP/1.1", 2  # idle connections are closed after so many seconds
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.headers, body))
+        status, answer = self.server.answer(len(self.server.got))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_plain_post_sends_the_file_and_the_headers(tmp_path):
+    (tmp_path / "body.json").write_text('{"a": 1}')
+    with _Server(lambda n: (202, b"fine")) as server:
+        url = f"http://127.0.0.1:{server.server_port}/do?x=1"
+        said = load(
+            url,
+            "--file",
+            tmp_path / "body.json",
+            "-H",
+            "X-Who: env:WHO",
+            "--seconds",
+            1,
+            "--out",
+            tmp_path / "o",
+            WHO="me",
+        )
+        headers, body = server.got[-1]
+    assert "(post)" in said and body == b'{"a": 1}' and headers["X-Who"] == "me"
+    assert headers["Content-Type"] == "application/json"
+
+
+def test_errors_midway_end_the_point_and_what_was_measured_is_kept(tmp_path, kept):
+    (body := tmp_path.parent / "body.bin").write_bytes(b"x" * 1000)
+    with _Server(lambda n: (200, b"ok") if n < 300 else (500, b"the disk is full")) as server:
+        said = load(
+            f"http://127.0.0.1:{server.server_port}/do", "--file", body, "--seconds", 20, "--out", tmp_path
+        )
+    result, rows = kept()
+    assert "requests failed, most of them so: HttpError: The server answered 500: the disk is full" in said
+    assert result["measurements"][0]["verdict"] == "failed"
+    failed = rows[rows.error.notna()]
+    assert 10 < len(failed) < 40 and 250 < rows.error.isna().sum() < 300
+    assert failed.latency_ms.isna().all() and failed.done_s.gt(0).all()
+    assert "stroke: #b4442f" in (tmp_path / "index.html").read_text()  # where they failed is drawn
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew(tmp_path, kept):
+    (body := tmp_path.parent / "body.bin").write_bytes(b"x")
+    with _Server(lambda n: (200, b"ok")) as server:
+        url = f"http://127.0.0.1:{server.server_port}/do"
+        said = load(url, "--file", body, "--rate", 2, "--seconds", 8, "--concurrency", 16, "--out", tmp_path)
+    point = kept()[0]["measurements"][0]
+    assert point["n_errors"] == 0 and point["n_connections_reopened"] > 0
+    assert "idle connections, which were opened anew" in said
+
+
+def test_tls_is_checked_unless_told_otherwise(tmp_path):
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*make, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    (body := tmp_path / "body.bin").write_bytes(b"x" * 300_000)
+    with _Server(lambda n: (200, b"ok" * 100_000), certificate=files) as server:
+        url = f"https://127.0.0.1:{server.server_port}/do"
+        with pytest.raises(PhotodupError, match="is not trusted"):
+            load(url, "--file", body)
+        for number, options in enumerate((["--ca", files[0]], ["--insecure", "--connection", "new"])):
+            out = tmp_path / str(number)
+            load(url, "--file", body, "--seconds", 1, "--out", out, *options)
+            point = json.loads((out / "result.json").read_text())["measurements"][0]
+            assert point["n_errors"] == 0 and point["n_requests"] > 5 and point["payload_bytes"] == 300_000
+    with pytest.raises(PhotodupError, match="certificate files cannot be used"):
+        load(url, "--file", body, "--ca", body)
+
+
+def test_arrivals_are_what_was_asked_for(tmp_path):
+    poisson = arrivals.pattern("poisson").times_s(50, 100, 1)
+    bursts = arrivals.pattern("bursts:10").times_s(50, 100, 1)
+    uniform = arrivals.pattern("uniform").times_s(50, 100, 1)
+    ramp = arrivals.pattern("ramp:10-90")
+    (trace := tmp_path / "trace.csv").write_text("# seconds\n100.0,GET\n100.5\n101.0\n103.0\n")
+    traced = arrivals.pattern(f"trace:{trace}")
+    for times in (poisson, bursts, uniform, ramp.times_s(50, 100, 1)):
+        assert len(times) == pytest.approx(5000, rel=0.1)
+        assert (np.diff(times) >= 0).all() and times[0] >= 0 and times[-1] < 100
+    assert len(np.unique(bursts)) == len(bursts) / 10 and np.allclose(np.diff(uniform), 0.02)
+    climb = ramp.times_s(50, 100, 1)
+    assert (climb < 50).sum() == pytest.approx(1500, rel=0.1)  # the mean rate is 30/s, then 70/s
+    down = arrivals.pattern("ramp:90-10").times_s(50, 100, 1)
+    assert (down < 50).sum() == pytest.approx(3500, rel=0.1)
+    np.testing.assert_allclose(traced.times_s(1, 10, 0), [0, 0.5, 1, 3])
+    assert traced.horizon_s == pytest.approx(4) and traced.rate_per_s == pytest.approx(1)
+    for bad in ("bursts:0", "ramp:0-0", "trace:missing", "poisson:3"):
+        with pytest.raises(PhotodupError):
+            arrivals.pattern(bad)
+    trace.write_text("a,b\nc,d\n")
+    with pytest.raises(PhotodupError, match="one time in seconds a line"):
+        arrivals.pattern(f"trace:{trace}")
+
+
+def test_ctrl_c_keeps_what_was_measured(random_service, tmp_path, kept):
+    command = [
+        sys.executable,
+        "-m",
+        "photodup",
+        "load",
+        f"{random_service.url}/embed",
+        "--seconds",
+        "60",
+        "--out",
+        tmp_path,
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(list(map(str, command)), env=dict(os.environ), **pipes)
+    lines = []
+    for line in process.stdout:  # where there is no terminal, progress comes in lines
+        lines.append(line)
+        if " of 60 s, " in line:
+            process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    assert process.wait(30) in (0, 1)
+    text = "".join(lines)
+    assert (
+        "answers" in text and "Ending; what was measured is kept" in text and "It was stopped by you" in text
+    )
+    assert len(kept()[1]) > 20
+
+
+@pytest.fixture
+def slow(launch) -> functools.partial:
+    """A service that computes for so many milliseconds an image."""
+
+    def slow(ms: float, **settings):
+        server = launch(program=(SLOW,), SLOW_MS=ms, MAX_WAIT_S=60, **settings)
+        server.wait()
+        return server
+
+    return slow
+
+
+@pytest.mark.slow
+@pytest.mark.quiet
+def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_path, kept):
+    server = slow(20)  # at most 50 images a second, one at a time or many together
+    said = load(f"{server.url}/embed", "--slo", "p95=150ms", "--seconds", 60, "--out", tmp_path)
+    result, _ = kept()
+    assert said.count("Highest rate with p95 ≤ 150 ms") == 1
+    found = float(said.partition("ms: ")[2].split()[0])
+    assert 20 < found < 50
+    assert 4 < len(result["measurements"]) <= rate.MEASUREMENTS + 1
+
+
+@pytest.mark.slow
+@pytest.mark.quiet
+def test_two_servers_are_compared_in_rounds(slow, tmp_path, kept):
+    first, second = slow(20), slow(30)
+    said = load(
+        f"{first.url}/embed",
+        f"{second.url}/embed/base64",
+        "--compare",
+        "--seconds",
+        3,
+        "--rounds",
+        6,
+        "--out",
+        tmp_path,
+    )
+    result, rows = kept()
+    line = next(ln for ln in said.splitlines() if ln.startswith("Median latency") and "again" not in ln)
+    assert "different by" in line and "higher" in line and "[+" in line
+    assert sum("again" in ln for ln in said.splitlines()) >= 2  # each is also measured against itself
+    assert len(result["measurements"]) == 32 == rows.measurement.nunique()
+
+
+def test_a_bound_and_an_address_are_read():
+    assert (
+        rate.bound_of("p99=0.5s") == rate.Bound(99, 500)
+        and str(rate.bound_of("p95<=100ms")) == "p95 ≤ 100 ms"
+    )
+    for bad in ("p0=1ms", "p100=1ms", "95=100ms", "p95=0ms", "p95=100"):
+        with pytest.raises(PhotodupError, match="A bound is written"):
+            rate.bound_of(bad)
+
+
+def test_nothing_is_asked_of_a_server_that_says_nothing():
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        began = time.monotonic()
+        with pytest.raises(PhotodupError, match="Nothing answers at"):
+            load(f"http://127.0.0.1:{mute.getsockname()[1]}/embed", "--timeout", 1)
+        assert time.monotonic() - began < 5

@@ -1,0 +1,119 @@
+"""The way to real servers, measured with real TCP: over loopback, and over an emulated link to a far Triton."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from support.triton import needs_triton
+
+from photodup.bench.link.link import Link, available
+from photodup.bench.link.real_path import HttpSink, measure_path, twin
+from photodup.bench.record.record import RunStore
+from photodup.errors import PhotodupError
+from photodup.serving.endpoints import Endpoints, from_ports
+from photodup.study.notebook.gaps import NotMeasured
+from photodup.study.notebook.run import Run
+from photodup.study.parts import real_path
+
+REASON = available()
+REASON = REASON if " needs " in REASON else ""
+needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")
+PAYLOADS = [10_000, 602_112]
+FEW = {"n": 3, "n_large": 2, "idle_s": 0.1}
+
+
+def by_kind(found, size=602_112):
+    return {row["connection"]: row for row in found["rows"] if row["payload_bytes"] == size}
+
+
+@needs_triton()
+@needs_link
+def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_triton) -> None:
+    """Triton must have read the whole body before it answers, or 602 KB would take no longer than 10 KB."""
+    with Link(rtt_ms=25, rate_mbit_s=210) as link, link.client_namespace():
+        found = measure_path(link.url(tiny_triton.http_url), "triton", PAYLOADS, **FEW)
+
+    large, small = by_kind(found), by_kind(found, 10_000)
+    assert 24 < found["rtt_ms"] < 30 and found["turnaround_ms"] < 15
+    assert all(row["valid"] for row in found["rows"])
+    assert large["new"]["latency_ms_p50"] > 140  # a handshake and slow start: 6 round trips and the bytes
+    assert small["new"]["latency_ms_p50"] < 90 and large["warm"]["latency_ms_p50"] < 90
+    table = real_path.compare_paths(found).set_index(["payload_bytes", "connection"])
+    assert table.rounds[602_112, "new"] == pytest.approx(large["new"]["latency_ms_p50"], rel=0.25)
+    said = real_path.path_in_words(found, table.reset_index(), 602_112)
+    assert "602 KB take" in said and "on a new connection" in said and "round trips is off by" in said
+
+
+def test_the_service_reads_a_body_before_it_refuses_it(random_service) -> None:
+    found = measure_path(random_service.url, "fastapi", PAYLOADS, **FEW)
+
+    assert all(row["valid"] for row in found["rows"]), found["rows"]
+    assert found["rtt_ms"] < 20 and found["rate_mbit_s"] is None  # no payload above 1 MB
+
+
+def test_a_server_that_hangs_up_gives_rows_that_say_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer_and_close() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:  # the smallest request is answered, a payload is not
+                    while b"Content-Length: 64\r\n" in connection.recv(65_536):
+                        connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=answer_and_close, daemon=True).start()
+        found = measure_path(f"http://127.0.0.1:{port}", "triton", [10_000], **FEW)
+        listener.shutdown(socket.SHUT_RDWR)
+
+    assert not any(row["valid"] for row in found["rows"])
+    assert all(row["invalid_because"] for row in found["rows"])
+    table = real_path.compare_paths(found)
+    assert table.real_ms.isna().all()
+    assert "no request of 10 KB was measured" in real_path.path_in_words(found, table, 10_000)
+
+
+def test_an_answer_that_is_none_of_ours_is_named() -> None:
+    with pytest.raises(PhotodupError, match="plain HTTP"):
+        HttpSink("https://example.org", "triton")
+
+
+@needs_triton()
+def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_triton) -> None:
+    ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
+    run = Run("here", tmp_path, from_ports("127.0.0.1", *ports), RunStore(tmp_path))
+
+    found = real_path.measure_real_path(run, PAYLOADS, **FEW)
+    again = real_path.measure_real_path(run, PAYLOADS, **FEW)
+
+    assert again["rows"] == found["rows"] and found["server"] == "triton"
+    assert twin(found).rtt_ms >= 0.2 and twin(found).rate_mbit_s == 1000
+    emulated = real_path.measure_twin(run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW)
+    table = real_path.compare_paths(found, emulated)
+    assert len(table) == 6
+    if not REASON:
+        assert table.emulated_ms.notna().any()
+
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3)
+    real_path.draw_paths(axes, table)
+    assert [axis.get_title(loc="left") or axis.get_title() for axis in axes] == [
+        "new connection",
+        "idle connection",
+        "warm connection",
+    ]
+    plt.close(figure)
+
+
+def test_without_an_http_server_the_gap_says_so(tmp_path: Path) -> None:
+    only_grpc = Endpoints(name="far", backends={"triton-onnx-fp32-grpc-fp32": "gpu:8004"})
+    with pytest.raises(NotMeasured, match="far has neither Triton over HTTP nor FastAPI"):
+        real_path.measure_real_path(Run("far", tmp_path, only_grpc, RunStore(tmp_path)), PAYLOADS)

@@ -1,0 +1,173 @@
+"""What a server uses is in each of its points: its own processor and memory, and a GPU's where there is one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from support.triton import needs_triton
+
+from photodup.bench.load import usage
+from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.record import environment
+from photodup.bench.record.record import RunStore
+from photodup.serving.endpoints import from_ports
+from photodup.serving.service.gpu import GpuCollector
+from photodup.study.notebook.points import measure_point
+from photodup.study.notebook.run import Run
+
+SHORT = Stopping(min_duration_s=1.2, min_requests=1, max_duration_s=1.2, warmup_requests=1)
+LOAD = Load("closed_loop", concurrency=2, span="prepared")
+TWO_GPUS = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
+nv_gpu_utilization{gpu_uuid="x"} 0.5
+nv_gpu_utilization{gpu_uuid="y"} 0.7
+nv_gpu_memory_used_bytes{gpu_uuid="x"} 1048576
+nv_gpu_memory_used_bytes{gpu_uuid="y"} 2097152
+nv_gpu_power_usage{gpu_uuid="x"} 100
+nv_gpu_power_usage{gpu_uuid="y"} 50
+nv_cpu_utilization 0.25
+nv_inference_count{model="a b",version="1"} 7
+"""
+
+
+def test_gpus_are_added_up_and_averaged_over_the_window() -> None:
+    first = usage.gauges(TWO_GPUS)
+    second = usage.gauges(TWO_GPUS.replace("0.5", "0.9").replace("2097152", "1048576"))
+
+    found = usage.columns_of([(0.0, first), (1.0, second)])
+
+    assert found == {
+        "gpu_utilization": pytest.approx((0.6 + 0.8) / 2),
+        "gpu_memory_mib": 3.0,  # the most seen
+        "gpu_power_w": 150.0,
+        "host_cpu_share": 0.25,
+    }
+
+
+def test_what_no_page_says_is_no_column() -> None:
+    assert usage.columns_of([]) == {}
+    assert usage.columns_of([(0.0, usage.gauges("# HELP x\nx 1\nnv_gpu_utilization broken\n"))]) == {}
+
+
+def test_a_counter_of_processor_time_needs_two_readings() -> None:
+    page = "process_cpu_seconds_total {}\nprocess_resident_memory_bytes 1048576\n"
+    pages = [(at, usage.gauges(page.format(spent))) for at, spent in ((10.0, 3.0), (12.0, 6.0))]
+
+    assert usage.columns_of(pages) == {"server_cpu_cores": 1.5, "server_memory_mib": 1.0}
+    assert usage.columns_of(pages[:1]) == {"server_memory_mib": 1.0}
+
+
+def test_memory_and_processor_time_count_children_too() -> None:
+    code = "import subprocess, sys, time; x = bytearray(50 << 20); "
+    child = f"{code} print('up', flush=True); sum(range(10**7)); time.sleep(60)"
+    parent = f"{code} subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout.readline() == b"up\n"
+        assert 100 < usage.memory_mib(process.pid) < 200
+        before = usage.cpu_s(process.pid)
+        time.sleep(0.5)
+        assert usage.cpu_s(process.pid) > before
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_point_of_the_service_says_what_the_service_used(tmp_path: Path, random_service) -> None:
+    page = httpx.get(f"{random_service.url}/metrics").text
+    assert ("photodup_gpu_" in page) == bool(environment.describe()["gpus"])
+    host, port = random_service.url.removeprefix("http://").split(":")
+    run = Run("here", tmp_path, from_ports(host, int(port), 0, 0, 0), RunStore(tmp_path))
+
+    point = measure_point(run, "fastapi-pytorch-fp32-http-jpeg", LOAD, SHORT, check=False)
+
+    assert 0.05 < point["server_cpu_cores"] < os.cpu_count() + 0.5
+    assert point["server_memory_mib"] == pytest.approx(random_service.rss_mb(), rel=0.4)
+    assert "gpu_utilization" not in point or environment.describe()["gpus"]
+
+
+def test_a_server_elsewhere_tells_by_its_page_alone(random_service, monkeypatch) -> None:
+    monkeypatch.setattr(usage, "_LOOPBACK", ())
+    with usage.Usage(f"{random_service.url}/metrics") as seen:
+        time.sleep(1.1)
+
+    assert seen.columns()["server_cpu_cores"] >= 0
+    assert seen.columns()["server_memory_mib"] == pytest.approx(random_service.rss_mb(), rel=0.2)
+
+
+def test_a_page_that_is_not_there_spoils_nothing() -> None:
+    with usage.Usage("http://127.0.0.1:9/metrics") as seen:
+        pass
+    assert seen.columns() == {}
+
+
+@needs_triton()
+def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tiny_triton) -> None:
+    ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
+    run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))
+
+    point = measure_point(run, "triton-onnx-fp32-http-jpeg", LOAD, SHORT, check=False)
+
+    assert point["server_cpu_cores"] > 0.05
+    assert point["server_memory_mib"] > 100  # Triton and the Python processes of its models
+    assert 0 <= point["host_cpu_share"] <= 1 and point["host_memory_mib"] > 100
+
+
+class StandIn:
+    """NVML's functions for a card that tells no power, as some do. A real one: `-m gpu`."""
+
+    class Memory:
+        used = 3 * 2**20
+
+    class Rates:
+        gpu = 40
+
+    def nvmlInit(self):
+        pass
+
+    def nvmlDeviceGetCount(self):
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, device):
+        return self.Memory
+
+    def nvmlDeviceGetUtilizationRates(self, device):
+        return self.Rates
+
+    def nvmlDeviceGetPowerUsage(self, device):
+        raise RuntimeError("Not Supported")
+
+    def nvmlDeviceGetUUID(self, device):
+        return b"GPU-0"
+
+
+def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(GpuCollector(StandIn()))
+    page = generate_latest(registry).decode()
+
+    assert 'photodup_gpu_memory_used_bytes{gpu="GPU-0"} 3.145728e+06' in page
+    assert usage.columns_of([(0.0, usage.gauges(page))]) == {"gpu_utilization": 0.4, "gpu_memory_mib": 3.0}
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_on_the_page() -> None:
+    if not environment.describe()["gpus"]:
+        pytest.skip("needs an NVIDIA GPU")
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(GpuCollector())
+    found = usage.columns_of([(0.0, usage.gauges(generate_latest(registry).decode()))])
+
+    assert found["gpu_memory_mib"] > 0 and 0 <= found["gpu_utilization"] <= 1

@@ -1,0 +1,184 @@
+"""The search for the fastest setting: who takes part, who stays in the race, what is chosen and written."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photodup.errors import PhotodupError
+from photodup.serving.triton.config import parse_config
+from photodup.tune.serving import candidates, halving, page, search, trial
+from photodup.tune.serving import found as results
+from photodup.tune.serving.trial import Bound, parse_bound
+
+BOUND = Bound(95, 100)
+
+
+@pytest.fixture
+def every(monkeypatch):
+    monkeypatch.setattr(candidates, "can_compute", lambda precision: True)
+    return candidates.candidates(2)
+
+
+def test_each_setting_is_there_once_and_can_be_named(every):
+    assert len({s.name for s in every}) == len(every) == len(set(every)) > 30
+    assert {(s.server, s.precision) for s in every} >= {("fastapi", "int8"), ("triton", "bf16")}
+    assert {(s.instances, s.threads) for s in every} == {(1, 2), (2, 1)}
+    assert all(s.instances == 1 for s in every if s.server == "fastapi" and s.engine != "openvino")
+    assert not [s for s in candidates.candidates(2, int8=False) if s.precision == "int8"]
+
+
+def test_what_the_processor_cannot_do_takes_no_part(monkeypatch):
+    monkeypatch.setattr(candidates, "can_compute", lambda precision: precision == "fp32")
+    assert {s.precision for s in candidates.candidates(8)} == {"fp32"}
+
+
+@given(
+    st.lists(st.floats(0.1, 100), min_size=1, max_size=40, unique=True), st.integers(1, 5), st.integers(1, 4)
+)
+def test_without_noise_the_best_wins_and_few_are_measured_often(scores, keep, rungs):
+    asked = []
+
+    def measure(who, rung):
+        asked.append((who, rung))
+        return scores[who]
+
+    last, trials = halving.halve(range(len(scores)), measure, rungs=rungs, keep=keep)
+    ranked = sorted(range(len(scores)), key=lambda i: -scores[i])
+    assert last == ranked[: min(keep, len(scores))]
+    assert len(trials) == len(set(asked)) <= len(scores) * rungs
+    for rung in range(1, rungs):
+        before, now = (sum(r == n for _, r in asked) for n in (rung - 1, rung))
+        assert now <= max(keep, -(-before // 3))
+
+
+def test_who_is_useless_never_goes_on():
+    last, trials = halving.halve("abc", lambda who, rung: 0.0, rungs=3)
+    assert last == [] and len(trials) == 3
+    with pytest.raises(PhotodupError, match="a share between 0 and 1"):
+        halving.halve([], lambda who, rung: 1.0)
+
+
+@pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ", "p95=100.0ms"])
+def test_a_bound_is_read(text):
+    assert parse_bound(text) == BOUND and str(BOUND) == "p95 ≤ 100 ms"
+
+
+@pytest.mark.parametrize("text", ["", "95=100ms", "p95", "p95=soon", "p0=10ms", "p100=10ms", "p95=-1ms"])
+def test_another_bound_is_refused_in_one_sentence(text):
+    with pytest.raises(PhotodupError, match="such as p95=100ms"):
+        parse_bound(text)
+
+
+def found(setting, rate, low=None, high=None, because=""):
+    return results.Found(setting, rate, low, high, because)
+
+
+def tuned(*finalists):
+    trials = [
+        {
+            "setting": f.setting.name,
+            "rung": 0,
+            "score": 9.0,
+            "why": "",
+            "seen": [{"in_flight": 1, "latency_ms": 20.0, "images_per_s": 40.0}],
+        }
+        for f in finalists
+    ]
+    return results.Tuned(BOUND, tuple(finalists), tuple(trials), 40, 200.0, 3200.0)
+
+
+def test_a_rival_that_may_be_as_good_is_named(every):
+    triton = next(s for s in every if s.server == "triton")
+    fastapi = next(s for s in every if s.server == "fastapi")
+    said = tuned(found(triton, 50.0, 47.0, 53.0), found(fastapi, 46.0, 44.0, 48.0)).sentence()
+    assert f"Serve {triton.name}" in said and "50.0 requests/s [47.0, 53.0]" in said
+    assert f"{fastapi.name} may be as good" in said
+    clear = tuned(found(triton, 50.0, 47.0, 53.0), found(fastapi, 30.0, 28.0, 32.0)).sentence()
+    assert "may be as good" not in clear
+    none = tuned(
+        found(triton, None, because="Even 3 requests/s do not meet 100 ms: search from a lower rate.")
+    )
+    assert none.best is None and "do not meet 100 ms" in none.sentence()
+
+
+def test_what_is_chosen_can_be_used(every, tmp_path):
+    triton = next(s for s in every if s.server == "triton" and s.instances == 2 and s.wait_us)
+    written = page.write_result(tuned(found(triton, 50.0, 47.0, 53.0)), tmp_path / "t").read_text()
+    config = parse_config((tmp_path / "t" / "config.pbtxt").read_text())
+    assert config.instance_group[0].count == 2 and config.parameters["threads"].string_value == "1"
+    assert config.dynamic_batching.max_queue_delay_microseconds == triton.wait_us
+    assert "Serve triton" in written and "data:image/png" in written
+    assert "http" not in written.split("data:image")[0]
+    assert json.loads((tmp_path / "t" / "chosen.json").read_text())["chosen"]["server"] == "triton"
+    fastapi = next(s for s in every if s.server == "fastapi" and s.precision == "int8")
+    page.write_result(tuned(found(fastapi, 50.0, 47.0, 53.0)), tmp_path / "f")
+    said = dict(line.split("=") for line in (tmp_path / "f" / "service.env").read_text().splitlines())
+    assert said["PRECISION"] == "int8" and said["THREADS"] == "2"
+
+
+def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_served(
+    every, tmp_path, monkeypatch
+):
+    from photodup.bench.record.record import RunStore
+    from photodup.serving.endpoints import from_ports
+    from photodup.study.notebook.run import Run
+
+    broken, asked = every[0], []
+
+    def quick(run, setting, bound, seconds):
+        asked.append((setting, seconds))
+        if setting == broken:
+            raise PhotodupError("it does not start: no memory.")
+        return {"score": 10.0 + every.index(setting), "seen": []}
+
+    class Rate:
+        rate_per_s, low, high, because, seen = 40.0, 38.0, 42.0, "", ()
+
+    monkeypatch.setattr(search, "quick_trial", quick)
+    monkeypatch.setattr(search, "exact_trial", lambda *a, **k: Rate)
+
+    def once():
+        store = RunStore(tmp_path / "run")
+        with store:
+            run = Run("t", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), store)
+            return search.tune(run, every[:9], BOUND, rung_seconds=(1.0, 2.0))
+
+    first = once()
+    made = len(asked)
+    assert [t["why"] for t in first.trials if t["setting"] == broken.name] == [
+        "it does not start: no memory."
+    ]
+    assert first.best.setting == every[8]
+    assert once().sentence() == first.sentence()
+    assert len(asked) == made + 1, "only what failed is tried again"
+
+
+def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch):
+    """A real load on a real server in this process's neighbour: a dummy that sleeps, one request at a time."""
+    from photodup.bench.backends.adapter import Dummy
+
+    monkeypatch.setattr(trial, "IN_FLIGHT", (4, 1))
+    monkeypatch.setattr("photodup.bench.backends.adapters.adapter", lambda *a, **k: Dummy(delay_ms=10.0))
+    monkeypatch.setattr(trial, "served", _as_it_is)
+    from photodup.serving.endpoints import from_ports
+    from photodup.study.notebook.run import Run
+
+    run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
+    setting = candidates.Setting("fastapi", "pytorch", "fp32", "jpeg", 1, 2, 0)
+    kept = trial.quick_trial(run, setting, Bound(50, 200), 0.5)
+    assert kept["score"] > 0 and kept["seen"][0]["in_flight"] == 4
+    missed = trial.quick_trial(run, setting, Bound(50, 1), 0.5)
+    assert missed["score"] == 0 and [s["in_flight"] for s in missed["seen"]] == [4, 1]
+
+
+class _as_it_is:
+    def __init__(self, run, setting):
+        self.run = run
+
+    def __enter__(self):
+        return self.run
+
+    def __exit__(self, *_):
+        return None

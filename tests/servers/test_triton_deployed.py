@@ -139,4 +139,4 @@ def test_every_container_of_compose_gives_up_what_it_does_not_need() -> None:
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         keyed = control_key.VARIABLE in service.get("environment", {})
-        assert keyed == (name in ("triton", "all-in-one")), f"{name} has no use for the key"
+        assert keyed == (name in ("triton", "triton-cpu", "all-in-one")), f"{name} has no use for the key"

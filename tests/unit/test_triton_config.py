@@ -174,7 +174,7 @@ def test_published_batching_is_the_published_one() -> None:
     assert BATCHING["default"] == "dynamic_batching { }"
 
 
-@pytest.mark.parametrize("target", ["cpu-embedded", "cuda", "tensorrt"])
+@pytest.mark.parametrize("target", ["cpu-embedded", "cpu", "cuda", "tensorrt"])
 def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports) -> None:
     out = render_repository(
         target, tmp_path, tiny_exports, instances=3, model_digest="abc", pretrained="random:0"
@@ -191,6 +191,21 @@ def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports
             assert config.parameters["pretrained"].string_value == "random:0"
             assert config.backend == ("python" if target == "cpu-embedded" else "onnxruntime")
             assert (out / name / "1" / "model.py").exists() == (target == "cpu-embedded")
+
+
+def test_the_image_without_a_gpu_keeps_its_backend_and_asks_for_no_device(
+    tmp_path: Path, tiny_exports
+) -> None:
+    """Not run here: the embedded server has no onnxruntime backend. What would stop a CPU is what is looked at."""
+    out = render_repository("cpu", tmp_path / "shared", tiny_exports)
+    for folder in out.iterdir():
+        config = read_config(folder / "config.pbtxt")
+        assert "KIND_GPU" not in str(config) and "gpu_execution_accelerator" not in str(config), folder.name
+    assert len(read_config(out / "openclip_vit_b32" / "config.pbtxt").model_warmup) == 1
+    assert "intra_op_thread_count" not in read_config(out / "openclip_vit_b32" / "config.pbtxt").parameters
+    two = render_repository("cpu", tmp_path / "two", tiny_exports, models=["openclip_vit_b32"], threads=2)
+    parameters = read_config(two / "openclip_vit_b32" / "config.pbtxt").parameters
+    assert parameters["intra_op_thread_count"].string_value == "2"
 
 
 def test_rendering_twice_touches_nothing(tmp_path: Path, tiny_exports) -> None:
@@ -222,7 +237,7 @@ def test_dali_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"target": "gpu"}, "unknown: use cpu-embedded, cuda, tensorrt"),
+        ({"target": "gpu"}, "unknown: use cpu-embedded, cpu, cuda, tensorrt"),
         ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
         ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
         ({"models": ["openclip_vit_b32_jpeg_dali"]}, "for cuda and tensorrt only"),

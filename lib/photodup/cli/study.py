@@ -20,6 +20,9 @@ def study_run(
     only: Only = None,
     weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="of the comparisons; 6 are needed for a verdict")
+    ] = None,
 ) -> None:
     """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
 
@@ -35,9 +38,26 @@ def study_run(
         parameters=parse_parameters(context.args),
         weights=weights,
         again=again,
+        rounds=rounds,
     )
     if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
         raise typer.Exit(1)
+
+
+@study.command("peers")
+def study_peers(
+    run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
+    server: Annotated[list[str] | None, typer.Option(help="name in tools/peers; repeat; default all")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="6 are needed for a verdict")] = 8,
+    minutes: Annotated[float, typer.Option(help="longest time of the rounds")] = 120.0,
+) -> None:
+    """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
+    from photodup.study.notebook.run import open_run
+    from photodup.study.peers.stage import measure_servers
+
+    opened = open_run(run)
+    with opened.store:
+        measure_servers(opened, only=server or (), rounds=rounds, budget_min=minutes)
 
 
 @study.command("rehearse")

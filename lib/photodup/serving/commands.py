@@ -75,7 +75,7 @@ def endpoints_check(
 
 
 def render(
-    target: Annotated[str, typer.Argument(help="cpu-embedded, cuda or tensorrt")],
+    target: Annotated[str, typer.Argument(help="cpu-embedded, cpu, cuda or tensorrt")],
     out: Annotated[Path, typer.Option(help="folder for the repository")] = Path("build/triton/rendered"),
     model: Annotated[
         list[str] | None, typer.Option(help="model to render; repeat for more; else all")

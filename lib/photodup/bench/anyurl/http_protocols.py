@@ -126,7 +126,7 @@ class OpenAi(HttpProtocol):
     def decode(self, answer: Answer) -> np.ndarray:
         content = _json_of(answer)
         rows = sorted(content["data"], key=lambda row: row["index"])
-        return _rows([row["embedding"] for row in rows])
+        return rows_of_numbers([row["embedding"] for row in rows])
 
 
 class Post(HttpProtocol):
@@ -152,10 +152,11 @@ def _embeddings(content: dict[str, Any], key: str) -> np.ndarray:
         raise AnswerError(
             f"The answer has no {key!r} but {', '.join(content) or 'nothing'}: is the protocol right?"
         )
-    return _rows(content[key])
+    return rows_of_numbers(content[key])
 
 
-def _rows(rows: Sequence[Any]) -> np.ndarray:
+def rows_of_numbers(rows: Sequence[Any]) -> np.ndarray:
+    """Return rows of numbers, or of base64 of little-endian float32, as float32 [rows, values]."""
     if rows and isinstance(rows[0], str):
         return np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
     return np.asarray(rows, np.float32)

@@ -36,6 +36,7 @@ class Asked:
         rate_per_s: open loop: requests a second on average; None for a closed loop.
         seconds: longest time.
         shortest_s: a closed loop may end here if its figures are precise enough by then.
+        half_width, precise: relative half-width asked of the intervals of these figures.
     """
 
     concurrency: int = 1
@@ -46,6 +47,7 @@ class Asked:
     seconds: float = 20.0
     shortest_s: float = 5.0
     half_width: float = 0.05
+    precise: tuple[str, ...] = Stopping.precise
     seed: int = 0
 
     @property
@@ -187,6 +189,7 @@ def measure_load(
         min_duration_s=min(asked.shortest_s, asked.seconds),
         max_duration_s=asked.seconds,
         half_width=asked.half_width,
+        precise=asked.precise,
         seed=asked.seed,
     )
     watcher.begin(label or asked.words, asked.seconds)

@@ -18,8 +18,12 @@ from photodup.bench.judge.point import Point
 from photodup.bench.judge.sentence import comparison_sentence
 
 ROUNDS = 8
-WAVES = 30  # of a measurement: 20 blocks are needed, some are lost to the warm-up
-SHORTEST_S, LONGEST_S, PROBE_S = 2.0, 30.0, 1.5
+WAVES, WAVES_OF_ONE = 30, 42  # of a measurement: 20 blocks are needed, some are lost to the warm-up
+# Wider than of a load that stands alone: what a short measurement misses shows in the spread between the rounds, from
+# which the comparison's interval comes.
+HALF_WIDTH = 0.25
+SHORTEST_S, LONGEST_S, PROBE_S = 3.0, 30.0, 1.5
+SLACK = 1.6  # single requests: time for a second look on a machine that has become slower
 SAME_ANSWER = 0.999
 
 
@@ -67,8 +71,10 @@ def compare(
     arms = {facts.Arm(one.side, load): one for one in pair}
     lengths = {arm: _length(one, asked, watcher) for arm, one in arms.items()}
     seconds = max(lengths.values())  # of both alike: a longer window must not be a better figure
-    metrics = ["latency_ms_p50", "latency_ms_p99"]
-    metrics += ["throughput_images_per_s"] if asked.rate_per_s is None and asked.concurrency > 1 else []
+    precise = ("latency_ms_p50",)
+    precise += ("throughput_images_per_s",) if asked.rate_per_s is None and asked.concurrency > 1 else ()
+    metrics = (*precise, "latency_ms_p99")
+    asked = replace(asked, half_width=HALF_WIDTH, precise=precise)
     a, b = arms
     declared = [schedule.Declared(metric, "two servers", metric, a, b) for metric in metrics]
     planned = schedule.schedule(
@@ -85,7 +91,8 @@ def compare(
         if watcher.stop_asked:
             return Point("failed", "it was stopped by you")
         who = arms[measurement.arm]
-        timed = replace(asked, seconds=seconds, shortest_s=seconds, seed=asked.seed + measurement.round)
+        longest = seconds * (SLACK if load.wave == 1 and asked.rate_per_s is None else 1)
+        timed = replace(asked, seconds=longest, shortest_s=seconds, seed=asked.seed + measurement.round)
         label = f"{len(measured) + 1} of {total}, round {measurement.round}, {who.target.name}"
         came = measure_load(who.make, who.payloads, timed, watcher, label=label)
         measured.append((who.side.label, measurement.round, came))
@@ -118,7 +125,8 @@ def _length(one: Competitor, asked: Asked, watcher: Watcher) -> float:
     wave = came.asked.load.as_judged().wave
     if asked.rate_per_s is not None:
         return min(asked.seconds, LONGEST_S)
-    return min(max(WAVES * wave / max(rate, 0.1), SHORTEST_S), max(asked.seconds, SHORTEST_S), LONGEST_S)
+    waves = WAVES_OF_ONE if wave == 1 else WAVES
+    return min(max(waves * wave / max(rate, 0.1), SHORTEST_S), max(asked.seconds, SHORTEST_S), LONGEST_S)
 
 
 def _same_answers(first: Competitor, second: Competitor) -> list[str]:

@@ -29,7 +29,7 @@ def affine_map(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | Non
     transform, mask = cv2.estimateAffine2D(
         source, target, method=cv2.RANSAC, ransacReprojThreshold=3.0, maxIters=3000, confidence=0.999
     )
-    if transform is None:
+    if transform is None or not np.isfinite(transform).all():
         return None, 0
     scales = np.linalg.svd(transform[:, :2], compute_uv=False)
     # An edit scales both axes about alike (within 2) and does not turn the picture inside out.

@@ -78,7 +78,7 @@ class Verified:
 class EvidenceStore:
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
-    VERSION = 3  # raise when `verify` changes its verdicts, or `Verification` its fields
+    VERSION = 4  # raise when `verify` changes its verdicts, or `Verification` its fields
 
     def __init__(self, path: Path) -> None:
         self.problem: str | None = None

@@ -181,14 +181,24 @@ class LaidFamily:
     def _compression(self, row: int) -> dict[str, float | bool]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""
         own, step = self.laid[row], self._steps[row]
-        beside = [o for o, one in self.laid.items() if o != row and _same_grid(own, one)]
+        # A blur wipes out every trace, and says nothing of what its source went through.
+        beside = [
+            o
+            for o, one in self.laid.items()
+            if o != row and _same_grid(own, one) and self._finest[o] * FINER >= self._finest[row]
+        ]
         known = [self._steps[o] for o in beside if self._steps[o]]
         unknown = [self._blocks[o] for o in beside if not (step and self._steps[o])]
         return {
             "coarser": max(1.0, step / min(known)) if known and step else 1.0,
             "blockier": max(1.0, self._blocks[row] / min(unknown)) if unknown else 1.0,
-            "is_saved_again": bool(step and self._traces[row].step < _SAVED_AGAIN * step),
+            "is_saved_again": self._was_coarser(row)
+            and any(abs(self._steps[o] / step - 1) < 0.15 and not self._was_coarser(o) for o in beside),
         }
+
+    def _was_coarser(self, row: int) -> bool:
+        """Return whether a file went through a compression coarser than its own."""
+        return bool(self._steps[row]) and self._traces[row].step < _SAVED_AGAIN * self._steps[row]
 
     def _undecided(self, row: int) -> np.ndarray:
         """Return bool[h, w]: what a member shows outside most others, where it is flat: a border, or a plain sky."""

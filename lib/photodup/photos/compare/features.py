@@ -20,6 +20,10 @@ class Features:
     points: np.ndarray
     descriptors: np.ndarray
 
+    def strongest(self, n: int) -> "Features":
+        """Return the picture with its n strongest features alone."""
+        return Features(self.grey, self.points[:n], self.descriptors[:n])
+
     def mirrored(self) -> "Features":
         """Return the features of the mirror image, without looking at pixels again.
 

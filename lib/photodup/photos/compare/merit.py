@@ -21,7 +21,7 @@ class Merit:
         coarser: step of the coarsest compression it went through, over the finest of those members whose blocks lie
             where its own do; 1 or more.
         blockier: the same of how hard the steps between blocks are, against members of which no such step is seen.
-        is_saved_again: that compression was coarser than the file's own: it was decoded and saved once more.
+        is_saved_again: that compression was coarser than the file's own, and another member still has it as its own.
     """
 
     pages: int = 1

@@ -116,7 +116,8 @@ def _different(first: np.ndarray, second: np.ndarray, shared: np.ndarray, sigma:
         for own, expected in ((y, from_x), (x, from_y)):
             at_limit |= ((own >= 248) & (expected >= 235)) ^ ((x >= 248) & (y >= 248))
     # The middle one of the three: where a colour is at its limit, only that one differs.
-    middle = sum(by_colour) - np.maximum.reduce(by_colour) - np.minimum.reduce(by_colour)
+    red, green, blue = by_colour
+    middle = np.maximum(np.minimum(red, green), np.minimum(np.maximum(red, green), blue))
     return (middle > _DIFFERS) & shared & ~grown(at_limit, 4)
 
 

@@ -57,7 +57,7 @@ class _Work:
 
     def through(self, codes: np.ndarray) -> Iterator[int | None]:
         """Yield each pair once it is compared; None where a photo cannot be read. A block is remembered together."""
-        with _one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
+        with one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = list(zip(*(rows.tolist() for rows in pair_rows(np.array(block))), strict=True))
@@ -93,7 +93,7 @@ class _Work:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Keep OpenCV from using every core for each of the pairs that are compared side by side."""
     import cv2
 

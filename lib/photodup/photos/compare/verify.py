@@ -20,6 +20,9 @@ from photodup.photos.compare.patches import PATCH, differences, overlay, patch_c
 # texture: gradients have been taken out, so what is left is edges and not sky.
 FEW_FEATURES = 150
 FAINTLY_TEXTURED = 2.0
+# The strongest features are compared first, which costs a fifth of comparing all. Of 1,441 proven pairs of 50 photographs
+# none had so few of them on one map, nor do they need the others once these prove them.
+STRONGEST, LEAST_INLIERS = 400, 5
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,12 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
     flipped = None
     found: list[tuple[Verification, np.ndarray | None]] = [(Verification(), None)]
     few = min(len(first.points), len(second.points)) < FEW_FEATURES
+    if not few:
+        strongest = _by_strongest(first, second)
+        if strongest is None:
+            return found[0]
+        if strongest[0].is_copy():
+            return strongest[0], _unmirrored(*strongest, second)
     for compare in (_by_features, _by_greys) if few else (_by_features,):
         found.append(compare(first, second, mirrored=False))
         if not found[-1][0].is_copy():
@@ -124,12 +133,31 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
             break
     else:
         found.append(max(found, key=lambda one: one[0].score()))
-    evidence, transform = found[-1]
-    if transform is not None and evidence.mirrored:
-        # From the mirror image's pixels to those of the picture itself.
-        back = np.array([[-1.0, 0, second.grey.shape[1] - 1], [0, 1, 0], [0, 0, 1]])
-        transform = transform @ back
-    return evidence, transform
+    return found[-1][0], _unmirrored(*found[-1], second)
+
+
+def _by_strongest(first: Features, second: Features) -> tuple[Verification, np.ndarray | None] | None:
+    """Return what the strongest features say; None where so few of them match that all would prove nothing."""
+    target, source, most = first.strongest(STRONGEST), second.strongest(STRONGEST), 0
+    for mirrored in (False, True):
+        source = source.mirrored() if mirrored else source
+        near = matches(target.descriptors, source.descriptors)
+        if len(near) < LEAST_INLIERS:
+            continue
+        transform, inliers = affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
+        most = max(most, inliers)
+        if inliers >= Thresholds.min_inliers:
+            found = _on_map(target, source, near, transform, inliers, mirrored=mirrored)
+            if found[0].is_copy():
+                return found
+    return None if most < LEAST_INLIERS else (Verification(), None)
+
+
+def _unmirrored(evidence: Verification, transform: np.ndarray | None, second: Features) -> np.ndarray | None:
+    """Return a map from the pixels of the second picture itself, where it was found from those of its mirror image."""
+    if transform is None or not evidence.mirrored:
+        return transform
+    return transform @ np.array([[-1.0, 0, second.grey.shape[1] - 1], [0, 1, 0], [0, 0, 1]])
 
 
 def _by_greys(first: Features, second: Features, *, mirrored: bool) -> tuple[Verification, np.ndarray | None]:
@@ -165,10 +193,22 @@ def _by_features(
     near = matches(first.descriptors, second.descriptors)
     if len(near) < Thresholds.min_inliers:
         return Verification(mirrored=mirrored), None
-    target, source = first.points[near[:, 0]], second.points[near[:, 1]]
-    transform, inliers = affine_map(target, source)
+    transform, inliers = affine_map(first.points[near[:, 0]], second.points[near[:, 1]])
     if transform is None:
         return Verification(mirrored=mirrored), None
+    return _on_map(first, second, near, transform, inliers, mirrored=mirrored)
+
+
+def _on_map(
+    first: Features,
+    second: Features,
+    near: np.ndarray,
+    transform: np.ndarray,
+    inliers: int,
+    *,
+    mirrored: bool,
+) -> tuple[Verification, np.ndarray]:
+    target, source = first.points[near[:, 0]], second.points[near[:, 1]]
     distance = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
     tightness = float((distance < 1.5).sum() / max((distance < 12).sum(), 1))
     found = overlay(first.grey, second.grey, transform)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import parse_backend
@@ -132,7 +132,8 @@ def choose(
     if weights:
         if url or backend == AUTO or not parse_backend(backend or LOCAL).is_local:
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
-        return Choice(backend or LOCAL, None, "local", "as the command line says", weights)
+        choice = Choice(backend or LOCAL, None, "local", "as the command line says", weights)
+        return choice if backend else _fastest(choice, digests)
     environment = os.environ.get("INFERENCE_BACKEND"), os.environ.get("INFERENCE_SERVICE_URL")
     if backend == AUTO:
         return _auto(settings, url, digests, endpoints)
@@ -155,7 +156,8 @@ def _auto(
     if url:
         return Choice(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := os.environ.get("MODEL_PRETRAINED"):
-        return Choice(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
+        choice = Choice(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
+        return _fastest(choice, digests)
     states = probe(known_backends(Settings(), endpoints))
     fit = sorted((s for s in states if s.is_fit), key=lambda state: state.digest not in digests)
     if fit:
@@ -165,4 +167,14 @@ def _auto(
     silent = "no server has trained weights" if any(s.answers for s in states) else "no server answers"
     if ungated:
         silent = f"{ungated[0].name} {why_not(ungated[0].precision, ungated[0].gate)}"
-    return Choice(LOCAL, None, "local", f"{silent}: the model in this process")
+    return _fastest(Choice(LOCAL, None, "local", f"{silent}: the model in this process"), digests)
+
+
+def _fastest(choice: Choice, digests: Collection[str]) -> Choice:
+    """Take the fastest precision that passed the gate for the model in this process."""
+    from photodup.photos.embed.fastest import fastest
+
+    if found := fastest(choice.weights, digests):
+        backend, why = found
+        return replace(choice, backend=backend, why=f"{choice.why}; {backend.split('-')[-1]}, {why}")
+    return choice

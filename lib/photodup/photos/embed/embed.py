@@ -2,7 +2,9 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,9 @@ from photodup.progress import bar
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
+
+# Batches at once: while one is computed the next is read and decoded.
+_AT_ONCE = 2
 
 
 @dataclass
@@ -58,17 +63,30 @@ def embed_library(
     report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
     todo = catalogue.missing_embeddings(embedder.model_digest)
     report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
-    with bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown:
-        for start in range(0, len(todo), batch):
-            try:
-                found = embed_files(embedder, catalogue.root, todo[start : start + batch])
-            except PhotodupError as error:
-                if report.n_embedded:
-                    kept = f"{report.n_embedded} photographs were embedded before and are kept"
-                    error.args = (f"{error} {kept}: the same command goes on from there.",)
-                raise
-            store(catalogue, embedder.model_digest, embedder.model_name or embedder.backend, found, report)
-            shown.update(len(todo[start : start + batch]))
+    batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
+    with (
+        bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown,
+        ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed") as pool,
+    ):
+        # One batch is read and decoded while another is computed.
+        waiting = deque(pool.submit(embed_files, embedder, catalogue.root, b) for b in batches[:_AT_ONCE])
+        try:
+            for number, chosen in enumerate(batches):
+                found = waiting.popleft().result()
+                for following in batches[number + _AT_ONCE : number + _AT_ONCE + 1]:
+                    waiting.append(pool.submit(embed_files, embedder, catalogue.root, following))
+                store(
+                    catalogue, embedder.model_digest, embedder.model_name or embedder.backend, found, report
+                )
+                shown.update(len(chosen))
+        except PhotodupError as error:
+            if report.n_embedded:
+                kept = f"{report.n_embedded} photographs were embedded before and are kept"
+                error.args = (f"{error} {kept}: the same command goes on from there.",)
+            raise
+        finally:
+            for future in waiting:
+                future.cancel()
     report.seconds = time.perf_counter() - started
     return report
 

@@ -3,14 +3,17 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 
 from PIL import Image
 
 from photodup.embedding import imaging
+from photodup.files import available_cores
 from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.merit import Merit
+from photodup.photos.compare.pixels import one_thread_each
 from photodup.photos.compare.traces import FileTraces, file_traces
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.families import Family
@@ -18,7 +21,7 @@ from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
-VERSION = 2
+VERSION = 3
 NOT_PROVEN = "not proven to be the photo to keep itself, only one of its copies"
 TWO_EXPOSURES = "taken at another time, by the same camera"
 FILM = "has a film beside it (Live Photo)"
@@ -26,11 +29,19 @@ FILM = "has a film beside it (Live Photo)"
 
 @dataclass(frozen=True)
 class Judged:
-    """One family: its keeper's row, why, and what each other row has that the keeper lacks (empty: it may go)."""
+    """One family.
+
+    Attributes:
+        keeper: its row.
+        choice: why it is.
+        differs: what each other row has that the keeper lacks; empty where it may go.
+        why: why the keeper is kept rather than each other row.
+    """
 
     keeper: int
     choice: Choice
     differs: Mapping[int, str]
+    why: Mapping[int, str] = field(default_factory=dict)
 
 
 class Judge:
@@ -41,35 +52,74 @@ class Judge:
         photos: one for each content, by row.
         rules: which photo to keep.
         store: where measurements are remembered.
+        progress: wraps the families to measure and their number, as tqdm does.
     """
 
     def __init__(
-        self, catalogue: Catalogue, photos: Sequence[Photo], rules: KeepRules, store: EvidenceStore
+        self,
+        catalogue: Catalogue,
+        photos: Sequence[Photo],
+        rules: KeepRules,
+        store: EvidenceStore,
+        progress: Callable[[Iterable, int], Iterable] = lambda families, total: families,
     ) -> None:
         self._catalogue, self._photos, self._rules, self._store = catalogue, photos, rules, store
+        self._progress = progress
 
     def keepers(self, found: Sequence[Family], search: CopySearch) -> list[tuple[int, Choice]]:
-        """Return the keeper's row of each family, and why it is the keeper."""
+        """Return the keeper's row of each family, and why it is the keeper; several families at a time."""
         proven = _Partners(search.proven)
-        chosen = []
-        for family in found:
-            laid = _Once(lambda family=family: self._lay(family, proven))
-            merits = self._merits(family, laid)
-            choice = self._rules.choose(
-                [self._photos[row] for row in family.members],
-                {self._photos[row].md5: merit for row, merit in merits.items()},
-            )
-            row = next(row for row in family.members if self._photos[row].id == choice.keeper.id)
-            self._lacks(family, row, laid)  # now, while all of them lie over each other
-            chosen.append((row, choice))
-        return chosen
+        chosen: list[tuple[int, Choice] | None] = []
+        waiting: list[tuple[int, Family, str | None]] = []
+        for place, family in enumerate(found):
+            kept = self._store.recall(self._key("merits", family))
+            choice = self._choose(family, kept) if kept else None
+            if choice is None or self._store.recall(self._key("lacks", family, choice[0])) is None:
+                waiting.append((place, family, kept))
+            chosen.append(choice)
+        with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
+            work = [(place, family, kept, proven) for place, family, kept in waiting]
+            measured = pool.map(lambda one: self._measured(*one), work)
+            for place, family, merits, choice, lacks in self._progress(measured, len(work)):
+                chosen[place] = choice
+                self._store.remember(self._key("merits", family), merits)
+                self._store.remember(self._key("lacks", family, choice[0]), lacks)
+        return [choice for choice in chosen if choice]
+
+    def _measured(
+        self, place: int, family: Family, kept: str | None, proven: "_Partners"
+    ) -> tuple[int, Family, str, tuple[int, Choice], str]:
+        """Measure a family; in a thread of its own, so nothing is remembered here."""
+        laid = self._lay(family, proven)
+        merits = kept or json.dumps(
+            {self._photos[row].md5: asdict(merit) for row, merit in laid.merits.items()}
+        )
+        choice = self._choose(family, merits)
+        return place, family, merits, choice, self._said(family, choice[0], laid)
+
+    def _why(self, family: Family, keeper: int) -> dict[int, str]:
+        """Return why the keeper is kept rather than each other member."""
+        photos = [self._photos[row] for row in family.members]
+        kept = self._store.recall(self._key("merits", family))
+        merits = _merits(kept) if kept else {}
+        best = self._photos[keeper]
+        return {
+            row: self._rules.over(best, self._photos[row], photos, merits)
+            for row in family.members
+            if row != keeper
+        }
+
+    def _choose(self, family: Family, kept: str) -> tuple[int, Choice]:
+        photos = [self._photos[row] for row in family.members]
+        choice = self._rules.choose(photos, _merits(kept))
+        return next(row for row in family.members if self._photos[row].id == choice.keeper.id), choice
 
     def judge(self, pairs: Sequence[tuple[Family, int, Choice]], search: CopySearch) -> list[Judged]:
         """Say of each other member what it has that the keeper lacks; call after `search` compared them with it."""
         proven = _Partners(search.proven)
         judged = []
         for family, keeper, choice in pairs:
-            measured = self._lacks(family, keeper, _Once(lambda family=family: self._lay(family, proven)))
+            measured = self._lacks(family, keeper, proven)
             differs = {}
             for row in family.members:
                 if row == keeper:
@@ -80,29 +130,19 @@ class Judge:
                 if self._rules.has_film(self._photos[row]) and not self._rules.has_film(self._photos[keeper]):
                     said.append(FILM)
                 differs[row] = "; ".join(said)
-            judged.append(Judged(keeper, choice, differs))
+            judged.append(Judged(keeper, choice, differs, self._why(family, keeper)))
         return judged
 
-    def _merits(self, family: Family, laid: "_Once") -> dict[int, Merit]:
-        key = self._key("merits", family)
-        if (kept := self._store.recall(key)) is None:
-            found = {self._photos[row].md5: asdict(merit) for row, merit in laid.get().merits.items()}
-            kept = json.dumps(found)
-            self._store.remember(key, kept)
-        by_md5 = json.loads(kept)
-        return {
-            row: Merit(**by_md5[md5] | {"added": tuple(by_md5[md5]["added"])})
-            for row in family.members
-            if (md5 := self._photos[row].md5) in by_md5
-        }
-
-    def _lacks(self, family: Family, keeper: int, laid: "_Once") -> dict[str, list[str]]:
+    def _lacks(self, family: Family, keeper: int, proven: "_Partners") -> dict[str, list[str]]:
         key = self._key("lacks", family, keeper)
-        if (kept := self._store.recall(key)) is None:
-            others = [row for row in family.members if row != keeper]
-            kept = json.dumps({self._photos[row].md5: laid.get().lacks(keeper, row) for row in others})
+        if (kept := self._store.recall(key)) is None:  # where nothing can be remembered
+            kept = self._said(family, keeper, self._lay(family, proven))
             self._store.remember(key, kept)
         return json.loads(kept)
+
+    def _said(self, family: Family, keeper: int, laid: LaidFamily) -> str:
+        others = [row for row in family.members if row != keeper]
+        return json.dumps({self._photos[row].md5: laid.lacks(keeper, row) for row in others})
 
     def _key(self, kind: str, family: Family, *rows: int) -> str:
         md5s = sorted(self._photos[row].md5 for row in family.members)
@@ -121,6 +161,11 @@ class Judge:
             return image, file_traces(header)
 
 
+def _merits(kept: str) -> dict[str, Merit]:
+    """Read what was remembered of a family, by content."""
+    return {md5: Merit(**found | {"added": tuple(found["added"])}) for md5, found in json.loads(kept).items()}
+
+
 class _Partners:
     """Proven pairs by row."""
 
@@ -133,16 +178,3 @@ class _Partners:
     def of(self, row: int) -> set[int]:
         """Return the rows that one is proven with."""
         return self._of.get(row, set())
-
-
-class _Once:
-    """A family that is laid out when it is first asked for, and held for as long as this is."""
-
-    def __init__(self, lay: Callable[[], LaidFamily]) -> None:
-        self._lay, self._laid = lay, None
-
-    def get(self) -> LaidFamily:
-        """Return it."""
-        if self._laid is None:
-            self._laid = self._lay()
-        return self._laid

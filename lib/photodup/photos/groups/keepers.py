@@ -122,6 +122,16 @@ class KeepRules:
             )
         return Choice(left[0], None, "equal by every rule: the shortest path")
 
+    def over(
+        self, keeper: Photo, rival: Photo, photos: Sequence[Photo], merits: Mapping[str, Merit] | None = None
+    ) -> str:
+        """Say why one of some photos is kept rather than another; empty where nothing tells them apart."""
+        standards = _Standards(photos, merits or {})
+        for rule in self.order:
+            if self._value(rule, keeper, standards) != self._value(rule, rival, standards):
+                return self._reason(rule, keeper, rival, standards)
+        return ""
+
     def ranked(self, photos: Sequence[Photo]) -> list[Photo]:
         """Return photos of many groups from best to worst by what the catalogue knows of each alone."""
         standards = _Standards(photos, {}, together=False)

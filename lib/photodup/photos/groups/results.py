@@ -34,6 +34,7 @@ class TierGroup:
         evidence: of each member with the keeper.
         differs: of each member what it has that the keeper would not keep, in words; empty where it may go. Of
             similar pictures nothing is said.
+        why: why the keeper is kept rather than each member; empty where nothing tells them apart.
     """
 
     tier: str
@@ -41,6 +42,7 @@ class TierGroup:
     members: tuple[Photo, ...]
     evidence: tuple[Evidence, ...]
     differs: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
 
     @property
     def keeper(self) -> Photo:
@@ -58,6 +60,11 @@ class TierGroup:
         """Return what a member has that the keeper would not keep, in words; empty where nothing."""
         told = dict(zip((member.id for member in self.members), self.differs, strict=False))
         return told.get(photo.id, "")
+
+    def kept_over(self, photo: Photo) -> str:
+        """Return why the keeper is kept rather than a member; the reason of the choice where nothing is said."""
+        said = dict(zip((member.id for member in self.members), self.why, strict=False))
+        return said.get(photo.id) or self.choice.reason
 
     @property
     def confidence(self) -> float:

@@ -149,12 +149,14 @@ class _Grouping:
         # Of equal bytes the folder, the age and the path decide.
         keeper = self._rules.choose(same).keeper
         choice = Choice(keeper, judged.choice.rule, judged.choice.reason)
-        found = [(photo, Evidence(True, 1.0, None), "") for photo in same if photo.id != keeper.id]
+        exact = Evidence(True, 1.0, None)
+        found = [(photo, exact, "", "the same file, twice") for photo in same if photo.id != keeper.id]
         for i, said in judged.differs.items():
-            found += [(photo, evidence(judged.keeper, i), said) for photo in self._files[photos[i].md5]]
+            shown = evidence(judged.keeper, i), said, judged.why.get(i, "")
+            found += [(photo, *shown) for photo in self._files[photos[i].md5]]
         found.sort(key=lambda entry: (bool(entry[2]), -entry[1].confidence, str(entry[0].path)))
-        members, why, differs = zip(*found, strict=True)
-        return TierGroup("copies", choice, members, why, differs)
+        members, proof, differs, why = zip(*found, strict=True)
+        return TierGroup("copies", choice, members, proof, differs, why)
 
     def _star(
         self, star: Group, evidence: Callable[[int, int], Evidence], in_families: set[int]

@@ -50,6 +50,17 @@ class Feedback:
         """Record several labels with one write; return their numbers."""
         return self._append([{"kind": kind, "md5s": sorted(set(md5s))} for kind, md5s in labels])
 
+    def choose_keeper(self, md5: str, instead_of: Iterable[str]) -> int:
+        """Record that a content is kept instead of others, whatever was said of those before; return its number."""
+        others = set(instead_of) - {md5}
+        former = [
+            number
+            for number, line in self._numbered()
+            if line["kind"] == "keeper" and others & set(line["md5s"])
+        ]
+        self.undo(*former)
+        return self.add("keeper", [md5])
+
     def undo(self, *numbers: int) -> None:
         """Take labels back."""
         self._append([{"kind": "undo", "number": number} for number in numbers])
@@ -86,8 +97,11 @@ class Feedback:
         return {frozenset(pair) for md5s in standing for pair in combinations(md5s, 2)}
 
     def _standing(self) -> list[dict]:
+        return [line for _, line in self._numbered()]
+
+    def _numbered(self) -> list[tuple[int, dict]]:
         undone = {line["number"] for line in self._lines if line["kind"] == "undo"}
-        return [line for number, line in enumerate(self._lines) if number not in undone]
+        return [(number, line) for number, line in enumerate(self._lines) if number not in undone]
 
     def _append(self, lines: list[dict]) -> list[int]:
         def write() -> list[int]:

@@ -7,6 +7,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
+from photodup.photos.review.facts import size
 from photodup.photos.review.removal import back_in_folders
 from photodup.photos.review.site import CurrentSite, form_of, number_of
 
@@ -23,6 +24,9 @@ async def decide(site: CurrentSite, key: str, request: Request) -> Response:
     if action == "accept":
         keep = [number_of(value) for value in fields.get("keep", [])]
         await run_in_threadpool(session.accept, key, keep)
+    elif action == "keep_instead":
+        following = await run_in_threadpool(session.keep_instead, key, chosen)
+        return site.go(f"/group/{following}")
     elif action == "skip":
         await run_in_threadpool(session.skip, key)
     elif action in ("not_duplicate", "keep_both"):
@@ -68,4 +72,14 @@ async def restore(site: CurrentSite, request: Request) -> Response:
         raise PhotodupError("Choose what to restore first.")
     unsigned = fields.get("unsigned") == ["yes"]
     restored = await run_in_threadpool(partial(site.session.restore, ids, unsigned=unsigned))
-    return site.message("Restored", back_in_folders(len(restored)))
+    root = site.session.root
+    return site.message("Restored", back_in_folders([path.relative_to(root) for path in restored]))
+
+
+@router.post("/empty-trash")
+async def empty_trash(site: CurrentSite, request: Request) -> Response:
+    """Delete for good what lies in the trash, if it is still what was shown."""
+    plan = (await form_of(request)).get("plan", [""])[0]
+    n, freed = await run_in_threadpool(site.session.empty_trash, plan)
+    photos = "1 photo is" if n == 1 else f"{n} photos are"
+    return site.message("The trash is empty", f"{photos} deleted for good, {size(freed)} freed.")

@@ -47,10 +47,22 @@ def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
     ]
 
 
-def evidence(why: Evidence) -> list[tuple[str, str]]:
-    """Return the evidence as (name, value)."""
+def evidence(why: Evidence) -> str:
+    """Say in plain words why a photo is here."""
     if why.exact:
-        return [("Same bytes", "an exact copy")]
+        return "An exact copy: the two files are the same, byte for byte."
+    found = why.verification
+    if found is not None and found.is_copy():
+        mirrored = ", mirrored" if found.mirrored else ""
+        written = " Something is written over one of them." if found.spot > 0 else ""
+        return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show.{written}"
+    if found is not None and found.overlap > 0:
+        return "Alike, but laid over each other they do not agree everywhere: two photographs of one scene, perhaps."
+    return "Alike at a glance; they could not be laid over each other."
+
+
+def technical(why: Evidence) -> list[tuple[str, str]]:
+    """Return the measurements as (name, value), for those who want them."""
     lines = []
     if why.similarity is not None:
         lines.append(("Embedding", f"{why.similarity:.3f} cosine"))

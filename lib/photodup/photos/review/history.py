@@ -24,6 +24,7 @@ class Step:
     before: tuple[ItemState, ...]
     labels: tuple[int, ...] = ()
     operations: tuple[Operation, ...] = ()
+    regroups: bool = False
 
 
 def states_of(items: Sequence[Item]) -> tuple[ItemState, ...]:

@@ -39,6 +39,11 @@ class Item:
         """Return what to remove unless told otherwise: copies that hold nothing the keeper lacks."""
         return frozenset(photo.id for photo in self.group.may_go) - self.apart
 
+    @property
+    def n_differing(self) -> int:
+        """Return how many members hold something that the keeper lacks, and are left alone."""
+        return sum(bool(self.group.difference(photo)) for photo, _ in self.members)
+
     def is_removed(self, photo: Photo) -> bool:
         """Return whether the photo would go: as marked, or as suggested while nothing is."""
         return photo.id in (self.suggested if self.status == TODO else self.remove)

@@ -71,6 +71,7 @@ def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
         keeper=item.group.keeper,
         chosen=chosen,
         evidence=facts.evidence(why),
+        technical=facts.technical(why),
         rows=facts.compare(session.root, item.group.keeper, chosen),
         before=before,
         after=after,
@@ -122,6 +123,19 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
         number=number,
         n_pages=n_pages,
         outcome=session.last,
+    )
+
+
+@router.get("/empty-trash")
+def before_emptying(site: CurrentSite) -> Response:
+    """What would be deleted for good, before it is."""
+    listing = site.session.trash.listing()
+    return site.page(
+        "empty_trash.html",
+        operations=listing[:TRASH_PAGE_SIZE],
+        n=len(listing),
+        bytes=sum(operation.bytes for operation in listing),
+        plan=site.session.trash_plan,
     )
 
 

@@ -66,6 +66,14 @@ def sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list[
     ]
 
 
-def back_in_folders(n: int) -> str:
-    """Say how many files were restored."""
-    return "1 file is back in its folder." if n == 1 else f"{n} files are back in their folders."
+def digest_of_ids(ids: Iterable[str]) -> str:
+    """Return a digest of some operations."""
+    return hashlib.sha256(" ".join(sorted(ids)).encode()).hexdigest()[:16]
+
+
+def back_in_folders(paths: Sequence[Path], most: int = 5) -> str:
+    """Say which files were restored."""
+    n = len(paths)
+    said = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
+    named = ", ".join(printable(path) for path in paths[:most])
+    return f"{said}: {named}{f' and {n - most} more' if n > most else ''}." if n else f"{said}."

@@ -49,13 +49,13 @@ class ReviewServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((HOST, port))
-            self._socket.listen(128)
         except OSError as error:
             self._socket.close()
             raise PhotodupError(cannot_listen(error, HOST, port, "the review page")) from None
         self.port = self._socket.getsockname()[1]
         try:
             self.session = ReviewSession(root, catalogue, find)
+            self._socket.listen(128)  # not before: a browser would wait without a word
         except BaseException:
             self._socket.close()
             raise

@@ -13,6 +13,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import Settings, load_settings, save_settings
 from photodup.photos.review.decisions import Decisions, key_of
+from photodup.photos.review.emptying import Emptying
 from photodup.photos.review.group_list import GroupList
 from photodup.photos.review.history import Step, put_back, states_of
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
@@ -28,7 +29,7 @@ from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.trash.trash import Operation, PartlyRestoredError, Removal, Trash
 
 
-class ReviewSession(GroupList):
+class ReviewSession(Emptying, GroupList):
     """Groups and decisions of one library; safe to call from several threads.
 
     Args:
@@ -171,6 +172,23 @@ class ReviewSession(GroupList):
             status = SKIPPED if item.status == MARKED and not item.remove else item.status
             self._set(status if item.members else APART, item)
 
+    def keep_instead(self, key: str, photo_id: int) -> str:
+        """Suggest another photo of a group for keeping, and judge the others against it; return the group's new key.
+
+        Nothing is marked by it: what may go now is what is proven to be a copy of that photo.
+        """
+        with self._lock:
+            item = self._decidable_item(key)
+            found = [photo for photo, _ in item.members if photo.id == photo_id]
+            if not found or item.group.tier != "copies":
+                raise PhotodupError("Choose another photo of a group of copies to keep instead.")
+            before = states_of([item])
+            label = self.feedback.choose_keeper(found[0].md5, [photo.md5 for photo in item.photos])
+            self._history.append(Step(before, labels=(label,), regroups=True))
+            self.refresh()
+            new = (k for k, other in self.items.items() if photo_id in {p.id for p in other.photos})
+            return next(new, key)
+
     def undo(self) -> str:
         """Take back the last decision or removal; return what happened in words."""
         with self._lock:
@@ -181,6 +199,8 @@ class ReviewSession(GroupList):
             if restored:
                 self.last = None
             self.feedback.undo(*step.labels)
+            if step.regroups:
+                self.refresh()
             now = states_of([self.items[state.key] for state in step.before if state.key in self.items])
             back = put_back(self.items, step.before)
             try:
@@ -194,7 +214,7 @@ class ReviewSession(GroupList):
                 raise problem
             self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
-                return back_in_folders(len(restored))
+                return back_in_folders([path.relative_to(self.root) for path in restored])
             return "The last decision is undone."
 
     @property

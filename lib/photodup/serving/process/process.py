@@ -41,6 +41,11 @@ class ServerProcess:
         """Whether the process is alive."""
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The watchman's process id; the server and all it started are its children."""
+        return self._process.pid
+
     def wait_ready(
         self,
         is_ready: Callable[[], bool],

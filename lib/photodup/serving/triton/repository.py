@@ -3,7 +3,7 @@
 `model_repository/` is the source: what is deployed on a GPU, with Triton's stock onnxruntime backend.
 Rendering copies it into a folder that holds the weights too, fills in where they come from, and changes the
 few lines that a target needs. For `cpu-embedded` that is the backend: the embedded Triton has only the Python
-backend.
+backend. `cpu` keeps the stock one, for NVIDIA's image on a machine without a GPU (not run here).
 """
 
 import os
@@ -29,8 +29,9 @@ from photodup.serving.triton.torch_model import TORCH, fill_in
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-Target = Literal["cpu-embedded", "cuda", "tensorrt"]
-TARGETS: tuple[Target, ...] = ("cpu-embedded", "cuda", "tensorrt")
+Target = Literal["cpu-embedded", "cpu", "cuda", "tensorrt"]
+TARGETS: tuple[Target, ...] = ("cpu-embedded", "cpu", "cuda", "tensorrt")
+ON_GPU = ("cuda", "tensorrt")
 
 WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32": "fp32",
@@ -80,7 +81,7 @@ def render_repository(
     """Write the repository for `target` into `out_dir` and return it.
 
     Args:
-        target: `cpu-embedded`, `cuda`, or `tensorrt` (cuda and the TensorRT model beside it).
+        target: `cpu-embedded`, `cpu`, `cuda`, or `tensorrt` (cuda and the TensorRT model beside it).
         out_dir: The repository; models already there that are not asked for stay, later versions go.
         exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.engines.export`; and
             `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` among
@@ -133,15 +134,18 @@ def render_repository(
                 _leave_precision_to_the_graph(config)
             if encoder or name == "openclip_vit_b32_openvino":
                 describe(config, encoder or parse_encoder(name), exported[weights], model_digest)
+            cores = threads or max(1, available_cores() // instances)
             if target == "cpu-embedded":
-                _run_on_cpu(config, threads or max(1, available_cores() // instances), pin, folder / "1")
+                _run_on_cpu(config, cores, pin, folder / "1")
+            elif target == "cpu":
+                _stay_on_cpu(config, cores if threads else 0)
             link_weights(exported[weights], folder / "1")
             if exported[weights].suffix == ".onnx":
                 _check_format(exported[weights])
         elif encoder:
             describe(config, encoder, None, model_digest)
         if name == TORCH:
-            fill_in(config, folder / "1", target != "cpu-embedded", precision, pretrained, model_digest)
+            fill_in(config, folder / "1", target in ON_GPU, precision, pretrained, model_digest)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
@@ -256,7 +260,9 @@ def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> st
     """Return the export variant that `name` needs on `target`, None if it has no weights."""
     if _is_emulated(name):
         if target != "cpu-embedded":
-            raise PhotodupError(f"{name} stands for a GPU that is not there; {target} has one.")
+            raise PhotodupError(
+                f"{name} stands for a GPU that is not there: it is for cpu-embedded, not for {target}."
+            )
         return None
     encoder = None if name in WEIGHTS else parse_encoder(name)
     if encoder and target != "cpu-embedded":
@@ -306,6 +312,17 @@ def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Pat
     # On a CPU every batch size runs at speed from the second call on: one sample proves that the graph runs.
     del config.model_warmup[1:]
     copy_code(code_file("onnx_session.py"), version_dir / "model.py")
+
+
+def _stay_on_cpu(config: "ModelConfig", threads: int) -> None:
+    """Keep the stock backend and take away what needs a GPU; 0 threads leaves them to it: the image's machine decides."""
+    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+    config.ClearField("optimization")
+    config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
+    del config.model_warmup[1:]
+    if threads:
+        set_parameter(config, intra_op_thread_count=threads)
 
 
 def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:

@@ -202,6 +202,11 @@ class EmbeddedTriton:
         """Retire a model; requests in flight are answered first."""
         unload_model(self.grpc_url, model)
 
+    @property
+    def pid(self) -> int:
+        """The process that Triton and all it started are children of."""
+        return self._process.pid
+
     def stop(self) -> None:
         """Stop the server; does nothing if it is not running."""
         if self._process is not None:

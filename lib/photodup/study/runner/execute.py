@@ -140,6 +140,7 @@ def run_study(
     parameters: Mapping[str, Any] | None = None,
     weights: str | None = None,
     again: bool = False,
+    rounds: int | None = None,
 ) -> list[Outcome]:
     """Run the study into `results/<name>/` and return every notebook's outcome.
 
@@ -154,6 +155,7 @@ def run_study(
         parameters: extra papermill parameters, given to the notebooks that declare them.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.
         again: run notebooks even if they passed before.
+        rounds: of the comparisons, instead of what the sizes say; with fewer than six they stay undecided.
 
     Raises:
         PhotodupError: an unknown notebook or parameter, or servers that cannot be started.
@@ -178,7 +180,9 @@ def run_study(
         if due:
             weights = prepare_model(weights)
             due_paths = [path for path, _, _ in due]
-            where = _measure_comparisons(stack, name, due_paths, sizes, endpoints, _host(parameters or {}))
+            where = _measure_comparisons(
+                stack, name, due_paths, sizes, endpoints, _host(parameters or {}), rounds
+            )
             extra |= {"ENDPOINTS": str(where)} if where else {}
         with study_progress() as progress:
             for path, params, budget_s in plan:
@@ -242,6 +246,7 @@ def _measure_comparisons(
     sizes: str,
     endpoints: str | Path | None,
     host: Mapping[str, Any],
+    rounds: int | None = None,
 ) -> Path | None:
     """Start the servers unless they run elsewhere, and measure the rounds of all comparisons before the notebooks.
 
@@ -265,7 +270,7 @@ def _measure_comparisons(
                 run,
                 pairs,
                 budget_s=60 * size.get("budget_min", 30.0),
-                rounds=size.get("rounds", 8),
+                rounds=rounds or size.get("rounds", 8),
                 shortest_s=size.get("shortest_s", 2.0),
                 say=lambda text: print(text, flush=True),
             )

@@ -1,0 +1,208 @@
+"""What the judge says of the recorded rounds of the servers, and the tables of the notebook; nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photodup.bench.judge.compare import Comparison, Measured, Outcome, Plan, Round, judge_pass, pooled
+from photodup.bench.judge.facts import metric_named
+from photodup.bench.judge.sentence import comparison_sentence
+from photodup.bench.record import latencies
+from photodup.study.notebook.weights import choose_weights
+from photodup.study.peers.peers import SERVERS, Server
+from photodup.study.peers.stage import (
+    ALONE,
+    LOADS,
+    METRIC,
+    OURS,
+    PLAN,
+    arm_of,
+    declared,
+    round_config,
+    round_key,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from photodup.study.notebook.run import Run
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is known of the servers.
+
+    Attributes:
+        servers: those with records, ours first.
+        missing: one sentence for each server without any.
+        outcomes: comparison's name (`LitServe, one`) → what the judge says.
+        checks: of the A/A arms.
+        arms: one row for each server: pooled figures with intervals.
+        alone: server → what was measured of it alone.
+    """
+
+    servers: tuple[Server, ...]
+    missing: tuple[str, ...]
+    outcomes: Mapping[str, Outcome]
+    checks: tuple[Outcome, ...]
+    arms: pd.DataFrame
+    alone: Mapping[str, Mapping[str, Any]]
+
+    def sentences(self, load: str) -> list[str]:
+        """Return the judge's sentence for each server under a load."""
+        return [comparison_sentence(o) for name, o in self.outcomes.items() if name.endswith(f", {load}")]
+
+    def verdicts(self, load: str) -> dict[str, Outcome]:
+        """Return label → outcome under a load."""
+        return {
+            name.rpartition(", ")[0]: o for name, o in self.outcomes.items() if name.endswith(f", {load}")
+        }
+
+
+def compared(run: Run) -> Compared:
+    """Read everything that a run has of the servers."""
+    reading, weights = run.reading(), choose_weights()
+    plan = reading.measure_or_load(PLAN, _never, config={"weights": weights}, may_fail=True)
+    names, rounds = plan.get("servers", ()), plan.get("rounds", 0)
+    alone = {
+        s.name: found
+        for s in SERVERS.values()
+        if (
+            found := reading.measure_or_load(ALONE, _never, config=_alone_config(s, weights), may_fail=True)
+        ).get("ready_s")
+    }
+    servers = tuple(s for s in SERVERS.values() if s.name in names or s.name in alone)
+    missing = tuple(
+        f"{s.label} was not measured in this run" + (f": {s.missing}." if s.missing else ".")
+        for s in SERVERS.values()
+        if s not in servers
+    )
+    read = _Rounds(reading, weights, rounds)
+    comparisons = [
+        Comparison(
+            d.name,
+            d.family,
+            d.metric,
+            d.a,
+            d.b,
+            read.pairs(d.a.side.server, d.b.side.server, d.name, d.metric),
+        )
+        for d in declared(names, run.name)
+        if d.name in plan.get("kept", ())
+    ]
+    checks = []
+    for row in plan.get("checks", ()):
+        arm = arm_of(SERVERS[row["server"]], row["load"], run.name)
+        pairs = read.against_itself(row["server"], row["load"], row["metric"])
+        name = f"A/A {metric_named(row['metric']).quantity}, {SERVERS[row['server']].label}, {row['load']}"
+        checks.append(Comparison(name, "A/A", row["metric"], arm, arm, pairs, is_check=True))
+    judged = judge_pass([*comparisons, *checks], Plan(looks=(max(rounds, 1),)))
+    outcomes = {c.name: o for c, o in zip(comparisons, judged, strict=False)}
+    return Compared(
+        servers, missing, outcomes, tuple(judged[len(comparisons) :]), _arms(servers, read), alone
+    )
+
+
+def _never() -> dict[str, Any]:
+    raise AssertionError("a run that is only read measures nothing")
+
+
+def _alone_config(server: Server, weights: str) -> dict[str, Any]:
+    config = round_config(server, "", 0, False, weights)
+    return {key: config[key] for key in ("server_compared", "version", "weights")}
+
+
+class _Rounds:
+    """The recorded rounds, each read once."""
+
+    def __init__(self, run: Run, weights: str, rounds: int) -> None:
+        self.run, self.weights, self.numbers = run, weights, range(1, rounds + 1)
+        self._seen: dict[tuple[str, str, int, bool], Mapping[str, Any]] = {}
+
+    def point(self, name: str, load: str, number: int, again: bool = False) -> Mapping[str, Any]:
+        """Return a round's point; empty where there is none."""
+        key = (name, load, number, again)
+        if key not in self._seen:
+            config = round_config(SERVERS[name], load, number, again, self.weights)
+            found = self.run.measure_or_load(
+                round_key(SERVERS[name], load), _never, config=config, may_fail=True
+            )
+            self._seen[key] = found.get("point") or {}
+        return self._seen[key]
+
+    def pairs(self, a: str, b: str, name: str, metric: str) -> tuple[Round, ...]:
+        load = name.rpartition(", ")[2]
+        return self._told((self.point(a, load, n), self.point(b, load, n), n) for n in self.numbers)(metric)
+
+    def against_itself(self, name: str, load: str, metric: str) -> tuple[Round, ...]:
+        return self._told(
+            (self.point(name, load, n), self.point(name, load, n, True), n) for n in self.numbers
+        )(metric)
+
+    @staticmethod
+    def _told(found: Any) -> Any:
+        seen = [(a, b, n) for a, b, n in found if a or b]
+        return lambda metric: tuple(Round(n, _measured(a, metric), _measured(b, metric)) for a, b, n in seen)
+
+    def raw(self, name: str, load: str) -> list[np.ndarray]:
+        """Return the latencies of each valid round, ms."""
+        found = []
+        for n in self.numbers:
+            if self.point(name, load, n).get("valid"):
+                config = round_config(SERVERS[name], load, n, False, self.weights)
+                stem = self.run.store.name_of(round_key(SERVERS[name], load), config=config)
+                found.append(latencies.read(self.run.directory, stem).get("latency_ms"))
+        return [one for one in found if one is not None and len(one)]
+
+
+def _measured(point: Mapping[str, Any], metric: str) -> Measured:
+    if not point:
+        return Measured(None, "missing", "a round was not measured")
+    value, verdict = point.get(metric), point.get("verdict") or "failed"
+    if verdict == "valid" and value is None:
+        return Measured(None, "imprecise", f"the sample is too small for the {metric_named(metric).words}")
+    return Measured(value, verdict, str(point.get("because") or ""))
+
+
+def _arms(servers: Sequence[Server], read: _Rounds) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for server in servers:
+        row: dict[str, Any] = {"server": server.name, "label": server.label, "engine": server.engine}
+        for load in LOADS:
+            points = [read.point(server.name, load, n) for n in read.numbers]
+            values = [p[METRIC[load]] for p in points if p.get("valid") and p.get(METRIC[load])]
+            figures = pooled(values) if len(values) >= 2 else (None, None, None)
+            row |= dict(zip((load, f"{load}_low", f"{load}_high"), figures, strict=True))
+            row[f"{load}_rounds"] = len(values)
+        row |= _tail(read.raw(server.name, "one"))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _tail(single: Sequence[np.ndarray]) -> dict[str, float | None]:
+    """The 99th percentile of all answers together, its interval from redrawing whole rounds."""
+    from scipy.stats import bootstrap
+
+    names = ("p99", "p99_low", "p99_high")
+    if len(single) < 4 or sum(map(len, single)) < metric_named("latency_ms_p99").min_answers:
+        return dict.fromkeys(names)
+
+    def p99(chosen: Sequence[float]) -> float:
+        return float(np.percentile(np.concatenate([single[int(i)] for i in chosen]), 99))
+
+    redrawn = bootstrap(
+        (np.arange(len(single)),), p99, n_resamples=500, vectorized=False, method="percentile", rng=0
+    )
+    bounds = redrawn.confidence_interval
+    return dict(zip(names, (p99(range(len(single))), float(bounds.low), float(bounds.high)), strict=True))
+
+
+def ours() -> Server:
+    """Return the server that all others are compared with."""
+    return SERVERS[OURS]

@@ -1,0 +1,306 @@
+"""What each server of the comparison is: how it is started, when it is ready, and how it is asked.
+
+Every one gets the same JPEGs by HTTP in the form that its own documentation shows, prepared before it is sent, and has
+to answer the same embeddings. The peers' environments and servers are in tools/peers/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.anyurl.http_protocols import Answer, Multipart, OpenAi, Post, rows_of_numbers
+from photodup.bench.anyurl.measure import adapter_of
+from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.anyurl.target import Target
+from photodup.errors import PhotodupError
+from photodup.files import available_cores
+from photodup.paths import build_dir, project_root
+from photodup.serving.process.ports import claim_ports
+from photodup.serving.process.process import ServerProcess
+from photodup.study.peers.weights import checkpoint, hugging_face
+
+MIN_COSINE = 0.9999  # of a peer's embeddings to ours, before anything is timed
+TOOLS = "tools/peers"
+TRITON_MODEL = "openclip_vit_b32_jpeg"
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server of the comparison.
+
+    Attributes:
+        name: key of its records.
+        label: what a sentence calls it.
+        engine: what runs the graph.
+        protocol, path: how it is asked (see `bench.anyurl.target`).
+        command: program and arguments, from a port and the weights; None for ours, which start otherwise.
+        environment: from the same, what the process gets beside ours.
+        ready: path that answers 200 when it embeds.
+        how: one sentence on how it is configured, and by which of its documents.
+    """
+
+    name: str
+    label: str
+    engine: str
+    protocol: str
+    path: str
+    how: str
+    ready: str = ""
+    command: Callable[[int, str], list[str]] | None = None
+    environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, weights: {})
+
+    @property
+    def is_ours(self) -> bool:
+        return self.command is None
+
+    @property
+    def missing(self) -> str:
+        """One sentence why it cannot be started here; empty where it can."""
+        if self.is_ours or (_folder(self.name) / "made").is_file():
+            return ""
+        said = _folder(self.name).with_suffix(".error")
+        why = said.read_text(encoding="utf-8").strip() if said.is_file() else ""
+        because = f" ({why})" if why else ""
+        return f"{self.label} is not installed here{because}: python3.11 {TOOLS}/make.py {self.name}"
+
+    @property
+    def version(self) -> str:
+        """The pinned version of a peer; empty for ours."""
+        if self.is_ours:
+            return ""
+        package = {"infinity": "infinity-emb"}.get(self.name, self.name)
+        lock = (project_root() / TOOLS / f"{self.name}.txt").read_text(encoding="utf-8")
+        found = re.search(rf"^{package.replace('-', '[-_]')}==(\S+)$", lock, re.MULTILINE | re.IGNORECASE)
+        return found[1] if found else ""
+
+
+def _folder(name: str) -> Path:
+    return build_dir() / "peers" / name
+
+
+def _python(name: str, *arguments: str) -> list[str]:
+    return [str(_folder(name) / "bin" / "python"), *arguments]
+
+
+def _script(name: str) -> Callable[[int, str], list[str]]:
+    return lambda port, weights: _python(name, str(project_root() / TOOLS / f"{name}_server.py"))
+
+
+def _usual(port: int, weights: str) -> dict[str, str]:
+    return {
+        "PORT": str(port),
+        "PEER_WEIGHTS": str(checkpoint(weights)),
+        "PEER_THREADS": str(available_cores()),
+    }
+
+
+def _mosec(port: int, weights: str) -> list[str]:
+    return [
+        *_script("mosec")(port, weights),
+        "--port",
+        str(port),
+        "--address",
+        "127.0.0.1",
+        "--timeout",
+        "60000",
+    ]
+
+
+def _infinity(port: int, weights: str) -> list[str]:
+    # Results of inputs seen before would be read from a disk otherwise, and the same photographs are sent again.
+    options = ["--no-vector-disk-cache", "--engine", "torch", "--device", "cpu", "--dtype", "float32"]
+    options += ["--batch-size", "32", "--no-bettertransformer", "--no-compile", "--host", "127.0.0.1"]
+    where = ["--model-id", str(hugging_face(weights)), "--served-model-name", "clip", "--port", str(port)]
+    return [str(_folder("infinity") / "bin" / "infinity_emb"), "v2", *where, *options]
+
+
+def _bentoml(port: int, weights: str) -> list[str]:
+    where = ["--working-dir", str(project_root() / TOOLS), "--host", "127.0.0.1", "--port", str(port)]
+    return _python("bentoml", "-m", "bentoml", "serve", "bentoml_server:Embedder", *where)
+
+
+SERVERS = {
+    server.name: server
+    for server in (
+        Server(
+            "fastapi", "FastAPI (ours)", "pytorch", "multipart", "/embed", "as `photodup serve` starts it"
+        ),
+        Server(
+            "triton",
+            "Triton (ours)",
+            "onnx",
+            "kserve-http",
+            "",
+            "the embedded server, ONNX Runtime, JPEG to an ensemble",
+        ),
+        Server(
+            "infinity",
+            "Infinity",
+            "pytorch",
+            "openai",
+            "/embeddings",
+            "`infinity_emb v2 --engine torch --device cpu --dtype float32`, its cache of answers off; its ONNX engine "
+            "takes no CLIP",
+            "/health",
+            _infinity,
+            lambda port, weights: {
+                "HF_HUB_OFFLINE": "1",
+                "DO_NOT_TRACK": "1",
+                "INFINITY_ANONYMOUS_USAGE_STATS": "0",
+            },
+        ),
+        Server(
+            "litserve",
+            "LitServe",
+            "pytorch",
+            "multipart",
+            "/embed",
+            "one worker, `max_batch_size=32`, `batch_timeout=0.005`",
+            "/health",
+            _script("litserve"),
+            _usual,
+        ),
+        Server(
+            "bentoml",
+            "BentoML",
+            "pytorch",
+            "multipart",
+            "/embed",
+            "one worker, `batchable=True`, `max_batch_size=32`",
+            "/readyz",
+            _bentoml,
+            lambda port, weights: {**_usual(port, weights), "BENTOML_DO_NOT_TRACK": "True"},
+        ),
+        Server(
+            "mosec",
+            "mosec",
+            "pytorch",
+            "post",
+            "/inference",
+            "one process decodes, one computes, `max_batch_size=32`, `max_wait_time=5`",
+            "/metrics",
+            _mosec,
+            _usual,
+        ),
+        Server(
+            "ray",
+            "Ray Serve",
+            "pytorch",
+            "post",
+            "/embed",
+            "one replica, `serve.batch(max_batch_size=32, batch_wait_timeout_s=0.005)`",
+            "/-/healthz",
+            _script("ray"),
+            lambda port, weights: {**_usual(port, weights), "RAY_USAGE_STATS_ENABLED": "0"},
+        ),
+    )
+}
+
+
+class PostedImage(Post):
+    """A JPEG as the body, answered with `embeddings`."""
+
+    def decode(self, answer: Answer) -> np.ndarray:
+        return rows_of_numbers(json.loads(answer[1])["embeddings"])
+
+
+class BentoForm(Multipart):
+    """BentoML answers the rows alone."""
+
+    def decode(self, answer: Answer) -> np.ndarray:
+        return rows_of_numbers(json.loads(answer[1]))
+
+
+def adapter(server: Server, base: str, payloads: Payloads) -> Any:
+    """Return what asks this server, for the load generator."""
+    path = server.path or f"/v2/models/{TRITON_MODEL}"
+    model = {"triton": TRITON_MODEL, "infinity": "clip"}.get(server.name, "")
+    target = Target(base, path, server.protocol, model)
+    if server.name == "triton":
+        return adapter_of(target, payloads)
+    kinds = {"infinity": OpenAi, "bentoml": BentoForm, "mosec": PostedImage, "ray": PostedImage}
+    return kinds.get(server.name, Multipart)(target, payloads)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running server: its address, how long it took, and the process that holds all of it."""
+
+    base: str
+    ready_s: float
+    pid: int
+
+
+@contextlib.contextmanager
+def started(
+    server: Server, weights: str, *, settings: Mapping[str, str] | None = None, timeout_s: float = 240.0
+) -> Iterator[Started]:
+    """Run a server for the length of a `with` block.
+
+    Args:
+        settings: for our FastAPI service, beside the usual.
+
+    Raises:
+        PhotodupError: it is not installed, or does not start; quotes its log.
+    """
+    if server.missing:
+        raise PhotodupError(server.missing + ".")
+    if server.name == "triton":
+        with _triton(weights) as triton:
+            yield triton
+        return
+    port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
+    log = build_dir() / "logs" / f"{server.name}-{port}.log"
+    if server.is_ours:
+        from photodup.serving.service.start import PROGRAM
+
+        command = [sys.executable, *PROGRAM]
+        own = {"MODEL_PRETRAINED": weights, "PORT": str(port), "HOST": "127.0.0.1", **(settings or {})}
+        ready = "/readyz"
+    else:
+        command, own, ready = server.command(port, weights), server.environment(port, weights), server.ready
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV") or server.is_ours
+    }
+    process = ServerProcess(server.label, command, log, environment | own)
+    base = f"http://127.0.0.1:{port}"
+    try:
+        ready_s = process.wait_ready(lambda: _answers(base + ready), timeout_s)
+        yield Started(base, ready_s, process.pid)
+    finally:
+        process.stop()
+
+
+@contextlib.contextmanager
+def _triton(weights: str) -> Iterator[Started]:
+    from photodup.serving.embedded import export_models
+    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.server import EmbeddedTriton
+
+    models = ("openclip_vit_b32_uint8", TRITON_MODEL, "openclip_vit_b32_preprocess")
+    made = export_models({"MODEL_PRETRAINED": weights})
+    where = {"model_digest": made["model_digest"], "pretrained": made["pretrained"]}
+    folder = build_dir() / "triton" / "peers"
+    repository = render_repository("cpu-embedded", folder, made["files"], models=models, **where)
+    with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as triton:
+        yield Started(triton.http_url, triton.startup_s, triton.pid)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        return False

@@ -1,0 +1,177 @@
+"""One set of weights in the forms that servers read: open_clip's checkpoint, and Hugging Face's CLIP layout."""
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from photodup.embedding.engines.weights import DEFAULT_NAME, import_open_clip, is_random, random_clip
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
+from photodup.files import replacing
+from photodup.paths import build_dir
+
+
+def checkpoint(pretrained: str, name: str = DEFAULT_NAME) -> Path:
+    """Return open_clip's checkpoint of some weights under build/peers/weights, written on first use."""
+    import torch
+
+    path = _folder(pretrained, name) / "open_clip.pt"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            torch.save(_clip(pretrained, name).state_dict(), part)
+    return path
+
+
+def hugging_face(pretrained: str, name: str = DEFAULT_NAME) -> Path:
+    """Return a folder that `transformers` reads as a CLIP model of the same weights, written on first use."""
+    from safetensors.torch import save_file
+
+    folder = _folder(pretrained, name) / "hugging-face"
+    if not (folder / "model.safetensors").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        clip = _clip(pretrained, name)
+        for file, content in _descriptions(clip).items():
+            (folder / file).write_text(content, encoding="utf-8")
+        weights = {
+            key: tensor.contiguous().clone() for key, tensor in hugging_face_names(clip.state_dict()).items()
+        }
+        with replacing(folder / "model.safetensors") as part:
+            save_file(weights, part, metadata={"format": "pt"})
+    return folder
+
+
+def hugging_face_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return open_clip's weights under the names, and in the shapes, of `transformers.CLIPModel`."""
+    import torch
+
+    found = {
+        "logit_scale": state["logit_scale"],
+        "text_projection.weight": state["text_projection"].T,
+        "visual_projection.weight": state["visual.proj"].T,
+        "text_model.embeddings.token_embedding.weight": state["token_embedding.weight"],
+        "text_model.embeddings.position_embedding.weight": state["positional_embedding"],
+        "vision_model.embeddings.class_embedding": state["visual.class_embedding"],
+        "vision_model.embeddings.patch_embedding.weight": state["visual.conv1.weight"],
+        "vision_model.embeddings.position_embedding.weight": state["visual.positional_embedding"],
+    }
+    norms = {
+        "ln_final": "text_model.final_layer_norm",
+        "visual.ln_pre": "vision_model.pre_layrnorm",  # so it is written there
+        "visual.ln_post": "vision_model.post_layernorm",
+    }
+    parts = {
+        "ln_1": "layer_norm1",
+        "ln_2": "layer_norm2",
+        "attn.out_proj": "self_attn.out_proj",
+        "mlp.c_fc": "mlp.fc1",
+        "mlp.c_proj": "mlp.fc2",
+    }
+    for ours, theirs in norms.items():
+        found |= {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for kind in ("weight", "bias")}
+    for ours, theirs in (("transformer", "text_model"), ("visual.transformer", "vision_model")):
+        layers = {
+            key.split(".resblocks.")[1].split(".")[0] for key in state if key.startswith(f"{ours}.resblocks.")
+        }
+        for layer in layers:
+            before, after = f"{ours}.resblocks.{layer}", f"{theirs}.encoder.layers.{layer}"
+            for kind in ("weight", "bias"):
+                found |= {f"{after}.{b}.{kind}": state[f"{before}.{a}.{kind}"] for a, b in parts.items()}
+                rows = torch.chunk(state[f"{before}.attn.in_proj_{kind}"], 3)
+                found |= {
+                    f"{after}.self_attn.{p}_proj.{kind}": row for p, row in zip("qkv", rows, strict=True)
+                }
+    return found
+
+
+def _clip(pretrained: str, name: str) -> Any:
+    if is_random(pretrained):
+        return random_clip(name, pretrained)
+    return import_open_clip().create_model(name, pretrained=pretrained, precision="fp32", device="cpu")
+
+
+def _folder(pretrained: str, name: str) -> Path:
+    label = "".join(c if c.isalnum() else "-" for c in f"{name}-{Path(pretrained).stem}".lower())
+    return build_dir() / "peers" / "weights" / label
+
+
+def _descriptions(clip: Any) -> dict[str, str]:
+    """Return the files beside the weights: shapes, preprocessing and open_clip's own tokens."""
+    gelu = "quick_gelu" if "Quick" in type(clip.visual.transformer.resblocks[0].mlp.gelu).__name__ else "gelu"
+    dim = int(clip.visual.output_dim)
+
+    def tower(transformer: Any, width: int) -> dict[str, Any]:
+        block = transformer.resblocks[0]
+        facts = {
+            "hidden_size": width,
+            "intermediate_size": int(block.mlp.c_fc.out_features),
+            "hidden_act": gelu,
+        }
+        heads = {"num_attention_heads": block.attn.num_heads, "num_hidden_layers": len(transformer.resblocks)}
+        return facts | heads | {"projection_dim": dim, "layer_norm_eps": 1e-5}
+
+    vision = tower(clip.visual.transformer, clip.visual.conv1.out_channels)
+    vision |= {
+        "image_size": IMAGE_SIZE,
+        "patch_size": clip.visual.conv1.kernel_size[0],
+        "model_type": "clip_vision_model",
+    }
+    text = tower(clip.transformer, clip.token_embedding.embedding_dim)
+    size, positions = clip.token_embedding.num_embeddings, clip.positional_embedding.shape[0]
+    text |= {"vocab_size": size, "max_position_embeddings": positions, "model_type": "clip_text_model"}
+    text |= {"bos_token_id": size - 2, "eos_token_id": size - 1, "pad_token_id": size - 1}
+    config = {
+        "architectures": ["CLIPModel"],
+        "model_type": "clip",
+        "torch_dtype": "float32",
+        "projection_dim": dim,
+    }
+    config |= {"vision_config": vision, "text_config": text, "logit_scale_init_value": 2.6592}
+    pixels = {
+        "image_processor_type": "CLIPImageProcessor",
+        "feature_extractor_type": "CLIPFeatureExtractor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": IMAGE_SIZE},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": {"height": IMAGE_SIZE, "width": IMAGE_SIZE},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [round(float(v), 8) for v in MEAN],
+        "image_std": [round(float(v), 8) for v in STD],
+    }
+    ends = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
+    tokens = {
+        **ends,
+        "pad_token": "<|endoftext|>",
+        "model_max_length": positions,
+        "tokenizer_class": "CLIPTokenizer",
+    }
+    return {
+        "config.json": json.dumps(config, indent=1),
+        "preprocessor_config.json": json.dumps(pixels, indent=1),
+        "tokenizer_config.json": json.dumps(tokens, indent=1),
+        "special_tokens_map.json": json.dumps({**ends, "pad_token": "<|endoftext|>"}),
+        **_tokens(),
+    }
+
+
+def _tokens() -> dict[str, str]:
+    """Return vocabulary and merges as `transformers` reads them, from the file that open_clip carries."""
+    from importlib.resources import files
+
+    from open_clip.tokenizer import bytes_to_unicode
+
+    packed = files("open_clip").joinpath("bpe_simple_vocab_16e6.txt.gz").read_bytes()
+    merges = gzip.decompress(packed).decode().split("\n")[1 : 49152 - 256 - 2 + 1]
+    letters = list(bytes_to_unicode().values())
+    names = [*letters, *(letter + "</w>" for letter in letters), *("".join(m.split()) for m in merges)]
+    names += ["<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    return {
+        "vocab.json": json.dumps(vocabulary, ensure_ascii=False),
+        "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
+    }

@@ -1,0 +1,193 @@
+"""Documents lead somewhere: links resolve, commands exist, quoted messages are said, and what was not run says so."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from support.paths import ROOT
+
+from photodup.cli import app
+
+DOCUMENTS = sorted(
+    path
+    for pattern in (
+        "docs/*.md",
+        "README.md",
+        "docker/README.md",
+        "k8s/README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    )
+    for path in ROOT.glob(pattern)
+)
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NEEDS_MORE_THAN_THIS_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
+BUILT = re.compile(r"^(results/(?!published|reference-cpu)|build/)")  # made by a command
+
+
+def anchors(markdown: str) -> set[str]:
+    """The anchors that GitHub gives to headings."""
+    found = set()
+    for line in re.sub(r"```.*?```", "", markdown, flags=re.DOTALL).splitlines():
+        if heading := re.match(r"#{1,6} (.+)", line):
+            text = re.sub(r"[`*_]|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "", heading[1])
+            found.add(re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-"))
+    return found
+
+
+def broken_links(document: Path, text: str) -> list[str]:
+    bad = []
+    for target in LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        wanted = anchor if path.suffix == ".md" else ""
+        if not path.exists() or (wanted and wanted not in anchors(path.read_text(encoding="utf-8"))):
+            bad.append(target)
+    return bad
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Every command of the bash blocks, as words; comments, pipes' later parts and set variables left out."""
+    for block in BLOCK.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            for stop in ("|", "&&", "||", ";"):
+                words = words[: words.index(stop)] if stop in words else words
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words:
+                yield words
+
+
+def problem_of(words: list[str]) -> str:
+    """Why a command cannot work as written, or "" for one that nobody here can judge."""
+    program, *rest = words
+    name = program.rpartition("/")[2]
+    if name == "photodup":
+        return photodup_problem(rest)
+    if name == "make":
+        targets = [word for word in rest if "=" not in word and not word.startswith("-")]
+        known = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        return "".join(f"make {t}: no such target. " for t in targets if t not in known)
+    if program.startswith(("docker/", "k8s/", "tools/", ".ci/")) and not (ROOT / program).is_file():
+        return f"{program}: no such file"
+    if name in ("docker", "kubectl", "kind", "helm"):
+        return " ".join(
+            f"{word}: no such file"
+            for word in rest
+            if re.match(r"(docker|k8s)/", word) and not (ROOT / word).exists()
+        ) + compose_problem(rest)
+    return ""
+
+
+def compose_problem(words: list[str]) -> str:
+    if "--profile" not in words:
+        return ""
+    profile = words[words.index("--profile") + 1]
+    text = (ROOT / "docker" / "compose.yaml").read_text()
+    return "" if f"profiles: [{profile}]" in text else f"compose has no profile {profile}"
+
+
+def photodup_problem(words: list[str]) -> str:
+    command = typer.main.get_command(app)
+    while (below := getattr(command, "commands", None)) and words and not words[0].startswith("-"):
+        if words[0] not in below:
+            return f"photodup has no command {words[0]!r}"
+        command, words = below[words[0]], words[1:]
+    if below:
+        return ""
+    options = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)} | {"--help"}
+    if command.context_settings.get("allow_extra_args"):
+        options |= {"-p"}
+    return " ".join(
+        f"photodup {command.name} has no option {word}"
+        for word in (w.partition("=")[0] for w in words)
+        if re.match(r"--?[a-zA-Z]", word) and word not in options
+    )
+
+
+def unmarked(text: str) -> list[str]:
+    """Blocks that need another machine, in a section that does not say "not run here" before them."""
+    found, start = [], 0
+    for match in BLOCK.finditer(text):
+        section = text[max(start, text.rfind("\n## ", 0, match.start())) : match.start()]
+        lines = [
+            words for words in commands(match[0]) if " ".join(words).startswith(NEEDS_MORE_THAN_THIS_MACHINE)
+        ]
+        if lines and "not run here" not in section.lower():
+            found.append(" ".join(lines[0]))
+        start = match.end()
+    return found
+
+
+def said_nowhere(text: str, source: str) -> list[str]:
+    """Messages quoted in a first column of which a fixed part stands nowhere in the code."""
+    joined = re.sub(r'["\']\s*\n\s*f?["\']', "", source)
+    bad = []
+    for cell in re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE):
+        for quote in re.findall(r"`([^`]+)`", cell):
+            parts = [part.strip() for part in re.split(r"…|\d+(?: %)?|NN", quote)]
+            if any(len(part) > 8 and part not in joined for part in parts):
+                bad.append(quote)
+    return bad
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    assert broken_links(document, document.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert [problem for words in commands(text) if (problem := problem_of(words).strip())] == []
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.name)
+def test_what_was_not_run_is_marked(document: Path) -> None:
+    assert unmarked(document.read_text(encoding="utf-8")) == []
+
+
+def test_the_messages_of_the_troubleshooting_are_really_said() -> None:
+    source = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "lib" / "photodup").rglob("*.py"))
+    assert said_nowhere((ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), source) == []
+
+
+def test_every_document_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert {path.name for path in GUIDES} - {"README.md"} <= set(LINK.findall(index))
+
+
+def test_the_architecture_shows_the_three_places() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for heading in ("## On one machine", "## Against a rented machine", "## On Kubernetes"):
+        section = text.split(heading)[1].split("\n## ")[0]
+        assert "```mermaid" in section, heading
+
+
+def test_planted_faults_are_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# A *heading*: with `code`\n")
+    links = "[a](gone.md) [b](there.md#a-heading-with-code) [c](there.md#no) [d](https://x.org) `[e](f.md)`"
+    assert broken_links(tmp_path / "x.md", links) == ["gone.md", "there.md#no", "f.md"]
+
+    def found(line: str) -> str:
+        return " ".join(problem_of(words) for words in commands(f"```bash\n{line}\n```"))
+
+    assert "no command 'serv'" in found("photodup serv --embedded")
+    assert "no option --embeded" in found("photodup serve --embeded")
+    assert "no such target" in found("make studdy RUN=x")
+    assert "no such file" in found("k8s/get-tool.sh") and "no such file" in found(
+        "kubectl apply -k k8s/nowhere"
+    )
+    assert "no profile tpu" in found("X=1 docker compose -f docker/compose.yaml --profile tpu up")
+    assert not found("photodup study run --only 03 -p HOST 1.2.3.4   # a comment").strip()
+    assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]
+    assert unmarked("## A\n\nNot run here:\n\n```bash\nkubectl get pods\n```\n") == []
+    assert said_nowhere("| `never said at all` | x | y |", "") == ["never said at all"]

@@ -1,0 +1,105 @@
+"""On the page: another keeper by one key, the trash emptied after a look at it, plain words, what undo brought back."""
+
+import re
+
+import httpx
+import pytest
+from support.review_library import make_library, photo, save
+
+from photodup.photos.library.scan import scan
+from photodup.photos.review.serve import ReviewServer
+from photodup.photos.trash.trash import Trash
+
+
+@pytest.fixture
+def server(tmp_path):
+    library = make_library(tmp_path / "library")
+    coffee = photo("coffee")
+    save(coffee.crop((40, 20, 560, 380)), library / "Edited" / "cropped coffee.jpg")
+    scan(library, progress=False)
+    with ReviewServer(library) as running:
+        yield running
+
+
+def coffee_group(session):
+    return next(i for i in session.items.values() if any(p.path.name == "IMG_1.jpg" for p in i.photos))
+
+
+def post(server, path: str, **fields) -> httpx.Response:
+    origin = server.url.rsplit("/", 2)[0]
+    return httpx.post(server.url + path, data=fields, headers={"Origin": origin}, follow_redirects=True)
+
+
+def test_another_photo_is_kept_instead_and_the_others_are_judged_by_it(server):
+    session = server.session
+    item = coffee_group(session)
+    assert item.group.keeper.path.name == "IMG_1.jpg" and len(item.suggested) == 2
+    small = next(p for p in item.photos if p.path.name == "small coffee.jpg")
+    page = post(server, f"group/{item.key}", action="keep_instead", photo=str(small.id))
+    assert page.status_code == 200 and "you chose to keep it before" in page.text.lower()
+    item = coffee_group(session)
+    assert item.group.keeper.path.name == "small coffee.jpg"
+    assert item.suggested == frozenset(), "both others hold finer detail, and stay unless marked by hand"
+    assert all("finer detail" in item.group.difference(p) for p in item.group.members)
+    assert session.accept_all() == 2 and coffee_group(session).status == "todo"
+    session.undo()
+    # Choosing again takes the first choice back.
+    first = next(p for p in item.photos if p.path.name == "IMG_1.jpg")
+    session.keep_instead(item.key, first.id)
+    assert coffee_group(session).group.keeper.path.name == "IMG_1.jpg"
+    assert len(session.feedback.keepers()) == 1
+    session.undo()
+    assert session.feedback.keepers() == set()
+
+
+def test_undoing_the_choice_brings_the_suggestion_back(server):
+    session = server.session
+    item = coffee_group(session)
+    small = next(p for p in item.photos if p.path.name == "small coffee.jpg")
+    session.keep_instead(item.key, small.id)
+    session.undo()
+    assert coffee_group(session).group.keeper.path.name == "IMG_1.jpg"
+    assert len(coffee_group(session).suggested) == 2
+
+
+def test_the_trash_is_emptied_after_a_look_and_no_other_list(server):
+    session = server.session
+    session.accept_all()
+    session.apply()
+    shown = httpx.get(f"{server.url}empty-trash").text
+    plan = re.search(r'name="plan" value="(\w+)"', shown)[1]
+    assert "small coffee.jpg" in shown and "cannot be brought back" in shown
+    Trash(session.root).restore(Trash(session.root).listing()[:1])  # in another window
+    refused = post(server, "empty-trash", plan=plan)
+    assert refused.status_code == 409 and "nothing was deleted" in refused.text
+    assert Trash(session.root).listing()
+    n = len(Trash(session.root).listing())
+    done = post(server, "empty-trash", plan=session.trash_plan)
+    assert f"{n} photos are deleted for good" in done.text
+    assert Trash(session.root).listing() == []
+    assert not session.can_undo or not session._history[-1].operations
+    assert post(server, "empty-trash", plan="").status_code == 409
+
+
+def test_the_page_speaks_plainly_and_gives_a_reason_for_each(server):
+    session = server.session
+    item = coffee_group(session)
+    for member in item.group.members:
+        text = httpx.get(f"{server.url}group/{item.key}?photo={member.id}").text
+        visible = re.sub(r"(?s)<details.*?</details>", "", text)
+        assert "cosine" not in visible and "points" not in visible and "100 %" not in visible
+        assert item.group.kept_over(member) and item.group.kept_over(member) in text.replace("&#39;", "'")
+    overview = re.sub(r"(?s)<details.*?</details>", "", httpx.get(server.url).text)
+    assert "alike" not in overview.split('<ol class="grid"')[1] and "can go" in overview
+    reasons = {p.path.name: item.group.kept_over(p) for p in item.group.members}
+    assert reasons["small coffee.jpg"].startswith("most detail")
+    assert reasons["cropped coffee.jpg"].startswith("shows the whole picture")
+
+
+def test_undone_says_which_files_are_back(server):
+    session = server.session
+    session.accept_all()
+    session.apply()
+    said = session.undo()
+    assert "files are back in their folders: " in said and "small coffee.jpg" in said
+    assert "small coffee.jpg.xmp" in said, "and its sidecar"

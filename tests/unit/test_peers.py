@@ -1,0 +1,206 @@
+"""The servers of notebook 13: weights in the forms that they read, how each is started, and what is read of the records."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from support.paths import ROOT
+
+from photodup.bench.anyurl.payloads import Payloads
+from photodup.errors import PhotodupError
+from photodup.study.notebook.run import Run, open_run
+from photodup.study.peers import figures, peers, stage
+from photodup.study.peers.outcomes import compared
+from photodup.study.peers.weights import _descriptions, hugging_face_names
+
+NAMES = [name for name, server in peers.SERVERS.items() if not server.is_ours]
+
+
+@pytest.fixture(scope="module")
+def clip():
+    from photodup.embedding.engines.weights import random_clip
+
+    return random_clip("ViT-B-32", "random:0")
+
+
+def test_hugging_faces_layout_computes_the_same_embeddings(clip):
+    """The layout's own arithmetic, written out: `transformers` itself is in Infinity's environment alone."""
+    import torch
+    from torch.nn import functional
+
+    weights = hugging_face_names(clip.state_dict())
+    pixels = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    config = json.loads(_descriptions(clip)["config.json"])["vision_config"]
+
+    def linear(name, x):
+        return functional.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+    def norm(name, x):
+        return functional.layer_norm(
+            x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5
+        )
+
+    patches = functional.conv2d(
+        pixels, weights["vision_model.embeddings.patch_embedding.weight"], stride=config["patch_size"]
+    )
+    first = weights["vision_model.embeddings.class_embedding"].expand(2, 1, -1)
+    x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)
+    x = norm("vision_model.pre_layrnorm", x + weights["vision_model.embeddings.position_embedding.weight"])
+    heads = config["num_attention_heads"]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"vision_model.encoder.layers.{layer}"
+        y = norm(f"{at}.layer_norm1", x)
+        q, k, v = (
+            linear(f"{at}.self_attn.{p}_proj", y).unflatten(-1, (heads, -1)).transpose(1, 2) for p in "qkv"
+        )
+        y = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + linear(f"{at}.self_attn.out_proj", y)
+        x = x + linear(
+            f"{at}.mlp.fc2", functional.gelu(linear(f"{at}.mlp.fc1", norm(f"{at}.layer_norm2", x)))
+        )
+    theirs = linear("visual_projection", norm("vision_model.post_layernorm", x[:, 0]))
+    with torch.inference_mode():
+        ours = clip.visual.eval()(pixels)
+    assert config["hidden_act"] == "gelu"
+    np.testing.assert_allclose(theirs.numpy(), ours.numpy(), atol=1e-4)
+    weights["vision_model.encoder.layers.0.self_attn.q_proj.weight"] *= 0  # a planted mistake would show
+    assert len(weights) == 398
+
+
+def test_the_tokens_are_those_of_open_clip():
+    import open_clip.tokenizer
+
+    from photodup.study.peers.weights import _tokens
+
+    files = _tokens()
+    theirs = open_clip.tokenizer.SimpleTokenizer()
+    vocabulary = json.loads(files["vocab.json"])
+    names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    assert {names.get(token, token): number for token, number in theirs.encoder.items()} == vocabulary
+    merges = [tuple(line.split()) for line in files["merges.txt"].splitlines()[1:]]
+    assert merges == sorted(theirs.bpe_ranks, key=theirs.bpe_ranks.get)
+
+
+def test_each_peer_has_its_lock_file_its_server_and_its_version():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("make", ROOT / "tools" / "peers" / "make.py")
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    assert sorted(make.MODULES) == sorted(NAMES)
+    for name in NAMES:
+        server = peers.SERVERS[name]
+        lines = (ROOT / "tools" / "peers" / f"{name}.txt").read_text().splitlines()
+        pinned = [line for line in lines if not line.startswith("#")]
+        assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!-]+", line) for line in pinned), name
+        assert "torch==2.13.0" in pinned and re.fullmatch(r"\d+\.\d+\.\d+", server.version)
+        assert server.how and server.ready.startswith("/")
+        assert name == "infinity" or (ROOT / "tools" / "peers" / f"{name}_server.py").is_file()
+
+
+def test_a_server_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "build_dir", lambda: tmp_path)
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "mosec.error").write_text("No matching distribution found for mosec==0.9.8")
+    why = "mosec is not installed here (No matching distribution found for mosec==0.9.8)"
+    assert peers.SERVERS["mosec"].missing == f"{why}: python3.11 tools/peers/make.py mosec"
+    with (
+        pytest.raises(PhotodupError, match=r"Ray Serve is not installed here: python3.11"),
+        peers.started(peers.SERVERS["ray"], "random:0"),
+    ):
+        pass
+    assert peers.SERVERS["fastapi"].missing == ""
+
+
+def test_each_server_is_asked_in_its_own_form():
+    payloads = Payloads("images", (b"jpeg",), "one", "image/jpeg")
+    sent = {}
+    for name in [n for n in peers.SERVERS if n != "triton"]:  # which needs its server for that
+        head, body = peers.adapter(peers.SERVERS[name], "http://127.0.0.1:1", payloads).prepare([b"jpeg"])
+        sent[name] = (head.split(b" ")[1].decode(), body)
+    assert sent["mosec"] == ("/inference", b"jpeg") and sent["ray"] == ("/embed", b"jpeg")
+    assert sent["infinity"][0] == "/embeddings" and json.loads(sent["infinity"][1])["modality"] == "image"
+    assert sent["fastapi"] == sent["litserve"] == sent["bentoml"] and b'name="files"' in sent["fastapi"][1]
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch) -> Run:
+    """A run with made-up rounds: LitServe is 20 % slower than ours, mosec the same, and Ray was planned and broke."""
+    from dataclasses import replace
+
+    from photodup.bench.record.record import RunStore
+
+    monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
+    run = open_run("made-up")
+    run = replace(run, directory=tmp_path / "made-up", store=RunStore(tmp_path / "made-up"))
+    random = np.random.default_rng(0)
+    names, factor = ["fastapi", "litserve", "mosec", "ray"], {"litserve": 1.2}
+    declared = stage.declared(names, run.name)
+    checks = [{"server": "fastapi", "load": "one", "metric": "latency_ms_p50"}]
+    checks += [{"server": "fastapi", "load": "eight", "metric": "throughput_images_per_s"}]
+    plan = {
+        "servers": names,
+        "rounds": 8,
+        "kept": [d.name for d in declared],
+        "checks": checks,
+        "dropped": [],
+    }
+    run.measure_or_load(stage.PLAN, lambda: plan, config={"weights": "random:0"})
+    for name in names[:3]:
+        for load in stage.LOADS:
+            for number in range(1, 9):
+                for again in (False, True) if name == "fastapi" else (False,):
+                    slower = factor.get(name, 1.0) * random.normal(1, 0.005)
+                    latency = 100 * slower * random.normal(1, 0.05, 120)
+                    point = {"valid": True, "verdict": "valid", "latency_ms_p50": 100 * slower}
+                    point["throughput_images_per_s"] = 20 / slower
+                    config = stage.round_config(peers.SERVERS[name], load, number, again, "random:0")
+                    found = {"point": point, "raw": {"latency_ms": latency}}
+                    run.measure_or_load(
+                        stage.round_key(peers.SERVERS[name], load),
+                        lambda found=found: dict(found),
+                        config=config,
+                    )
+    return run
+
+
+def test_what_was_planted_in_the_rounds_is_what_the_judge_says(recorded):
+    found = compared(recorded)
+    assert found.outcomes["LitServe, one"].verdict == "different"
+    assert found.outcomes["LitServe, one"].effect == pytest.approx(0.2, abs=0.02)
+    assert found.outcomes["mosec, one"].verdict == "equal"
+    assert found.outcomes["Ray Serve, one"].verdict is None
+    row = found.arms.set_index("server").loc["litserve"]
+    assert row.one == pytest.approx(120, rel=0.02) and row.one_low < row.one < row.one_high
+    assert row.p99_low < row.p99 < row.p99_high and row.p99 > row.one
+    said = figures.answer(found)
+    assert (
+        "LitServe (+20 %" in said.replace("+20%", "+20 %")
+        and "are slower" in said
+        and "mosec equal it" in said
+    )
+    assert "undecided: Ray Serve" in said
+    assert len(recorded.points()) == 0  # these are no points of the study's own backends
+
+
+def test_a_run_without_servers_says_so(tmp_path):
+    from dataclasses import replace
+
+    import matplotlib.pyplot as plt
+
+    from photodup.bench.record.record import RunStore
+
+    empty = replace(open_run("made-up"), directory=tmp_path / "none", store=RunStore(tmp_path / "none"))
+    found = compared(empty)
+    assert found.servers == () and len(found.missing) == len(peers.SERVERS)
+    assert figures.answer(found) == "Not decided: no server was measured in this run."
+    figure, ax = plt.subplots()
+    assert figures.draw_servers(ax, found, "one") == 0
+    assert [t.get_text() for t in ax.texts] == ["not measured"] * len(peers.SERVERS)
+    plt.close(figure)
+    assert (
+        figures.costs(found).iloc[0, 0]
+        == figures.overload(found).iloc[0, 0]
+        == "none was measured in this run"
+    )

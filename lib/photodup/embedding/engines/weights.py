@@ -76,22 +76,15 @@ def random_clip(name: str, pretrained: str) -> Any:
 @contextlib.contextmanager
 def _retries_told_once() -> Iterator[None]:
     """Let the hub's client warn once: it says every retry twice, on its own handler and on the root's."""
-    hub, told = logging.getLogger("huggingface_hub"), []
-
-    def first(record: logging.LogRecord) -> bool:
-        told.append(record)
-        return len(told) == 1
-
-    client = logging.getLogger(
-        "huggingface_hub.utils._http"
-    )  # filters of a parent do not see a child's records
+    hub, client = (logging.getLogger(name) for name in ("huggingface_hub", "huggingface_hub.utils._http"))
+    first = iter((True,))
     propagates, hub.propagate = hub.propagate, False
-    client.addFilter(first)
+    client.addFilter(told := lambda _: next(first, False))
     try:
         yield
     finally:
         hub.propagate = propagates
-        client.removeFilter(first)
+        client.removeFilter(told)
 
 
 def _pretrained_clip(name: str, pretrained: str) -> Any:

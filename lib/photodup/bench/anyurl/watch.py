@@ -25,6 +25,8 @@ class Watcher:
         stop_asked: whether somebody pressed Ctrl-C.
     """
 
+    tolerates_errors = False
+
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         self._stream, self.stop_asked = stream, False
         self._is_terminal = stream is not None and stream.isatty()

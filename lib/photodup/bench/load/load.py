@@ -229,7 +229,9 @@ def _watch(
             time.sleep(0.02)
             elapsed, n = clock() - window.started, window.answered() - before
             told_to_end = window.observer is not None and window.observer.see(window, elapsed)
-            hopeless = bool(window.mistake) or len(window.errors) > max(10, 0.01 * max(n, 0))
+            many_failed = len(window.errors) > max(10, 0.01 * max(n, 0))
+            tolerated = window.observer is not None and window.observer.tolerates_errors
+            hopeless = bool(window.mistake) or (many_failed and not tolerated)
             if not open_loop and look < len(looks.lengths_s) - 1 and elapsed >= looks.lengths_s[look]:
                 found = judge_point(summary.sample_of(window), load.as_judged(), looks=looks, look=look)
                 enough = found.verdict == "valid" and n >= stopping.min_requests

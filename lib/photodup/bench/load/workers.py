@@ -24,7 +24,12 @@ ROW = ("payload_bytes", *READINGS)
 
 
 class Observer(Protocol):
-    """Who watches a point while it is measured, and keeps its single requests."""
+    """Who watches a point while it is measured, and keeps its single requests.
+
+    `tolerates_errors`: the point goes on whatever fails; otherwise many failed requests end it.
+    """
+
+    tolerates_errors: bool
 
     def see(self, window: "Window", elapsed_s: float) -> bool:
         """Called some fifty times a second while the window is open; true ends the point."""

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def random_clip(name: str, pretrained: str) -> Any:
         return _create(name, None, load_weights=False)
 
 
+@contextlib.contextmanager
+def _retries_told_once() -> Iterator[None]:
+    """Let the hub's client warn once: it says every retry twice, on its own handler and on the root's."""
+    hub, client = (logging.getLogger(name) for name in ("huggingface_hub", "huggingface_hub.utils._http"))
+    first = iter((True,))
+    propagates, hub.propagate = hub.propagate, False
+    client.addFilter(told := lambda _: next(first, False))
+    try:
+        yield
+    finally:
+        hub.propagate = propagates
+        client.removeFilter(told)
+
+
 def _pretrained_clip(name: str, pretrained: str) -> Any:
     looks_like_path = os.sep in pretrained or pretrained.endswith((".pt", ".bin", ".safetensors"))
     if looks_like_path and not Path(pretrained).is_file():
@@ -85,7 +100,8 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
             "random:SEED or onnx:PATH."
         )
     try:
-        return _create(name, pretrained, require_pretrained=True)
+        with _retries_told_once():
+            return _create(name, pretrained, require_pretrained=True)
     except PhotodupError:
         raise
     except Exception as error:  # Network, hub, pickle and shape errors come from four libraries.

@@ -390,7 +390,7 @@ def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_pa
 @pytest.mark.slow
 @pytest.mark.quiet
 def test_two_servers_are_compared_in_rounds(slow, tmp_path, kept):
-    first, second = slow(20), slow(30)
+    first, second = slow(60), slow(90)
     said = load(
         f"{first.url}/embed",
         f"{second.url}/embed/base64",

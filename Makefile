@@ -19,7 +19,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render test test-all test-format test-timing test-study test-notebooks test-rooms fuzz lab serve bench images-test lint clean
+.PHONY: help install tools study rehearsal reference render test test-all test-format test-timing test-study test-notebooks test-rooms fuzz lab serve bench images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -116,6 +116,10 @@ bench: install
 
 lint: install
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+# Half a minute the first time, so not a part of `make test`; which modules are checked is said in pyproject.toml.
+types: install
+	$(BIN)/mypy
 
 # Builds in a folder of its own, which is removed; PHOTODUP_IMAGES_DIR keeps it for the next time.
 images-test: install

@@ -159,7 +159,9 @@ def test_the_first_screen_shows_a_figure_and_the_sections(path):
     opening, lines = cells[0], 0
 
     assert "**Contents** [" in opening.source
-    assert not path.stem.startswith("00") or "![" in cells[4].source, "the picture of the whole"
+    if path.stem.startswith("00"):
+        assert cells[4].source.startswith("## What was found"), "the findings come first"
+        assert any("![" in cell.source for cell in cells[5:8]), "the picture of the whole"
     assert path.stem.startswith("00") or opening.get("attachments"), (
         "no cell tagged `figure`, or not rendered since"
     )

@@ -259,7 +259,7 @@ def test_the_readme_names_every_setting_of_the_service_with_its_default():
     table = (ROOT / "README.md").read_text().split("## Use it as a service")[1].split("\n## ")[0]
     named = {
         name.lower()
-        for row in re.findall(r"^\| (`[A-Z].*?) \|", table, re.MULTILINE)
+        for row in re.findall(r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|", table, re.MULTILINE)
         for name in row.split("`")[1::2]
     }
     assert named == set(Settings.model_fields)

@@ -68,6 +68,12 @@ def test_a_planted_difference_is_found_and_its_sentence_holds_the_pooled_figures
     assert fast["value"] == pytest.approx(outcome.value_b, rel=0.02)
 
 
+def test_what_got_a_verdict_is_listed_by_importance(measured):
+    compared = measured[2]
+    told = [name for name, o in compared.outcomes.items() if o.verdict in ("different", "equal")]
+    assert compared.decided()[0] == "halved, one" and set(compared.decided()) == set(told)
+
+
 def test_the_same_delay_is_never_called_different(measured):
     assert measured[2]["alike, one"].verdict in ("equal", "undecided")
 

@@ -197,3 +197,26 @@ def test_a_session_that_falls_back_to_the_cpu_is_refused(tmp_path, monkeypatch, 
     ):
         load_model(pretrained=f"onnx:{path}")
     assert load_model(pretrained=f"onnx:{path}", device="cpu").dim == 512
+
+
+def test_a_download_that_is_tried_again_is_told_once(capfd):
+    import logging
+
+    from photodup.embedding.engines.weights import _retries_told_once
+
+    hub, client = logging.getLogger("huggingface_hub"), logging.getLogger("huggingface_hub.utils._http")
+    heard = []
+    handlers = [logging.Handler(), logging.Handler()]
+    for logger, handler in zip((hub, logging.root), handlers, strict=True):
+        handler.emit = heard.append
+        logger.addHandler(handler)
+    try:
+        with _retries_told_once():
+            for _ in range(5):
+                client.warning("Retrying in 1s")
+        client.warning("afterwards")
+    finally:
+        for logger, handler in zip((hub, logging.root), handlers, strict=True):
+            logger.removeHandler(handler)
+
+    assert [record.getMessage() for record in heard] == ["Retrying in 1s", "afterwards", "afterwards"]

@@ -6,8 +6,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from photodup.embedding.engines import profile as profiling
 from photodup.errors import PhotodupError
+from photodup.study.parts import profile as profiling
 
 
 @pytest.fixture(scope="module")

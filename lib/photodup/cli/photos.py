@@ -64,7 +64,7 @@ def embed(
     backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-fp32-grpc-fp32")] = None,
     weights: Annotated[
         str | None,
-        typer.Option(help="in this process: a checkpoint, onnx:PATH, sscd:PATH, as MODEL_PRETRAINED"),
+        typer.Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH"),
     ] = None,
     endpoints: EndpointsFile = None,
     batch: Annotated[int, typer.Option(min=1, help="photographs per request")] = 32,
@@ -78,6 +78,10 @@ def embed(
     """
     from photodup.photos.commands.embed_command import embed_and_print
 
+    if weights == "stand-in":
+        from photodup.demo.encoder import export_stand_in
+
+        weights = export_stand_in()
     options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
     embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
 

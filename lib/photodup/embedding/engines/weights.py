@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,27 @@ def random_clip(name: str, pretrained: str) -> Any:
         return _create(name, None, load_weights=False)
 
 
+@contextlib.contextmanager
+def _retries_told_once() -> Iterator[None]:
+    """Let the hub's client warn once: it says every retry twice, on its own handler and on the root's."""
+    hub, told = logging.getLogger("huggingface_hub"), []
+
+    def first(record: logging.LogRecord) -> bool:
+        told.append(record)
+        return len(told) == 1
+
+    client = logging.getLogger(
+        "huggingface_hub.utils._http"
+    )  # filters of a parent do not see a child's records
+    propagates, hub.propagate = hub.propagate, False
+    client.addFilter(first)
+    try:
+        yield
+    finally:
+        hub.propagate = propagates
+        client.removeFilter(first)
+
+
 def _pretrained_clip(name: str, pretrained: str) -> Any:
     looks_like_path = os.sep in pretrained or pretrained.endswith((".pt", ".bin", ".safetensors"))
     if looks_like_path and not Path(pretrained).is_file():
@@ -85,7 +107,8 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
             "random:SEED or onnx:PATH."
         )
     try:
-        return _create(name, pretrained, require_pretrained=True)
+        with _retries_told_once():
+            return _create(name, pretrained, require_pretrained=True)
     except PhotodupError:
         raise
     except Exception as error:  # Network, hub, pickle and shape errors come from four libraries.

@@ -8,7 +8,8 @@ from PIL import Image
 from photodup.photos.compare.canvas import Laid, angle, grown, lay, small, without_margins
 from photodup.photos.compare.detail import finest, places, spectra
 from photodup.photos.compare.features import Features, features
-from photodup.photos.compare.merit import Merit
+from photodup.photos.compare.margins import told_apart_from_margins
+from photodup.photos.compare.merit import COARSE, Merit
 from photodup.photos.compare.overlays import LEAST_PART, LEAST_WRITING, compare_parts, displaced
 from photodup.photos.compare.snapping import snapped
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
@@ -30,8 +31,10 @@ _OTHER_TONE = 0.12
 _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
 _SAVED_AGAIN = 0.7
-# A flat part outside most other members, whose greys lie this near its median, may be border or sky alike.
-_EVEN, _MOSTLY = 10, 0.98
+# Sharpness that is less than another's by more is a blur.
+_AS_SHARP = 0.95
+# Scales that differ by less are one.
+_ONE_SCALE = 0.05
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
@@ -111,13 +114,22 @@ class LaidFamily:
     def _measure_detail(self) -> dict[int, float]:
         spots = places(self.laid)
         powers, self._blocks, self._steps = {}, {}, {}
+        coarse = {}
         for row, one in self.laid.items():
             image, traces = self._load(row)
             grey = np.asarray(image.convert("L"))
-            powers[row], self._blocks[row] = spectra(grey, one, spots, traces), blockiness(grey)
-            self._steps[row] = coarsest_step(grey)
+            self._steps[row], self._blocks[row] = coarsest_step(grey), blockiness(grey)
+            powers[row] = spectra(grey, one, spots, traces)
+            coarse[row] = grey if self._steps[row] else None
         first = next(iter(self.laid.values()))
         gains = {row: _gain(first, one) for row, one in self.laid.items()}
+        self._sharpness = {row: _sharpness(one) / max(gains[row], 1e-3) for row, one in self.laid.items()}
+        for row, grey in coarse.items():
+            # What a coarser compression before the last one added is no detail either.
+            said = self._compression(row)
+            if grey is not None and (said["coarser"] > COARSE or said["is_saved_again"]):
+                after = self._traces[row].after(self._steps[row])
+                powers[row] = spectra(grey, self.laid[row], spots, after)
         return finest(powers, self.laid, gains, self._blocks)
 
     def _find_writing(self) -> dict[int, float]:
@@ -130,7 +142,7 @@ class LaidFamily:
         return found
 
     def _judge(self) -> dict[int, Merit]:
-        told = {row: one.picture & ~self._undecided(row) for row, one in self.laid.items()}
+        told = told_apart_from_margins(self.laid)
         whole = np.any(list(told.values()), axis=0)
         # Coloured writing makes no colour picture.
         chroma = [self._chroma[row][self._writing[row] >= LEAST_WRITING] for row in self.laid]
@@ -153,7 +165,7 @@ class LaidFamily:
                 in_colour=bool(most < _COLOURFUL or own_chroma >= _GREYED * most),
                 shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
                 added=added,
-                pixels=round((one.scale * share) ** 2 * float(one.picture.sum())),
+                pixels=round((one.scale * share) ** 2 * float(told[row].sum())),
                 lost_tones=max(
                     (_lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
                 ),
@@ -166,8 +178,9 @@ class LaidFamily:
                 is_mirrored=one.is_mirrored,
                 step=self._traces[row].step,
                 **self._compression(row),
-                # Another holds as fine detail with fewer pixels, all of them used.
+                # Another holds as fine detail with fewer pixels, all of them used, and few have as many.
                 is_enlarged=share < 0.8
+                and not self._is_usual_scale(one)
                 and self._finest[row] < FINER * best
                 and any(
                     self._share(o) >= 0.8
@@ -185,7 +198,7 @@ class LaidFamily:
         beside = [
             o
             for o, one in self.laid.items()
-            if o != row and _same_grid(own, one) and self._finest[o] * FINER >= self._finest[row]
+            if o != row and _same_grid(own, one) and self._sharpness[o] > _AS_SHARP * self._sharpness[row]
         ]
         known = [self._steps[o] for o in beside if self._steps[o]]
         unknown = [self._blocks[o] for o in beside if not (step and self._steps[o])]
@@ -200,19 +213,14 @@ class LaidFamily:
         """Return whether a file went through a compression coarser than its own."""
         return bool(self._steps[row]) and self._traces[row].step < _SAVED_AGAIN * self._steps[row]
 
-    def _undecided(self, row: int) -> np.ndarray:
-        """Return bool[h, w]: what a member shows outside most others, where it is flat: a border, or a plain sky."""
-        shown = sum(one.frame.astype(int) for one in self.laid.values())
-        outside = self.laid[row].picture & (3 * shown <= len(self.laid))
-        if not outside.any():
-            return outside
-        values = self.laid[row].rgb[outside].astype(np.int16)
-        even = np.abs(values - np.median(values, axis=0)).max(axis=1) <= _EVEN
-        return outside if even.mean() >= _MOSTLY else np.zeros_like(outside)
-
     def detail(self, row: int) -> float:
         """Return the finest detail of a member, on a scale common to the family."""
         return self._finest[row]
+
+    def _is_usual_scale(self, one: Laid) -> bool:
+        """Return whether most members have this scale: soft as it is, they were made from it, and not it from them."""
+        same = sum(abs(other.scale / one.scale - 1) < _ONE_SCALE for other in self.laid.values())
+        return 2 * same > len(self.laid)
 
     def _share(self, row: int) -> float:
         return min(1.0, self._finest[row] / (0.5 * self.laid[row].scale))
@@ -254,6 +262,15 @@ class LaidFamily:
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]
         return verify(own, own.mirrored()).is_copy() and _even(own)
+
+
+def _sharpness(one: Laid) -> float:
+    """Return how steep the slopes of a member are, greys a pixel: coarse enough that no compression changes it."""
+    import cv2
+
+    slopes = [cv2.Sobel(one.grey, cv2.CV_32F, *axes, ksize=3) for axes in ((1, 0), (0, 1))]
+    inside = grown(one.picture, -4)
+    return float(np.sqrt((slopes[0] ** 2 + slopes[1] ** 2)[inside].mean())) if inside.any() else 0.0
 
 
 def _same_grid(first: Laid, second: Laid) -> bool:

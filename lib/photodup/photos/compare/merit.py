@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# Compressed so much more coarsely than another (ratio of steps), a file is not the original.
+COARSE = 1.5
+
 
 @dataclass(frozen=True)
 class Merit:

@@ -1,6 +1,8 @@
 """What a file tells of its own history: how many pictures it holds, and how coarsely it was compressed."""
 
-from dataclasses import dataclass
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -21,6 +23,8 @@ _STEPS, _BIN, _MOST = np.arange(2.0, 64.0, 0.5), 0.25, 400.0
 # So many blocks are needed, of which so many lie beyond half a step; amounts lie so well at multiples of the step.
 _LEAST_BLOCKS, _MOST_BLOCKS, _LEAST_BEYOND, _AT_MULTIPLES = 100, 8000, 60, 0.5
 _LEAST_FREQUENCIES = 4
+# An earlier compression was coarser than the file's own from this ratio of their steps on.
+_COARSER = 1.4
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,15 @@ class FileTraces:
 
     pages: int
     step: float
-    table: tuple[int, ...]
+    table: tuple[float, ...]
+
+    def after(self, step: float) -> "FileTraces":
+        """Return the traces as of a file of its coarsest compression (`coarsest_step`), where its own is finer."""
+        own = _usual_step(self.table) if self.table else 0.0
+        if step < _COARSER * own or not step:
+            return self
+        table = self.table or _standard_table()
+        return replace(self, table=tuple(value * step / _usual_step(table) for value in table))
 
     def noise(self, low: float, high: float) -> float:
         """Return the variance (greys²) that rounding put between two frequencies (cycles a pixel of the file)."""
@@ -50,6 +62,18 @@ def file_traces(image: Image.Image) -> FileTraces:
     table = tuple(getattr(image, "quantization", {}).get(0, ()))[:64]
     step = float(np.array(table, float)[_LOW].mean()) if len(table) == 64 else 0.0
     return FileTraces(_pages(image), step, table if len(table) == 64 else ())
+
+
+def _usual_step(table: Sequence[float]) -> float:
+    return float(np.median([table[8 * down + across] for down, across in _LOOKED_AT]))
+
+
+@cache
+def _standard_table() -> tuple[int, ...]:
+    """Return the brightness table of the JPEG standard, by row: that of quality 50."""
+    buffer = io.BytesIO()
+    Image.new("L", (8, 8)).save(buffer, "JPEG", quality=50)
+    return tuple(Image.open(buffer).quantization[0])
 
 
 def coarsest_step(grey: np.ndarray) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.compare.merit import Merit
+from photodup.photos.compare.merit import COARSE, Merit
 from photodup.photos.library.catalogue import Photo
 
 # RAW, then what phones write, then the rest. A lossless file is no better than a JPEG: most TIFFs and PNGs
@@ -36,8 +36,8 @@ _CHOSEN, _PREFERRED = "chosen before", "preferred folder"
 _WHOLE = 0.015
 # Shares by which pixels, blocks and steps are no different.
 _SAME_PIXELS, _SAME_BLOCKS, _SAME_STEP = 0.85, 1.4, 1.15
-# So much harder blocks, or so much coarser steps, come from a strong compression, whatever was done to the tones.
-_HARD_BLOCKS, _COARSE = 1.7, 1.5
+# So much harder blocks come from a strong compression, whatever was done to the tones.
+_HARD_BLOCKS = 1.7
 # Shares of the picture whose tones are lost, beyond the best of the group.
 _MANY_TONES, _LOST_TONES = 0.05, 0.01
 
@@ -156,7 +156,7 @@ class KeepRules:
                 -merit.pages,
                 not merit.in_colour,
                 0.0 if missing <= _WHOLE else round(missing, 3),
-                bool(merit.added),
+                len(merit.added),
                 not self._has_film(photo.path),
             )
         if rule == "resolution":
@@ -171,7 +171,7 @@ class KeepRules:
             return (0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9),)
         if rule == "compression":
             return (
-                merit.coarser > _COARSE or merit.blockier > _HARD_BLOCKS,
+                merit.coarser > COARSE or merit.blockier > _HARD_BLOCKS,
                 merit.lost_tones > standards.least_lost + _MANY_TONES,
                 merit.blockier > _SAME_BLOCKS,
                 merit.lost_tones > standards.least_lost + _LOST_TONES,

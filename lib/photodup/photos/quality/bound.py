@@ -69,6 +69,8 @@ def bound(
     resampled = [beyond(rng.choice(scores, n)) for _ in range(100)]
     share = (1 + confidence) / 2  # half of what may go wrong to the fit, half to chance
     over = int((scores >= threshold).sum())
-    counted = float(beta.ppf(share, over + 1, n - over)) if over else 0.0
+    # Where nothing rises above the rest there is no tail to carry on, and only what was counted can be said.
+    has_tail = bool((scores > start).any())
+    counted = float(beta.ppf(share, over + 1, n - over)) if over or not has_tail else 0.0
     rate = min(1.0, max(estimate, float(np.quantile(resampled, share)), counted))
     return Bound(n_photos, estimate * n_photos, int(poisson.ppf(share, rate * n_photos)), confidence)

@@ -6,14 +6,19 @@ Each photograph and its edits are written as files with names that tell nothing,
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
+from photodup.errors import PhotodupError
+from photodup.photos.compare.evidence import EvidenceStore, pair_rows
+from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.results import Tiers
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
+from photodup.photos.quality.bound import bound
 from photodup.photos.quality.edits import Transform
 from photodup.photos.quality.pairs import WORK_SIZE, Original
 
@@ -38,6 +43,7 @@ class Shown:
         n_original: families whose keeper is the original itself.
         found_by_edit: share of each edit's files that was suggested.
         keepers: how often each edit became the keeper.
+        bound: what the best non-matches say of false pairs in a library of this size, as a sentence.
     """
 
     n_photos: int
@@ -52,6 +58,7 @@ class Shown:
     n_original: int
     found_by_edit: dict[str, float]
     keepers: dict[str, int]
+    bound: str = ""
 
     def lines(self) -> list[str]:
         """Return the measurement as text, with what it proves at least."""
@@ -65,6 +72,7 @@ class Shown:
             f"original itself {self.n_original}",
             "  suggested, by edit: "
             + ", ".join(f"{name} {share:.2f}" for name, share in self.found_by_edit.items()),
+            *([f"  {self.bound}"] if self.bound else []),
         ]
 
 
@@ -94,7 +102,28 @@ def measure_shown(
     with Catalogue(folder) as catalogue:
         if embed_library:
             embed_library(catalogue)
-        return judge_shown(find_tiers(catalogue), truth)
+        shown = judge_shown(find_tiers(catalogue), truth)
+        return replace(shown, bound=said_of_strangers(catalogue, truth))
+
+
+def said_of_strangers(catalogue: Catalogue, truth: dict[str, tuple[str, str]]) -> str:
+    """Bound the false pairs of this library by each photograph's best non-match, in a sentence.
+
+    One score a photograph: its best with a file of any other photograph that was compared, and 0 where none was.
+    """
+    photos = catalogue.photos()
+    with EvidenceStore(catalogue.own.evidence) as store:
+        known = store.read({photo.md5: row for row, photo in enumerate(photos)})
+    source = [truth[photo.path.name][0] for photo in photos]
+    best = dict.fromkeys(source, 0.0)
+    for i, j in zip(*(rows.tolist() for rows in pair_rows(known.codes)), strict=True):
+        if source[i] != source[j] and (found := known.get(i, j)):
+            for name in (source[i], source[j]):
+                best[name] = max(best[name], found.score())
+    try:
+        return str(bound(np.array(list(best.values())), Thresholds.min_agreement, len(best)))
+    except PhotodupError as error:
+        return f"no bound: {error}"
 
 
 def judge_shown(tiers: Tiers, truth: dict[str, tuple[str, str]]) -> Shown:

@@ -106,6 +106,8 @@ def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None =
 
 def draw_paths(axes: "Sequence[Axes]", table: "pd.DataFrame") -> None:
     """Draw one panel for each of `KINDS`: the real way, its emulated twin and the two explanations, by payload."""
+    from matplotlib.ticker import LogLocator
+
     from photodup.study.notebook import charts
 
     styles = {"rounds": (charts.GOOD, "-"), "bandwidth-only": (charts.BAD, "--")}
@@ -120,6 +122,7 @@ def draw_paths(axes: "Sequence[Axes]", table: "pd.DataFrame") -> None:
         )
         axis.set(xscale="log", yscale="log", title=f"{kind} connection", xlabel="payload (kB)")
         axis.xaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.minorticks_off()
     axes[0].set_ylabel("latency p50 (ms)")

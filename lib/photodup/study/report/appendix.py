@@ -62,8 +62,7 @@ def closeness_text() -> str:
     return (
         f"The reference run took {total:.0f} minutes. *As timings* means: on the same machine within "
         f"{machine[0]:.0%} in latency and {machine[1]:.0%} in throughput, the {floors.source} of the reference run. On "
-        "another machine the figures are others, and what should agree are the sentences: which side is different, which "
-        "is equal."
+        "another machine the figures are others; what should agree are the sentences: which sides differ, which are equal."
     )
 
 

@@ -36,6 +36,7 @@ SIDES = (
     "triton-int8",
 )
 NOTEBOOK = "06_compare_three_backends"
+EARLIER = "06_stages"
 
 
 def generated_blocks() -> dict[str, str]:
@@ -59,11 +60,15 @@ def reference() -> Run:
 
 
 def figure_block() -> str:
-    """Return the README's one figure, or nothing while the reference run has not drawn it."""
-    path = f"results/{REFERENCE}/figures/{DECISION}.png"
-    if not (project_root() / path).is_file():
-        return ""
-    return f"![Latency and throughput of each server, engine and precision]({path})"
+    """Return the README's first figure: the one that decides, or the earlier one while the reference run lacks it."""
+    for name, words in (
+        (DECISION, "Latency and throughput of each server, engine and precision"),
+        (EARLIER, "Where the time of one request goes, by backend"),
+    ):
+        path = f"results/{REFERENCE}/figures/{name}.png"
+        if (project_root() / path).is_file():
+            return f"![{words}]({path})"
+    return ""
 
 
 def findings_blocks() -> Iterator[str]:
@@ -88,6 +93,9 @@ def results_table(arms: pd.DataFrame) -> Iterator[str]:
     Args:
         arms: of `photodup.study.rounds.outcomes.Compared`.
     """
+    if arms.empty or arms[arms.side.isin(SIDES)].empty:
+        yield "The committed run has no rounds yet; until it is measured anew this table is empty."
+        return
     facts = read_environment(project_root() / "results" / REFERENCE)
     yield "| engine and server | one photo at a time, median | eight in flight | valid rounds |"
     yield "|---|---:|---:|---:|"

@@ -14,7 +14,7 @@ PROBE = Stopping(min_duration_s=1.0, min_requests=1, max_duration_s=1.0, warmup_
 SLOW_PROBE = replace(PROBE, min_duration_s=5.0, max_duration_s=5.0)
 # Wider than of a point that stands alone: what a short measurement misses shows in the spread between the rounds, from
 # which the comparison's interval comes. One that is wider still says nothing of its round.
-HALF_WIDTH = 0.25
+HALF_WIDTH = 0.5
 OVERHEAD_S = 1.2  # connecting, warming up and reading counters
 
 

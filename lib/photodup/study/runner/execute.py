@@ -257,11 +257,11 @@ def _measure_comparisons(
     from photodup.study.rounds.declared import declarations
     from photodup.study.rounds.stage import measure_stage
 
-    size = load_sizes(sizes).get("comparisons", {})
+    size = dict(load_sizes(sizes).get("comparisons", {}))
     stems = [path.stem for path in chosen]
     # A machine elsewhere has other engines: what counts most here may have nobody to answer it there.
-    least = "at_least_elsewhere" if host or endpoints else "at_least"
-    pairs = declarations().of(stems, at_least=size.get(least, 0))
+    size |= size.get("elsewhere", {}) if host or endpoints else {}
+    pairs = declarations().of(stems, at_least=size.get("at_least", 0))
     where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
     if pairs:
         run = open_run(name, **host) if where is None else open_run(name, endpoints=where)

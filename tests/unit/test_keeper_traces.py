@@ -1,0 +1,140 @@
+"""What files tell of their history, and what the keeper makes of it."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from support.review_library import photo
+
+from photodup.photos.compare.features import features
+from photodup.photos.compare.snapping import snapped
+from photodup.photos.compare.traces import coarsest_step
+from photodup.photos.compare.verify import verify, verify_with_map
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+
+
+def saved(image: Image.Image, quality: int) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def opened(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def grey(data: bytes) -> np.ndarray:
+    return np.asarray(opened(data).convert("L"))
+
+
+@pytest.mark.parametrize("name", ["coffee", "chelsea", "astronaut"])
+def test_an_earlier_compression_is_seen_through_a_finer_one(name):
+    image = photo(name)
+    steps = {q: coarsest_step(grey(saved(opened(saved(image, q)), 95))) for q in (30, 60)}
+    own = coarsest_step(grey(saved(image, 95)))
+    # Tables of the standard: 17 to 40 at quality 30, 8 to 19 at 60, 1 to 2 at 95.
+    assert 15 < steps[30] < 45 and 7 < steps[60] < 22 and own <= 3
+    shifted = opened(saved(image, 30)).crop((3, 5, image.width, image.height))
+    assert coarsest_step(grey(saved(shifted, 95))) <= 3, "blocks that lie elsewhere tell nothing"
+
+
+def test_a_picture_without_blocks_enough_tells_nothing():
+    assert coarsest_step(np.zeros((64, 64), np.uint8)) == 0
+    assert coarsest_step(np.zeros((5, 5), np.uint8)) == 0
+    noise = np.random.default_rng(0).integers(3, 252, (512, 512), dtype=np.uint8)
+    assert coarsest_step(noise) == 0
+
+
+def keeper(folder, **images: bytes) -> tuple[str, str]:
+    for name, data in images.items():
+        (folder / f"{name}.jpg").write_bytes(data)
+    scan(folder, progress=False)
+    with Catalogue(folder) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    return group.keeper.path.stem, group.choice.reason
+
+
+def test_a_strong_compression_that_was_saved_finely_again_is_not_kept(tmp_path):
+    image = photo("chelsea")
+    original = saved(image, 85)
+    # The larger file of the two, with finer tables, and its path comes first.
+    again = saved(opened(saved(opened(original), 30)), 97)
+    assert len(again) > len(original) * 0.9
+    assert keeper(tmp_path, a_again=again, original=original)[0] == "original"
+
+
+def test_what_was_only_saved_again_finely_is_not_the_original(tmp_path):
+    original = saved(photo("chelsea"), 80)
+    assert keeper(tmp_path, a_again=saved(opened(original), 96), original=original) == (
+        "original",
+        "compressed once: the others were saved again",
+    )
+
+
+def test_a_blur_hides_its_history_and_gains_nothing_by_it(tmp_path):
+    original = saved(opened(saved(photo("chelsea"), 60)), 92)  # as it came to the owner
+    blurred = saved(opened(original).filter(ImageFilter.GaussianBlur(1.2)), 96)
+    mirrored = saved(ImageOps.mirror(opened(original)), 92)
+    half = saved(opened(original).resize((225, 150)), 92)
+    assert (
+        keeper(tmp_path, a_blur=blurred, b_mirror=mirrored, c_half=half, original=original)[0] == "original"
+    )
+
+
+def test_corners_that_are_black_on_black_do_not_make_a_turned_copy_the_keeper(tmp_path):
+    image = photo("rocket")
+    dark = Image.new("RGB", (image.width + 160, image.height + 160))
+    dark.paste(image.resize((300, 200)), (180, 180))
+    original = saved(dark, 90)
+    turned = saved(opened(original).rotate(5, Image.Resampling.BICUBIC), 97)
+    others = {
+        f"c{q}": saved(opened(original).resize((dark.width - q, dark.height - q)), 85) for q in (100, 200)
+    }
+    assert keeper(tmp_path, a_turned=turned, original=original, **others)[0] == "original"
+
+
+def test_a_border_around_a_picture_on_white_is_a_border(tmp_path):
+    ground = Image.new("RGB", (720, 620), "white")
+    ground.paste(photo("coffee").resize((480, 320)), (120, 150))
+    original = saved(ground, 92)
+    framed = ImageOps.expand(opened(original), 30, "white")
+    ImageDraw.Draw(framed).text((260, 400), "greetings from the sea", fill="yellow", font_size=40)
+    crops = {f"crop{c}": saved(opened(original).crop((c, c, 720 - c, 620 - c)), 92) for c in (30, 60)}
+    lighter = saved(ImageEnhance.Brightness(opened(original)).enhance(0.9), 92)
+    found = keeper(tmp_path, a_framed=saved(framed, 96), original=original, z=lighter, **crops)
+    assert found[0] == "original", found
+
+
+def test_a_map_of_one_frame_is_made_exact():
+    image = photo("coffee")
+    first, second = features(image), features(image.filter(ImageFilter.GaussianBlur(3)))
+    _, found = verify_with_map(first, second)
+    exact = snapped(first.grey, second.grey, found + np.array([[0, 0, 4], [0, 0, -3]]))
+    np.testing.assert_allclose(exact, [[1, 0, 0], [0, 1, 0]], atol=1e-9)
+    mirrored = features(ImageOps.mirror(image))
+    _, found = verify_with_map(first, mirrored)
+    np.testing.assert_allclose(
+        snapped(first.grey, mirrored.grey, found), [[-1, 0, 479], [0, 1, 0]], atol=1e-9
+    )
+
+
+def test_a_crop_is_not_laid_frame_on_frame():
+    image = photo("coffee")
+    cropped = features(image.crop((8, 6, 592, 394)))
+    _, found = verify_with_map(features(image), cropped)
+    np.testing.assert_array_equal(snapped(features(image).grey, cropped.grey, found), found)
+
+
+def test_the_strongest_features_prove_and_rule_out_as_all_do(monkeypatch):
+    from photodup.photos.compare import verify as module
+
+    pictures = [photo(name) for name in ("coffee", "chelsea", "rocket")]
+    first = [features(image) for image in pictures]
+    second = [features(ImageOps.mirror(image).crop((30, 20, 400, 290))) for image in pictures]
+    found = [[verify(a, b).is_copy() for b in second] for a in first]
+    assert found == np.eye(3, dtype=bool).tolist()
+    monkeypatch.setattr(module, "_by_features", lambda *a, **k: pytest.fail("all features were compared"))
+    assert verify(first[0], second[0]).is_copy() and verify(first[0], second[0]).mirrored

@@ -104,7 +104,7 @@ def test_what_cannot_be_compared_gets_one_sentence_and_no_verdict(made, because)
     assert "not compared" in (sentence := comparison_sentence(outcome)) and "nan" not in sentence
 
 
-def test_points_that_are_not_valid_are_never_compared():
+def test_rounds_that_are_not_steady_count_only_where_too_few_are_steady():
     made = comparison(STEADY * 1.2)
     spoilt = Measured(500.0, "unsteady", "the latency changes by +30.0% after 50% of the steady part")
     two = tuple(replace(r, b=spoilt) if r.number <= 2 else r for r in made.rounds)
@@ -112,7 +112,17 @@ def test_points_that_are_not_valid_are_never_compared():
     assert outcome.verdict == "different" and outcome.n_dropped == 2 and outcome.n_rounds == 6
     assert math.isclose(outcome.value_b, 60, rel_tol=0.01)
     three = tuple(replace(r, b=spoilt) if r.number <= 3 else r for r in made.rounds)
-    refused = judge_family([replace(made, rounds=three)])[0]
+    told = judge_family([replace(made, rounds=three)])[0]
+    assert (told.verdict, told.n_rounds, told.n_unsteady) == ("undecided", 8, 3), (
+        "the spread holds what they did"
+    )
+    assert "8 rounds, 3 of them not steady" in comparison_sentence(told)
+    alike = tuple(replace(r, b=replace(r.b, verdict="unsteady")) for r in made.rounds)
+    assert judge_family([replace(made, rounds=alike)])[0].verdict == "different", "they agree with each other"
+    failed = tuple(
+        replace(r, b=replace(spoilt, verdict="failed")) if r.number <= 3 else r for r in made.rounds
+    )
+    refused = judge_family([replace(made, rounds=failed)])[0]
     assert refused.verdict is None and "changes by +30.0%" in refused.because
 
 

@@ -78,7 +78,8 @@ class Point:
     """What is known of a point.
 
     Attributes:
-        verdict: one of `VERDICTS`. All but `valid` are drawn hollow and never compared.
+        verdict: one of `VERDICTS`. All but `valid` are drawn hollow; alone they are never compared (rounds of them are, see
+            `compare`).
         because: one sentence; empty for a valid point.
         figures: metric → figure with its interval; an imprecise point has them too where it has enough blocks.
         steady: the steady part; None when there were no answers.

@@ -14,7 +14,8 @@ def comparison_sentence(outcome: Outcome) -> str:
     if outcome.verdict is None:
         return f"{_capital(metric.words)} of {b} and {a}: not compared. {outcome.because}"
     figures = f"{_number(outcome.value_b)} against {_number(outcome.value_a)} {metric.unit}"
-    measured = f"{outcome.n_rounds} rounds, spread between rounds {outcome.spread:.1%}"
+    unsteady = f", {outcome.n_unsteady} of them not steady" if outcome.n_unsteady else ""
+    measured = f"{outcome.n_rounds} rounds{unsteady}, spread between rounds {outcome.spread:.1%}"
     interval = f"[{outcome.low:+.1%}, {outcome.high:+.1%}]"
     subject = f"{_capital(metric.words)} of {b} against {a}"
     if outcome.verdict == "different":

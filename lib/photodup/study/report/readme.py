@@ -97,7 +97,7 @@ def results_table(arms: pd.DataFrame) -> Iterator[str]:
         yield "The committed run has no rounds yet; until it is measured anew this table is empty."
         return
     facts = read_environment(project_root() / "results" / REFERENCE)
-    yield "| engine and server | one photo at a time, median | eight in flight | valid rounds |"
+    yield "| engine and server | one photo at a time, median | eight in flight | rounds, steady ones |"
     yield "|---|---:|---:|---:|"
     for side in SIDES:
         mine = arms[arms.side == side].set_index("load")
@@ -106,8 +106,8 @@ def results_table(arms: pd.DataFrame) -> Iterator[str]:
         one, eight = mine.loc["one"], mine.loc["eight"]
         latency = _interval(one, "latency_ms_p50", "ms")
         rate = _interval(eight, "throughput_images_per_s", "images/s")
-        begun = one.n_rounds + one.n_invalid + eight.n_rounds + eight.n_invalid
-        yield f"| {one.label} | {latency} | {rate} | {one.n_rounds + eight.n_rounds} of {begun} |"
+        steady = f"{one.n_rounds + eight.n_rounds}, {one.n_rounds + eight.n_rounds - one.n_unsteady - eight.n_unsteady}"
+        yield f"| {one.label} | {latency} | {rate} | {steady} |"
     yield ""
     yield (
         f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. The same JPEG to all; FP32 "

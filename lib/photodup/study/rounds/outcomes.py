@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.judge import facts
-from photodup.bench.judge.compare import Comparison, Measured, Outcome, Plan, Round, judge_pass, pooled
+from photodup.bench.judge.compare import (
+    COUNTED,
+    Comparison,
+    Measured,
+    Outcome,
+    Plan,
+    Round,
+    judge_pass,
+    pooled,
+)
 from photodup.bench.judge.sentence import comparison_sentence
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.rounds.arms import Arm, read_round
@@ -61,11 +70,11 @@ class Compared:
         """Return the pooled figure of an arm: `value`, `low`, `high`, `n_rounds`.
 
         Raises:
-            NotMeasured: fewer than two valid rounds carry it.
+            NotMeasured: fewer than two rounds carry it.
         """
         row = self.arms[(self.arms.side == side) & (self.arms.load == load)]
         if row.empty or not row[metric].notna().any():
-            raise NotMeasured(f"{side} under the load {load!r} has no two valid rounds with {metric}")
+            raise NotMeasured(f"{side} under the load {load!r} has no two rounds with {metric}")
         found = row.iloc[0]
         return {
             "value": found[metric],
@@ -243,28 +252,30 @@ POOLED = ("latency_ms_p50", "latency_ms_p90", "latency_ms_mean", "throughput_ima
 
 
 def _arms(run: Run, seen: _Seen) -> pd.DataFrame:
-    """One row an arm: what its valid rounds pool to. The second arm of an A/A check is left out, as in comparisons."""
+    """One row an arm: what its rounds pool to. The second arm of an A/A check is left out, as in comparisons."""
     import pandas as pd
 
     rows = []
     for (side, load), arm in seen.of.items():
         points = [p for key, p in seen.points.items() if key[:2] == (side, load) and not key[3]]
-        valid = [p for p in points if p.get("valid")]
+        counted = [p for p in points if p.get("verdict") in COUNTED]
         begun = [p for p in points if p.get("status") != "missing"]
         row = {"side": side, "load": load, "label": arm.side.label, **arm.side.backend.columns()}
-        row |= {"n_rounds": len(valid), "n_invalid": len(begun) - len(valid)}
+        unsteady = sum(p["verdict"] != "valid" for p in counted)
+        row |= {"n_rounds": len(counted), "n_unsteady": unsteady, "n_failed": len(begun) - len(counted)}
         for metric in POOLED:
-            values = [p[metric] for p in valid if p.get(metric)]
+            values = [p[metric] for p in counted if p.get(metric)]
             figures = pooled(values) if len(values) >= 2 else (None, None, None)
             row |= dict(zip((metric, f"{metric}_ci_low", f"{metric}_ci_high"), figures, strict=True))
-        row |= _tail(run, valid)
+        row |= _tail(run, counted)
         rows.append(row)
     names = [
         "side",
         "load",
         "label",
         "n_rounds",
-        "n_invalid",
+        "n_unsteady",
+        "n_failed",
         *(f"{m}{e}" for m in (*POOLED, TAIL) for e in ENDS),
     ]
     return pd.DataFrame(rows, columns=None if rows else names)

@@ -258,11 +258,11 @@ def _arms(run: Run, seen: _Seen) -> pd.DataFrame:
     rows = []
     for (side, load), arm in seen.of.items():
         points = [p for key, p in seen.points.items() if key[:2] == (side, load) and not key[3]]
+        begun = [p for p in points if p.get("status") != "missing"]
         counted = [p for p in points if p.get("verdict") in COUNTED]
         steady = [p for p in counted if p["verdict"] == "valid"]
         n_failed = len(begun) - len(counted)
         counted = steady if len(steady) >= Plan().needed else counted  # as the judge counts them
-        begun = [p for p in points if p.get("status") != "missing"]
         row = {"side": side, "load": load, "label": arm.side.label, **arm.side.backend.columns()}
         unsteady = sum(p["verdict"] != "valid" for p in counted)
         row |= {"n_rounds": len(counted), "n_unsteady": unsteady, "n_failed": n_failed}

@@ -160,6 +160,12 @@ def embedded_servers(
             stack.enter_context(triton)
         if fastapi:
             fastapi.wait_ready(timeout_s, progress)
+        urls = {key: other.url for key, other in others.items()}
+        if not (service or models):  # further services alone
+            yield Endpoints(
+                name="embedded", gpu="none", location="this machine", **_with_services({}, {}, urls)
+            )
+            return
         found = from_ports(
             reachable(host),
             *(ports.get(name, 0) for name in ("FastAPI", "Triton HTTP", "Triton gRPC", "Triton metrics")),
@@ -168,11 +174,14 @@ def embedded_servers(
             models=models,
             location="this machine",
         )
-        yield found.model_copy(update=_and_services(found, {key: o.url for key, o in others.items()}))
+        yield found.model_copy(update=_with_services(found.backends, found.metrics, urls))
 
 
-def _and_services(found: Endpoints, urls: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    backends, metrics = dict(found.backends), dict(found.metrics)
+def _with_services(
+    backends: Mapping[str, str], metrics: Mapping[str, str], urls: Mapping[tuple[str, str], str]
+) -> dict[str, dict[str, str]]:
+    """Return the addresses with those of further FastAPI services, by engine and precision."""
+    backends, metrics = dict(backends), dict(metrics)
     for (engine, precision), url in urls.items():
         for wire in ("jpeg", "base64"):
             backends[Backend("fastapi", engine, precision, "http", wire).name] = url

@@ -46,6 +46,7 @@ POINT_COLUMNS = [
 ]
 # fmt: on
 # Of a point measured once, from a server as it is deployed.
+CALIBRATION = "calibration"
 PLAIN_POINT = {"label": "", "as_deployed": True, "repeat": 0}
 _locked: dict[Path, int] = {}  # what this process holds: a notebook may open its own run twice
 
@@ -257,12 +258,15 @@ def load_points(run_dir: Path | str) -> "pd.DataFrame":
     Columns: `POINT_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
     result (confidence bounds, stages), `key`, `status`, `error`, `started_at`. A result with a list `points` gives
     one row for each.
+    What was measured only to find how long a measurement has to be (label `CALIBRATION`) is no point and left out.
     Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`.
     """
     import pandas as pd
 
     rows = []
     for record in load_records(run_dir):
+        if str(record["config"].get("label", "")).startswith(CALIBRATION):
+            continue
         outcome = _outcome(record)
         several = outcome.get("points")
         for point in several if isinstance(several, list) else [outcome]:

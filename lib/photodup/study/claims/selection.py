@@ -100,7 +100,8 @@ def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False)
     deployed = (
         points["as_deployed"].isna() | points["as_deployed"].eq(True) if "as_deployed" in points else every
     )
-    return once & (deployed | any_configuration)
+    checks = points["label"].eq("again") if "label" in points else ~every  # the second arms of A/A checks
+    return once & ~checks & (deployed | any_configuration)
 
 
 def device_class(points: "pd.DataFrame") -> "pd.Series":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.load.plan import Stopping
+from photodup.bench.record.record import CALIBRATION
 from photodup.embedding.backends import DUMMY
 from photodup.study.notebook.points import measure_point
 from photodup.study.rounds.declared import Asked, Side
@@ -15,6 +16,9 @@ from photodup.study.rounds.sizes import PROBE, SLOW_PROBE, stopping_for
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
+
+
+AGAIN = "again"  # of the second arm of an A/A check
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,11 @@ def calibrate(
 
     One second of the load is measured and recorded, so that a run that is resumed uses the same lengths.
     """
-    point = _point(run, arm, PROBE, label="calibration", check=check)
+    point = _point(run, arm, PROBE, label=CALIBRATION, check=check)
     if not point.get(
         "n_requests"
     ):  # a second may be too short for one answer, or the server was still waking up
-        point = _point(run, arm, SLOW_PROBE, label="calibration, longer", check=check)
+        point = _point(run, arm, SLOW_PROBE, label=f"{CALIBRATION}, longer", check=check)
     if point.get("status") in ("failed", "missing"):
         return str(point["invalid_because"])
     rate = point["throughput_images_per_s"] / arm.asked.load.batch
@@ -47,7 +51,7 @@ def measure_round(
     run: Run, arm: Arm, number: int, stopping: Stopping, *, again: bool = False
 ) -> dict[str, Any]:
     """Return one round of an arm (`again`: of an A/A check's second arm), measured now unless the run has it."""
-    return _point(run, arm, stopping, label="again" if again else "", round_number=number)
+    return _point(run, arm, stopping, label=AGAIN if again else "", round_number=number)
 
 
 def read_round(run: Run, arm: Arm, number: int, *, again: bool = False) -> dict[str, Any]:

@@ -36,7 +36,6 @@ SIDES = (
     "triton-int8",
 )
 NOTEBOOK = "06_compare_three_backends"
-EARLIER = "06_stages"
 
 
 def generated_blocks() -> dict[str, str]:
@@ -60,15 +59,11 @@ def reference() -> Run:
 
 
 def figure_block() -> str:
-    """Return the README's first figure: the one that decides, or the earlier one while the reference run lacks it."""
-    for name, words in (
-        (DECISION, "Latency and throughput of each server, engine and precision"),
-        (EARLIER, "Where the time of one request goes, by backend"),
-    ):
-        path = f"results/{REFERENCE}/figures/{name}.png"
-        if (project_root() / path).is_file():
-            return f"![{words}]({path})"
-    return ""
+    """Return the README's first figure, or nothing while the reference run has not drawn it."""
+    path = f"results/{REFERENCE}/figures/{DECISION}.png"
+    if not (project_root() / path).is_file():
+        return ""
+    return f"![Latency and throughput of each server, engine and precision]({path})"
 
 
 def findings_blocks() -> Iterator[str]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = {"fastapi": "o", "triton": "s", "local": "D"}
+SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
 _VERDICTS = {"different": charts.BAD, "equal": charts.GOOD, "undecided": charts.MUTED}
 
 
@@ -52,8 +53,11 @@ def draw_frontier(
             ax.plot([x, x], [y, one.latency_ms_p99], color=color, alpha=0.3, linewidth=1, zorder=1)
             ax.plot(x, one.latency_ms_p99, "_", color=color, alpha=0.5, zorder=1)
         ax.plot(x, y, MARKERS.get(one.server, "o"), color=color, markersize=8, zorder=3)
-        text = (labels or {}).get(side) or f"{one.precision.upper()}, {one.server}"
-        ax.annotate(text, (x, y), xytext=(7, 4), textcoords="offset points", fontsize=8, color=color)
+        server = SERVERS.get(one.server, one.server)
+        text = (labels or {}).get(side) or f"{one.precision.upper()}, {server}"
+        # Two servers with one engine lie on each other: one name above, one below.
+        look = {"textcoords": "offset points", "fontsize": 8, "color": color, "ha": "right"}
+        ax.annotate(text, (x, y), xytext=(-8, 6 if one.server == "triton" else -13), **look)
         drawn += 1
     return drawn
 
@@ -69,7 +73,8 @@ def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     for row, name in enumerate(reversed(list(names))):
         outcome = compared[name]
         if outcome.verdict is None:
-            ax.text(0, row, "not compared", va="center", ha="center", fontsize=7, color=charts.MUTED)
+            where = ax.get_yaxis_transform()
+            ax.text(0.02, row, "not compared", va="center", fontsize=7, color=charts.MUTED, transform=where)
             continue
         color = _VERDICTS[outcome.verdict]
         ax.plot([100 * outcome.low, 100 * outcome.high], [row, row], color=color, linewidth=2)

@@ -20,10 +20,10 @@ from photodup.bench.judge.compare import (
     _holm,
     judge_family,
     judge_pass,
-    pooled,
 )
 from photodup.bench.judge.facts import METRICS, SMALLEST_EFFECT, Arm, Figure, Load, Side
 from photodup.bench.judge.point import Point
+from photodup.bench.judge.pool import pooled
 from photodup.bench.judge.schedule import Declared, Measurement, comparisons_of, extension, run, schedule
 from photodup.bench.judge.sentence import comparison_sentence
 from photodup.errors import PhotodupError

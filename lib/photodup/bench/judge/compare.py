@@ -18,7 +18,7 @@ Holm over five or more; .04 gives 4.7 to 4.9 % and holds without a simulation, s
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -244,22 +244,6 @@ def judge_family(comparisons: Sequence[Comparison], plan: Plan = FIXED) -> list[
         _outcome(c, s, *next(adjusted)) if isinstance(s, _Seen) else Outcome(c, None, s)
         for c, s in zip(comparisons, seen, strict=True)
     ]
-
-
-def pooled(values: Iterable[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return one figure for one load measured in several rounds: geometric mean, low, high (t over rounds).
-
-    Raises:
-        PhotodupError: fewer than two values, or one that is not positive.
-    """
-    from scipy.special import stdtrit
-
-    logs = np.array(list(values), float)
-    if len(logs) < 2 or not (logs > 0).all():
-        raise PhotodupError("Pooling needs two or more figures above 0, one from each round.")
-    logs = np.log(logs)
-    reach = float(stdtrit(len(logs) - 1, 0.5 + confidence / 2) * logs.std(ddof=1) / math.sqrt(len(logs)))
-    return math.exp(logs.mean()), math.exp(logs.mean() - reach), math.exp(logs.mean() + reach)
 
 
 def _see(comparison: Comparison, plan: Plan) -> "_Seen | str":

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.judge.compare import Comparison, Measured, Outcome, Plan, Round, judge_pass, pooled
+from photodup.bench.judge.compare import Comparison, Measured, Outcome, Plan, Round, judge_pass
 from photodup.bench.judge.facts import metric_named
+from photodup.bench.judge.pool import pooled
 from photodup.bench.judge.sentence import comparison_sentence
 from photodup.bench.record import latencies
 from photodup.study.notebook.weights import choose_weights

@@ -59,6 +59,7 @@ def draw_frontier(
         look = {"textcoords": "offset points", "fontsize": 8, "color": color, "ha": "right"}
         ax.annotate(text, (x, y), xytext=(-8, 6 if one.server == "triton" else -13), **look)
         drawn += 1
+    ax.margins(x=0.14, y=0.1)  # room for the names
     return drawn
 
 

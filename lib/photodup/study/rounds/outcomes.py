@@ -15,8 +15,8 @@ from photodup.bench.judge.compare import (
     Plan,
     Round,
     judge_pass,
-    pooled,
 )
+from photodup.bench.judge.pool import pooled
 from photodup.bench.judge.sentence import comparison_sentence
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.rounds.arms import Arm, read_round

@@ -150,7 +150,7 @@ def test_the_reference_run_is_read_whole():
     )
     assert {parse_backend(name).name for name in points.backend} == set(points.backend)
     assert points.rtt_ms.notna().all() and points.device.notna().all()
-    assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and points.repeat.max() == 4
+    assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and points.repeat.max() == 7
     assert {"network-only", "simulated-hpa", "body-json"} <= set(evidence.backend)
     ladder = evidence[evidence.backend == "network-only"]
     assert set(ladder.initcwnd) == {10, 32} and set(ladder.rtt_ms) == {5, 25, 100}

@@ -111,7 +111,10 @@ def test_rounds_that_are_not_steady_count_only_where_too_few_are_steady():
     outcome = judge_family([replace(made, rounds=two)])[0]
     assert outcome.verdict == "different" and outcome.n_dropped == 2 and outcome.n_rounds == 6
     assert math.isclose(outcome.value_b, 60, rel_tol=0.01)
-    three = tuple(replace(r, b=spoilt) if r.number <= 3 else r for r in made.rounds)
+    low = replace(spoilt, value=5.0)
+    three = tuple(
+        replace(r, b=(spoilt, low, spoilt)[r.number - 1]) if r.number <= 3 else r for r in made.rounds
+    )
     told = judge_family([replace(made, rounds=three)])[0]
     assert (told.verdict, told.n_rounds, told.n_unsteady) == ("undecided", 8, 3), (
         "the spread holds what they did"

@@ -102,6 +102,15 @@ def sides_of(run: Run, pair: Pair) -> Pair:
 PLAN = "comparisons"
 
 
+def leave_out(run: Run, pairs: Sequence[Pair], because: str) -> None:
+    """Record for notebooks without a plan that their comparisons are not measured in this run, and why."""
+    for notebook in dict.fromkeys(p.notebook for p in pairs):
+        own = [p.name for p in pairs if p.notebook == notebook]
+        dropped = [{"name": name, "because": because} for name in own]
+        plan = {"declared": own, "kept": [], "dropped": dropped, "checks": [], "rounds": 0}
+        run.measure_or_load(PLAN, lambda plan=plan: plan, config={"notebook": notebook}, kind="pass")
+
+
 def _plan(
     run: Run,
     pairs: Sequence[Pair],

@@ -255,7 +255,7 @@ def _measure_comparisons(
     """
     from photodup.study.notebook.run import open_run
     from photodup.study.rounds.declared import declarations
-    from photodup.study.rounds.stage import measure_stage
+    from photodup.study.rounds.stage import leave_out, measure_stage, plan_of
 
     size = dict(load_sizes(sizes).get("comparisons", {}))
     stems = [path.stem for path in chosen]
@@ -263,9 +263,13 @@ def _measure_comparisons(
     size |= size.get("elsewhere", {}) if host or endpoints else {}
     pairs = declarations().of(stems, at_least=size.get("at_least", 0))
     where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
-    if pairs:
+    every = declarations().of(stems)
+    if every:
         run = open_run(name, **host) if where is None else open_run(name, endpoints=where)
         with run.store:
+            measured = {pair.notebook for pair in pairs}
+            rest = [p for p in every if p.notebook not in measured and plan_of(run, p.notebook) is None]
+            leave_out(run, rest, "it is not among the most important ones, which these sizes measure.")
             measure_stage(
                 run,
                 pairs,

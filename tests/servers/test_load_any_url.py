@@ -21,6 +21,7 @@ from support.triton import needs_triton
 from typer.testing import CliRunner
 
 from photodup.bench.anyurl import arrivals, rate, target
+from photodup.bench.judge import slo
 from photodup.cli import app
 from photodup.errors import PhotodupError
 
@@ -166,7 +167,11 @@ def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, s
         ("http://127.0.0.1:{port}/embed", ["--file", "missing.jpg"], "There is no file missing.jpg"),
         ("http://127.0.0.1:{port}/embed", ["--text", "a dog"], "takes images, not texts"),
         ("http://127.0.0.1:{port}/embed", ["--batch", 100], "answered 413"),
-        ("http://127.0.0.1:{port}/embed", ["--slo", "100ms"], "A bound is written p95=100ms"),
+        (
+            "http://127.0.0.1:{port}/embed",
+            ["--slo", "100ms"],
+            "A bound is a percentile and a limit, such as p95=100ms",
+        ),
         (
             "http://127.0.0.1:{port}/embed",
             ["--rate", 10, "--arrivals", "daily"],
@@ -402,12 +407,12 @@ def test_two_servers_are_compared_in_rounds(slow, tmp_path, kept):
 
 def test_a_bound_and_an_address_are_read():
     assert (
-        rate.bound_of("p99=0.5s") == rate.Bound(99, 500)
-        and str(rate.bound_of("p95<=100ms")) == "p95 ≤ 100 ms"
+        slo.bound_of("p99=0.5s") == slo.LatencyBound(99, 500)
+        and str(slo.bound_of("p95<=100ms")) == "p95 ≤ 100 ms"
     )
     for bad in ("p0=1ms", "p100=1ms", "95=100ms", "p95=0ms", "p95=100"):
         with pytest.raises(PhotodupError, match="A bound is written"):
-            rate.bound_of(bad)
+            slo.bound_of(bad)
 
 
 def test_nothing_is_asked_of_a_server_that_says_nothing():

@@ -13,15 +13,14 @@ from photodup.bench.judge.compare import (
     EXTENDED,
     FIXED,
     Comparison,
-    Measured,
     Outcome,
     Plan,
-    Round,
     _holm,
     judge_family,
     judge_pass,
 )
 from photodup.bench.judge.facts import METRICS, SMALLEST_EFFECT, Arm, Figure, Load, Side
+from photodup.bench.judge.measured import Measured, Round
 from photodup.bench.judge.point import Point
 from photodup.bench.judge.pool import pooled
 from photodup.bench.judge.schedule import Declared, Measurement, comparisons_of, extension, run, schedule

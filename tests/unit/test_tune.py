@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from photodup.bench.judge import slo
+from photodup.bench.judge.slo import LatencyBound, bound_of
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import parse_config
 from photodup.tune.serving import candidates, halving, page, search, trial
 from photodup.tune.serving import found as results
-from photodup.tune.serving.trial import Bound, parse_bound
 
-BOUND = Bound(95, 100)
+BOUND = LatencyBound(95, 100)
 
 
 @pytest.fixture
@@ -60,15 +61,15 @@ def test_who_is_useless_never_goes_on():
         halving.halve([], lambda who, rung: 1.0)
 
 
-@pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ", "p95=100.0ms"])
+@pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ms ", "p95=100.0ms"])
 def test_a_bound_is_read(text):
-    assert parse_bound(text) == BOUND and str(BOUND) == "p95 ≤ 100 ms"
+    assert bound_of(text) == BOUND and str(BOUND) == "p95 ≤ 100 ms"
 
 
 @pytest.mark.parametrize("text", ["", "95=100ms", "p95", "p95=soon", "p0=10ms", "p100=10ms", "p95=-1ms"])
 def test_another_bound_is_refused_in_one_sentence(text):
     with pytest.raises(PhotodupError, match="such as p95=100ms"):
-        parse_bound(text)
+        bound_of(text)
 
 
 def found(setting, rate, low=None, high=None, because=""):
@@ -133,11 +134,9 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
             raise PhotodupError("it does not start: no memory.")
         return {"score": 10.0 + every.index(setting), "seen": []}
 
-    class Rate:
-        rate_per_s, low, high, because, seen = 40.0, 38.0, 42.0, "", ()
-
+    rate = slo.SloRate(40.0, 38.0, 42.0, 0.95, BOUND.bound_ms, BOUND.percentile, ())
     monkeypatch.setattr(search, "quick_trial", quick)
-    monkeypatch.setattr(search, "exact_trial", lambda *a, **k: Rate)
+    monkeypatch.setattr(search, "exact_trial", lambda *a, **k: rate)
 
     def once():
         store = RunStore(tmp_path / "run")
@@ -167,9 +166,9 @@ def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch
 
     run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
     setting = candidates.Setting("fastapi", "pytorch", "fp32", "jpeg", 1, 2, 0)
-    kept = trial.quick_trial(run, setting, Bound(50, 200), 0.5)
+    kept = trial.quick_trial(run, setting, LatencyBound(50, 200), 0.5)
     assert kept["score"] > 0 and kept["seen"][0]["in_flight"] == 4
-    missed = trial.quick_trial(run, setting, Bound(50, 1), 0.5)
+    missed = trial.quick_trial(run, setting, LatencyBound(50, 1), 0.5)
     assert missed["score"] == 0 and [s["in_flight"] for s in missed["seen"]] == [4, 1]
 
 

@@ -61,12 +61,12 @@ def tune(
     Writes build/tune/NAME: chosen.json, the service's variables or Triton's settings, and index.html. INT8 takes part where
     `photodup export --precision int8` has made a file; whether photographs may use it, its gate says.
     """
+    from photodup.bench.judge.slo import bound_of
     from photodup.tune.serving.search import tune_here
-    from photodup.tune.serving.trial import parse_bound
 
     servers = tuple(server or ("fastapi", "triton"))
     if unknown := sorted(set(servers) - {"fastapi", "triton"}):
         raise PhotodupError(f"--server {unknown[0]}: it is fastapi or triton.")
-    tuned, page = tune_here(name, parse_bound(slo), endpoints=endpoints, servers=servers, keep=keep)
+    tuned, page = tune_here(name, bound_of(slo), endpoints=endpoints, servers=servers, keep=keep)
     print(tuned.sentence())
     print(page)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.reduced import reduced_path, source_of
@@ -31,6 +32,7 @@ MODELS = (
 _EXPORT = """
 import json, sys
 from pathlib import Path
+from typing import Any
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 try:
@@ -92,6 +94,7 @@ def embedded_servers(
     service: bool = True,
     engines: Sequence[tuple[str, str]] = (),
     repository: Path | None = None,
+    exported: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 180.0,
     progress: Callable[[str], None] | None = None,
@@ -107,6 +110,7 @@ def embedded_servers(
         service: False leaves the FastAPI service out.
         engines: (engine, precision) of further FastAPI services, each on a free port.
         repository: A repository rendered for `cpu-embedded`; None exports the model and renders one.
+        exported: What `export_models` returned, where it was asked already; it takes ten seconds.
         env: Settings for the FastAPI service and the export (`MODEL_PRETRAINED`, `BATCH_MAX`, ...).
         timeout_s: How long each server may take to be ready.
         progress: Receives a line of text now and then.
@@ -122,8 +126,10 @@ def embedded_servers(
         wanted |= {"Triton metrics": triton_metrics_port}
     ports = claim_ports(host, wanted)  # before the minutes that an export may take
     if repository is None and models:
-        made: dict = {"files": {}, "model_digest": "", "pretrained": ""}
-        if not all(name.startswith("emulated_") for name in models):  # those have no weights
+        made = exported or {"files": {}, "model_digest": "", "pretrained": ""}
+        if exported is None and not all(
+            name.startswith("emulated_") for name in models
+        ):  # those have no weights
             say("Exporting the model (kept for the next time)")
             made = export_models(env)
         repository = render_repository(

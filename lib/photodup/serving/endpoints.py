@@ -68,6 +68,12 @@ class Endpoints(BaseModel):
             tritons = [url for name, url in self.backends.items() if parse_backend(name).triton_model]
             control_key.use(tritons, self.triton_control_key.get_secret_value())
 
+    @property
+    def triton_grpc(self) -> str:
+        """Where Triton is controlled, `host:port`; empty where none is listed by its gRPC address."""
+        listed = ((parse_backend(name), url) for name, url in self.backends.items())
+        return next((url for b, url in listed if b.server == "triton" and b.protocol == "grpc"), "")
+
     @field_validator("backends")
     @classmethod
     def _addresses(cls, backends: dict[str, str]) -> dict[str, str]:

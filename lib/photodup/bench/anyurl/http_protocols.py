@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,8 @@ import numpy as np
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.adapter import AnswerError
-from photodup.bench.backends.http_connection import HttpConnection
+from photodup.bench.backends.http_connection import Answer, HttpConnection, HttpWorker, Prepared
 
-Prepared = tuple[bytes, bytes]  # head and body
-Answer = tuple[Mapping[str, str], bytes]
 _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 
 
@@ -41,9 +39,9 @@ class HttpProtocol:
     def payload_bytes(self, prepared: Prepared) -> int:
         return len(prepared[1])
 
-    def open(self) -> "_Worker":
+    def open(self) -> HttpWorker:
         self.connections.append(self.target.connection())
-        return _Worker(self.connections[-1], self)
+        return HttpWorker(self.connections[-1], self.decode)
 
     def close(self) -> None:
         """Workers close their own connections."""
@@ -63,20 +61,6 @@ class HttpProtocol:
 
     def decode(self, answer: Answer) -> np.ndarray:
         raise NotImplementedError
-
-
-class _Worker:
-    def __init__(self, connection: HttpConnection, adapter: HttpProtocol) -> None:
-        self.connection, self._adapter = connection, adapter
-
-    def request(self, prepared: Prepared) -> Answer:
-        return self.connection.request(*prepared)
-
-    def decode(self, answer: Answer) -> np.ndarray:
-        return self._adapter.decode(answer)
-
-    def close(self) -> None:
-        self.connection.close()
 
 
 class Multipart(HttpProtocol):

@@ -5,7 +5,6 @@ Requests that fail miss the bound.
 """
 
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from photodup.bench.anyurl.measure import Asked, Measured, columns_error, measur
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.judge.point import MAX_ERROR_SHARE, Sample
-from photodup.bench.judge.slo import SloRate, slo_rate
+from photodup.bench.judge.slo import LatencyBound, SloRate, slo_rate
 from photodup.bench.judge.steady import MIN_BLOCKS
 from photodup.errors import PhotodupError
 
@@ -30,43 +29,20 @@ OVERHEAD = 1.3
 
 
 @dataclass(frozen=True)
-class Bound:
-    """`p95=100ms`: the percentile of latency and the bound that it has to meet."""
-
-    percentile: float
-    bound_ms: float
-
-    def __str__(self) -> str:
-        return f"p{self.percentile:g} ≤ {self.bound_ms:g} ms"
-
-
-@dataclass(frozen=True)
 class Found:
     """The answer, every measurement behind it, and what is wrong with it."""
 
-    bound: Bound
+    bound: LatencyBound
     rate: SloRate | None
     measured: list[Measured]
     sentence: str
     notes: list[str]
 
 
-def bound_of(words: str) -> Bound:
-    """Read `p95=100ms` (or `p99=0.25s`).
-
-    Raises:
-        PhotodupError: it is written otherwise.
-    """
-    found = re.fullmatch(r"p(\d+(?:\.\d+)?)\s*(?:=|<=|<)\s*(\d+(?:\.\d+)?)\s*(ms|s)", words.strip())
-    if not found or not 0 < float(found[1]) < 100 or not float(found[2]) > 0:
-        raise PhotodupError(f"A bound is written p95=100ms or p99=0.5s, not {words!r}.")
-    return Bound(float(found[1]), float(found[2]) * (1000 if found[3] == "s" else 1))
-
-
 def highest_rate(
     make: Callable[[], Any],
     payloads: Payloads,
-    bound: Bound,
+    bound: LatencyBound,
     asked: Asked,
     watcher: Watcher,
     *,
@@ -141,7 +117,7 @@ def highest_rate(
     return Found(bound, rate, measured, sentence or _sentence(bound, rate, measured), notes)
 
 
-def _as_misses(one: Measured, bound: Bound) -> Sample:
+def _as_misses(one: Measured, bound: LatencyBound) -> Sample:
     """Return the sample, or one that misses the bound by far where requests failed: they never were answered."""
     failed, answered = len(one.errors), len(one.sample.latency_ms)
     if failed <= MAX_ERROR_SHARE * (failed + answered) and answered:
@@ -150,7 +126,7 @@ def _as_misses(one: Measured, bound: Bound) -> Sample:
     return Sample(np.full(count, 10 * bound.bound_ms), np.arange(1.0, count + 1))
 
 
-def _sentence(bound: Bound, rate: SloRate | None, measured: list[Measured]) -> str:
+def _sentence(bound: LatencyBound, rate: SloRate | None, measured: list[Measured]) -> str:
     if rate is None:
         return "No rate was found: the time did not suffice for a search."
     if math.isnan(rate.rate_per_s):

@@ -8,10 +8,11 @@ from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
 from photodup.bench.anyurl.measure import Asked, Measured, adapter_of, measure_load, notes, try_once
 from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.anyurl.rate import Bound, highest_rate
+from photodup.bench.anyurl.rate import highest_rate
 from photodup.bench.anyurl.target import Target
 from photodup.bench.anyurl.versus import Competitor, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
+from photodup.bench.judge.slo import LatencyBound
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def run_load(
 
 def run_rate(
     request: Request,
-    bound: Bound,
+    bound: LatencyBound,
     asked: Asked,
     out: Path,
     watcher: Watcher,

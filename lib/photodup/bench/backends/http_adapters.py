@@ -2,18 +2,16 @@
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from photodup.bench.backends import wires
-from photodup.bench.backends.http_connection import HttpConnection
+from photodup.bench.backends.http_connection import Answer, HttpConnection, HttpWorker, Prepared
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 
-Prepared = tuple[bytes, bytes]  # head and body
-Answer = tuple[Mapping[str, str], bytes]
 _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 
 
@@ -32,28 +30,14 @@ class _Http:
     def payload_bytes(self, prepared: Prepared) -> int:
         return len(prepared[1])
 
-    def open(self) -> "_Worker":
-        return _Worker(HttpConnection(self.url, **self._options), self)
+    def open(self) -> HttpWorker:
+        return HttpWorker(HttpConnection(self.url, **self._options), self.decode)
 
     def close(self) -> None:
         """Workers close their own connections."""
 
     def decode(self, answer: Answer) -> np.ndarray:
         raise NotImplementedError
-
-
-class _Worker:
-    def __init__(self, connection: HttpConnection, adapter: _Http) -> None:
-        self.connection, self._adapter = connection, adapter
-
-    def request(self, prepared: Prepared) -> Answer:
-        return self.connection.request(*prepared)
-
-    def decode(self, answer: Answer) -> np.ndarray:
-        return self._adapter.decode(answer)
-
-    def close(self) -> None:
-        self.connection.close()
 
 
 class FastApiHttp(_Http):

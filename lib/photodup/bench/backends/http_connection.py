@@ -11,15 +11,20 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 import httptools
+import numpy as np
 
 from photodup.errors import PhotodupError
 
 RECEIVE_BYTES = 1 << 16
 STALE_S = 1.0  # servers close connections that were idle for some seconds; before that nobody has to ask
+
+
+Prepared = tuple[bytes, bytes]  # head and body
+Answer = tuple[Mapping[str, str], bytes]
 
 
 class HttpError(PhotodupError):
@@ -203,3 +208,18 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         self.complete = True
+
+
+class HttpWorker:
+    """One of a load's workers: its own connection, and how its adapter reads an answer."""
+
+    def __init__(self, connection: HttpConnection, decode: Callable[[Answer], np.ndarray]) -> None:
+        self.connection, self.decode = connection, decode
+
+    def request(self, prepared: Prepared) -> Answer:
+        """Send a prepared request and return the answer's headers and body."""
+        return self.connection.request(*prepared)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from photodup.bench.judge.facts import SMALLEST_EFFECT, Arm, Kind, Metric, metric_named
+from photodup.bench.judge.measured import COUNTED, Round
+from photodup.bench.judge.pool import that_count
 from photodup.errors import PhotodupError
 
 LEVEL = 0.05
-COUNTED = ("valid", "imprecise", "unsteady")
 MOST_ROUNDS = 400
 
 
@@ -70,42 +71,6 @@ class Plan:
 
 FIXED = Plan()
 EXTENDED = Plan(looks=(6, 12), levels=(0.01, 0.04))
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one arm gave in one round.
-
-    Attributes:
-        value: the figure in the metric's unit, above 0; None when the point does not carry it.
-        verdict: of its point; `failed` and missing ones are never compared.
-        because: why, when it is not valid.
-    """
-
-    value: float | None
-    verdict: str = "valid"
-    because: str = ""
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round of a comparison: both arms, measured one after the other in random order."""
-
-    number: int
-    a: Measured
-    b: Measured
-
-    @property
-    def complete(self) -> bool:
-        """Whether both sides have a figure."""
-        return all(
-            side.verdict in COUNTED and side.value is not None and side.value > 0 for side in (self.a, self.b)
-        )
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether both points are valid by themselves, too."""
-        return self.complete and all(side.verdict == "valid" for side in (self.a, self.b))
 
 
 @dataclass(frozen=True)
@@ -261,9 +226,7 @@ def _see(comparison: Comparison, plan: Plan) -> "_Seen | str":
         return "Two rounds have the same number: give each round of the pass its own."
     counted, level = plan.look(len(comparison.rounds))
     rounds = sorted(comparison.rounds, key=lambda r: r.number)[:counted]
-    complete = [r for r in rounds if r.is_steady]
-    if len(complete) < plan.needed:
-        complete = [r for r in rounds if r.complete]
+    complete = that_count((r for r in rounds if r.complete), lambda r: r.is_steady, plan.needed)
     if len(complete) < plan.needed:
         reasons = {
             side.because or f"a point is {side.verdict}"

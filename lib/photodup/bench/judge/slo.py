@@ -6,8 +6,10 @@ bound; its interval comes from redrawing every measurement within its own error 
 """
 
 import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,31 @@ from photodup.errors import PhotodupError
 REDRAWS = 2000
 WARMUP_SHARE = 0.05
 NEAR = (0.97, 1.03, 0.94, 1.06)  # where to measure again, relative to the guess
+
+
+@dataclass(frozen=True)
+class LatencyBound:
+    """What a rate has to keep: `percentile` of the latencies within `bound_ms`."""
+
+    percentile: float
+    bound_ms: float
+
+    def __str__(self) -> str:
+        return f"p{self.percentile:g} ≤ {self.bound_ms:g} ms"
+
+
+def bound_of(words: str) -> LatencyBound:
+    """Read `p95=100ms` (or `p99=0.25s`).
+
+    Raises:
+        PhotodupError: it is written otherwise.
+    """
+    found = re.fullmatch(r"p(\d+(?:\.\d+)?)\s*(?:=|<=|<)\s*(\d+(?:\.\d+)?)\s*(ms|s)", words.strip().lower())
+    if not found or not 0 < float(found[1]) < 100 or not float(found[2]) > 0:
+        raise PhotodupError(
+            f"A bound is a percentile and a limit, such as p95=100ms or p99=0.5s, not {words!r}."
+        )
+    return LatencyBound(float(found[1]), float(found[2]) * (1000 if found[3] == "s" else 1))
 
 
 @dataclass(frozen=True)
@@ -51,6 +78,11 @@ class SloRate:
     percentile: float
     seen: tuple[RateSeen, ...]
     because: str = ""
+
+    def as_record(self) -> dict[str, Any]:
+        """Return rate, interval, reason and measurements as JSON has them: None where there is no rate."""
+        rates = {n: None if self.because else getattr(self, n) for n in ("rate_per_s", "low", "high")}
+        return {**rates, "because": self.because, "seen": [asdict(one) for one in self.seen]}
 
 
 def slo_rate(

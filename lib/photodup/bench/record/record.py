@@ -258,14 +258,14 @@ def load_points(run_dir: Path | str) -> "pd.DataFrame":
     Columns: `POINT_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
     result (confidence bounds, stages), `key`, `status`, `error`, `started_at`. A result with a list `points` gives
     one row for each.
-    What was measured only to find how long a measurement has to be (label `CALIBRATION`) is no point and left out.
+    What was measured only to find how long a measurement has to be (`CALIBRATION` in its label) is no point and left out.
     Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`.
     """
     import pandas as pd
 
     rows = []
     for record in load_records(run_dir):
-        if str(record["config"].get("label", "")).startswith(CALIBRATION):
+        if CALIBRATION in str(record["config"].get("label", "")):
             continue
         outcome = _outcome(record)
         several = outcome.get("points")

@@ -3,8 +3,8 @@
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +80,7 @@ def embed_library(
                 )
                 shown.update(len(chosen))
         except PhotodupError as error:
+            _keep_what_is_done(waiting, catalogue, embedder, report)
             if report.n_embedded:
                 kept = f"{report.n_embedded} photographs were embedded before and are kept"
                 error.args = (f"{error} {kept}: the same command goes on from there.",)
@@ -89,6 +90,21 @@ def embed_library(
                 future.cancel()
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _keep_what_is_done(
+    waiting: Iterable["Future[Embedded]"], catalogue: Catalogue, embedder: "Embedder", report: EmbedReport
+) -> None:
+    """Write the batches that were under way beside the one that failed; their own failures are the same news."""
+    for future in waiting:
+        if not future.cancel() and future.exception() is None:
+            store(
+                catalogue,
+                embedder.model_digest,
+                embedder.model_name or embedder.backend,
+                future.result(),
+                report,
+            )
 
 
 def require_fit(embedder: "Embedder") -> None:

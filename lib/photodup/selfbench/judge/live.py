@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from photodup.bench.judge.compare import FIXED, Comparison, Outcome, Plan, Round, judge_family
+from photodup.bench.judge.compare import FIXED, Comparison, Outcome, Plan, judge_family
 from photodup.bench.judge.facts import Arm
+from photodup.bench.judge.measured import Round
 from photodup.bench.judge.point import Point
 from photodup.bench.judge.schedule import measured
 from photodup.bench.judge.sentence import comparison_sentence

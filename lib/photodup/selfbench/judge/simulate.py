@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from photodup.bench.judge.compare import FIXED, Comparison, Outcome, Plan, Round, judge_pass
+from photodup.bench.judge.compare import FIXED, Comparison, Outcome, Plan, judge_pass
 from photodup.bench.judge.facts import METRICS, Arm, Load, Side
+from photodup.bench.judge.measured import Round
 from photodup.bench.judge.point import Looks, Point, Sample, measure_point
 from photodup.bench.judge.schedule import measured
 from photodup.selfbench.judge.traces import Source, disturbed, scaled

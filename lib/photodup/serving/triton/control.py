@@ -68,6 +68,10 @@ def temporary_config(
     """
     from tritonclient.grpc import InferenceServerClient
 
+    if not grpc_url:
+        raise PhotodupError(
+            f"The configuration of {model} is changed over gRPC: list a gRPC address of Triton in the endpoints file."
+        )
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
         before = client.get_model_config(model).config
     config = type(before)()

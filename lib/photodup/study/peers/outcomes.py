@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.judge.compare import Comparison, Measured, Outcome, Plan, Round, judge_pass
+from photodup.bench.judge.compare import Comparison, Outcome, Plan, judge_pass
 from photodup.bench.judge.facts import metric_named
-from photodup.bench.judge.pool import pooled
+from photodup.bench.judge.measured import COUNTED, Measured, Round
+from photodup.bench.judge.pool import pooled, pooled_p99, that_count
 from photodup.bench.judge.sentence import comparison_sentence
 from photodup.bench.record import latencies
 from photodup.study.notebook.weights import choose_weights
@@ -147,7 +148,9 @@ class _Rounds:
     @staticmethod
     def _told(found: Any) -> Any:
         seen = [(a, b, n) for a, b, n in found if a or b]
-        return lambda metric: tuple(Round(n, _measured(a, metric), _measured(b, metric)) for a, b, n in seen)
+        return lambda metric: tuple(
+            Round(n, Measured.of(a, metric), Measured.of(b, metric)) for a, b, n in seen
+        )
 
     def raw(self, name: str, load: str) -> list[np.ndarray]:
         """Return the latencies of each valid round, ms."""
@@ -160,15 +163,6 @@ class _Rounds:
         return [one for one in found if one is not None and len(one)]
 
 
-def _measured(point: Mapping[str, Any], metric: str) -> Measured:
-    if not point:
-        return Measured(None, "missing", "a round was not measured")
-    value, verdict = point.get(metric), point.get("verdict") or "failed"
-    if verdict == "valid" and value is None:
-        return Measured(None, "imprecise", f"the sample is too small for the {metric_named(metric).words}")
-    return Measured(value, verdict, str(point.get("because") or ""))
-
-
 def _arms(servers: Sequence[Server], read: _Rounds) -> pd.DataFrame:
     import pandas as pd
 
@@ -177,31 +171,16 @@ def _arms(servers: Sequence[Server], read: _Rounds) -> pd.DataFrame:
         row: dict[str, Any] = {"server": server.name, "label": server.label, "engine": server.engine}
         for load in LOADS:
             points = [read.point(server.name, load, n) for n in read.numbers]
-            values = [p[METRIC[load]] for p in points if p.get("valid") and p.get(METRIC[load])]
+            counted = [p for p in points if p.get("verdict") in COUNTED]
+            counted = that_count(counted, lambda p: p["verdict"] == "valid", Plan().needed)
+            values = [p[METRIC[load]] for p in counted if p.get(METRIC[load])]
             figures = pooled(values) if len(values) >= 2 else (None, None, None)
             row |= dict(zip((load, f"{load}_low", f"{load}_high"), figures, strict=True))
             row[f"{load}_rounds"] = len(values)
-        row |= _tail(read.raw(server.name, "one"))
+        tail = pooled_p99(read.raw(server.name, "one")) or (None, None, None)
+        row |= dict(zip(("p99", "p99_low", "p99_high"), tail, strict=True))
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _tail(single: Sequence[np.ndarray]) -> dict[str, float | None]:
-    """The 99th percentile of all answers together, its interval from redrawing whole rounds."""
-    from scipy.stats import bootstrap
-
-    names = ("p99", "p99_low", "p99_high")
-    if len(single) < 4 or sum(map(len, single)) < metric_named("latency_ms_p99").min_answers:
-        return dict.fromkeys(names)
-
-    def p99(chosen: Sequence[float]) -> float:
-        return float(np.percentile(np.concatenate([single[int(i)] for i in chosen]), 99))
-
-    redrawn = bootstrap(
-        (np.arange(len(single)),), p99, n_resamples=500, vectorized=False, method="percentile", rng=0
-    )
-    bounds = redrawn.confidence_interval
-    return dict(zip(names, (p99(range(len(single))), float(bounds.low), float(bounds.high)), strict=True))
 
 
 def ours() -> Server:

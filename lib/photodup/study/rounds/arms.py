@@ -37,9 +37,8 @@ def calibrate(
     One second of the load is measured and recorded, so that a run that is resumed uses the same lengths.
     """
     point = _point(run, arm, PROBE, label=CALIBRATION, check=check)
-    if not point.get(
-        "n_requests"
-    ):  # a second may be too short for one answer, or the server was still waking up
+    # A second may be too short for one answer, or the server was still waking up.
+    if not point.get("n_requests"):
         point = _point(run, arm, SLOW_PROBE, label=f"{CALIBRATION}, longer", check=check)
     if point.get("status") in ("failed", "missing"):
         return str(point["invalid_because"])
@@ -54,9 +53,9 @@ def measure_round(
     return _point(run, arm, stopping, label=AGAIN if again else "", round_number=number)
 
 
-def read_round(run: Run, arm: Arm, number: int, *, again: bool = False) -> dict[str, Any]:
-    """Return what a run has of a round; a gap where it has none. Nothing is measured."""
-    return measure_round(run.reading(), arm, number, Stopping(), again=again)
+def read_round(reading: Run, arm: Arm, number: int, *, again: bool = False) -> dict[str, Any]:
+    """Return what a run that is only read (`Run.reading`) has of a round; a gap where it has none."""
+    return measure_round(reading, arm, number, Stopping(), again=again)
 
 
 def _point(
@@ -100,15 +99,7 @@ def _settings(run: Run, side: Side) -> Iterator[Any]:
     def change(config: Any) -> None:
         configure(config, **dict(side.settings))
 
-    grpc = next(
-        (
-            url
-            for name, url in run.endpoints.backends.items()
-            if name.startswith("triton-") and "-grpc-" in name
-        ),
-        "",
-    )
-    with when_measuring(temporary_config(grpc, side.configured_model, change)) as before:
+    with when_measuring(temporary_config(run.endpoints.triton_grpc, side.configured_model, change)) as before:
         yield before
 
 

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.judge import facts
-from photodup.bench.judge.compare import (
-    COUNTED,
-    Comparison,
-    Measured,
-    Outcome,
-    Plan,
-    Round,
-    judge_pass,
-)
-from photodup.bench.judge.pool import pooled
+from photodup.bench.judge.compare import Comparison, Outcome, Plan, judge_pass
+from photodup.bench.judge.measured import COUNTED, MISSING, Measured, Round
+from photodup.bench.judge.pool import pooled, pooled_p99, that_count
 from photodup.bench.judge.sentence import comparison_sentence
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.rounds.arms import Arm, read_round
@@ -197,7 +190,7 @@ def _comparison(run: Run, pair: Pair, n_rounds: int, seen: _Seen) -> Comparison:
     a, b = Arm(pair.a, pair.asked), Arm(pair.b, pair.asked)
     declared = pair.as_declared(run.name)
     rounds = [
-        Round(n, _measured(seen.point(a, n), pair.metric), _measured(seen.point(b, n), pair.metric))
+        Round(n, Measured.of(seen.point(a, n), pair.metric), Measured.of(seen.point(b, n), pair.metric))
         for n in range(1, n_rounds + 1)
     ]
     return Comparison(pair.name, pair.notebook, pair.metric, declared.a, declared.b, _begun(rounds))
@@ -206,7 +199,7 @@ def _comparison(run: Run, pair: Pair, n_rounds: int, seen: _Seen) -> Comparison:
 def _check(run: Run, arm: Arm, metric: str, n_rounds: int, seen: _Seen) -> Comparison:
     judged = facts.Arm(arm.side.as_judged(run.name), arm.asked.as_judged())
     rounds = [
-        Round(n, _measured(seen.point(arm, n), metric), _measured(seen.point(arm, n, again=True), metric))
+        Round(n, Measured.of(seen.point(arm, n), metric), Measured.of(seen.point(arm, n, again=True), metric))
         for n in range(1, n_rounds + 1)
     ]
     name = f"A/A {facts.metric_named(metric).quantity}, {arm.side.label}, {arm.asked.name}"
@@ -216,22 +209,6 @@ def _check(run: Run, arm: Arm, metric: str, n_rounds: int, seen: _Seen) -> Compa
 def _begun(rounds: Sequence[Round]) -> tuple[Round, ...]:
     """A round that was never begun on either side is none."""
     return tuple(r for r in rounds if (r.a.verdict, r.b.verdict) != (MISSING, MISSING))
-
-
-MISSING = "missing"
-
-
-def _measured(point: Mapping[str, Any], metric: str) -> Measured:
-    if point.get("status") == "missing":
-        return Measured(None, MISSING, "")
-    value = point.get(metric)
-    verdict = point.get("verdict") or ("valid" if point.get("valid") else "failed")
-    if verdict == "valid" and value is None:
-        return Measured(
-            None, "imprecise", f"the sample is too small for the {facts.metric_named(metric).words}"
-        )
-    why = point.get("because") or ("" if verdict == "valid" else str(point.get("invalid_because", "")))
-    return Measured(value, verdict, why)
 
 
 def _complete(run: Run, notebook: str, pairs: Sequence[Pair]) -> bool:
@@ -260,9 +237,8 @@ def _arms(run: Run, seen: _Seen) -> pd.DataFrame:
         points = [p for key, p in seen.points.items() if key[:2] == (side, load) and not key[3]]
         begun = [p for p in points if p.get("status") != "missing"]
         counted = [p for p in points if p.get("verdict") in COUNTED]
-        steady = [p for p in counted if p["verdict"] == "valid"]
         n_failed = len(begun) - len(counted)
-        counted = steady if len(steady) >= Plan().needed else counted  # as the judge counts them
+        counted = that_count(counted, lambda p: p["verdict"] == "valid", Plan().needed)
         row = {"side": side, "load": load, "label": arm.side.label, **arm.side.backend.columns()}
         unsteady = sum(p["verdict"] != "valid" for p in counted)
         row |= {"n_rounds": len(counted), "n_unsteady": unsteady, "n_failed": n_failed}
@@ -288,23 +264,10 @@ TAIL, ENDS = "latency_ms_p99", ("", "_ci_low", "_ci_high")
 
 
 def _tail(run: Run, points: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The 99th percentile of all answers of the rounds together, its interval from redrawing whole rounds."""
-    import numpy as np
-    from scipy.stats import bootstrap
-
     from photodup.bench.record import latencies
 
-    names = [f"{TAIL}{end}" for end in ENDS]
-    single = [latencies.read(run.directory, p["record"]).get("latency_ms") for p in points if p.get("record")]
-    single = [one for one in single if one is not None and len(one)]
-    enough = sum(map(len, single)) >= facts.metric_named(TAIL).min_answers
-    if len(single) < 4 or not enough:
-        return dict.fromkeys(names)
-
-    def p99(chosen: Sequence[float]) -> float:
-        return float(np.percentile(np.concatenate([single[int(i)] for i in chosen]), 99))
-
-    drawn = bootstrap(
-        (np.arange(len(single)),), p99, n_resamples=500, vectorized=False, method="percentile", rng=0
-    ).confidence_interval
-    return dict(zip(names, (p99(range(len(single))), float(drawn.low), float(drawn.high)), strict=True))
+    # What is too small a sample is not read at all.
+    enough = sum(p["n_requests"] for p in points) >= facts.metric_named(TAIL).min_answers
+    raw = [latencies.read(run.directory, p["record"]).get("latency_ms") for p in points if enough]
+    found = pooled_p99([one for one in raw if one is not None and len(one)])
+    return dict(zip((f"{TAIL}{end}" for end in ENDS), found or (None, None, None), strict=True))

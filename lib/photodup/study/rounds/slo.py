@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.judge.point import Sample
@@ -56,9 +54,7 @@ def highest_rate(
             high_per_s=HIGHEST * closed_per_s,
             n_measurements=n_measurements,
         )
-        told = {name: _number(getattr(found, name)) for name in ("rate_per_s", "low", "high")}
-        seen = [asdict(one) for one in found.seen]
-        return {**side.backend.columns(), **told, "because": found.because, "seen": seen}
+        return {**side.backend.columns(), **found.as_record()}
 
     return run.measure_or_load(f"slo-rate-{side.name}", search, config=config, kind="slo_rate", may_fail=True)
 
@@ -95,7 +91,3 @@ def sample_at(
     if raw is None:
         return Sample([], [], error=str(point.get("error", "nothing was answered")))
     return Sample(raw["latency_ms"], raw["finished_s"], point["n_errors"], point.get("arrived_per_s"))
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -105,10 +105,29 @@ PLAN = "comparisons"
 def leave_out(run: Run, pairs: Sequence[Pair], because: str) -> None:
     """Record for notebooks without a plan that their comparisons are not measured in this run, and why."""
     for notebook in dict.fromkeys(p.notebook for p in pairs):
-        own = [p.name for p in pairs if p.notebook == notebook]
-        dropped = [{"name": name, "because": because} for name in own]
-        plan = {"declared": own, "kept": [], "dropped": dropped, "checks": [], "rounds": 0}
-        run.measure_or_load(PLAN, lambda plan=plan: plan, config={"notebook": notebook}, kind="pass")
+        own = [p for p in pairs if p.notebook == notebook]
+        _record(run, notebook, own, set(), {p.name: because for p in own})
+
+
+def _record(
+    run: Run,
+    notebook: str,
+    own: Sequence[Pair],
+    kept: set[str],
+    reasons: dict[str, str],
+    checks: Sequence[dict[str, str]] = (),
+    rounds: int = 0,
+) -> None:
+    names = [p.name for p in own]
+    plan = {
+        "declared": names,
+        "kept": [name for name in names if name in kept],
+        "dropped": [{"name": name, "because": reasons[name]} for name in names if name in reasons],
+        "checks": list(checks),
+        "rounds": rounds,
+        "sides": {p.name: [p.a.name, p.b.name] for p in own if p.elsewhere},
+    }
+    run.measure_or_load(PLAN, lambda: plan, config={"notebook": notebook}, kind="pass")
 
 
 def _plan(
@@ -137,16 +156,8 @@ def _plan(
     except PhotodupError as error:  # not even one fits
         reasons |= {declared.name: str(error) for declared in possible}
     for notebook in dict.fromkeys(p.notebook for p in pairs):
-        own = [p.name for p in pairs if p.notebook == notebook]
-        plan = {
-            "declared": own,
-            "kept": [name for name in own if name in kept],
-            "dropped": [{"name": name, "because": reasons[name]} for name in own if name in reasons],
-            "checks": checks,
-            "rounds": rounds,
-            "sides": {p.name: [p.a.name, p.b.name] for p in pairs if p.notebook == notebook and p.elsewhere},
-        }
-        run.measure_or_load(PLAN, lambda plan=plan: plan, config={"notebook": notebook}, kind="pass")
+        own = [p for p in pairs if p.notebook == notebook]
+        _record(run, notebook, own, kept, reasons, checks, rounds)
 
 
 def _calibrate(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.processor import can_compute
@@ -30,19 +31,26 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
         stack: ends the servers.
         name: of the run.
     """
-    from photodup.serving.embedded import MODELS, embedded_servers
+    from photodup.serving.embedded import MODELS, embedded_servers, export_models
     from photodup.serving.endpoints import save_endpoints
 
     backends = {b for b in _backends(pairs) if can_compute(b.precision)}
-    if any(b.precision == "int8" for b in backends) and not _quantise():
-        backends = {b for b in backends if b.precision != "int8"}
+    exported = export_models()
+    if any(b.precision == "int8" for b in backends) and "openvino-int8" not in exported["files"]:
+        exported = _quantise()
+        if "openvino-int8" not in exported["files"]:
+            backends = {b for b in backends if b.precision != "int8"}
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
     free = dict.fromkeys(("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0)
     print(f"Starting {1 + len(services)} FastAPI services and Triton on this machine", flush=True)
     running = stack.enter_context(
         embedded_servers(
-            models=(*MODELS, *EMULATED, *compared), engines=sorted(services), timeout_s=600.0, **free
+            models=(*MODELS, *EMULATED, *compared),
+            engines=sorted(services),
+            exported=exported,
+            timeout_s=600.0,
+            **free,
         )
     )
     path = project_root() / "build" / f"endpoints-{name}.yaml"
@@ -55,20 +63,18 @@ def _backends(pairs: Iterable[Pair]) -> set[Backend]:
     return {side.backend for pair in pairs for side in (pair.a, pair.b) if side.backend.engine != "trt"}
 
 
-def _quantise() -> bool:
-    """Make the INT8 file where there is none, in a process of its own: it takes a minute and a gigabyte.
+def _quantise() -> dict[str, Any]:
+    """Make the INT8 file, in a process of its own: it takes a minute and a gigabyte. Return what is exported then.
 
     What the gate says of it is written beside it and shown by notebook 05; a laboratory may serve it all the same.
     """
     from photodup.serving.embedded import export_models
 
-    if "openvino-int8" in export_models()["files"]:
-        return True
     print("Quantising the model to INT8 (once; about a minute)", flush=True)
     command = [sys.executable, "-m", "photodup", "export", "--precision", "int8"]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
-    if "openvino-int8" in export_models()["files"]:
-        return True
-    said = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
-    print(f"No INT8 in this study: {said}", flush=True)
-    return False
+    exported = export_models()
+    if "openvino-int8" not in exported["files"]:
+        said = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
+        print(f"No INT8 in this study: {said}", flush=True)
+    return exported

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from photodup.bench.judge.slo import LatencyBound
 from photodup.tune.serving.candidates import Setting
-from photodup.tune.serving.trial import Bound
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Tuned:
         exhaustive_s: what exact rates of all settings would have taken.
     """
 
-    bound: Bound
+    bound: LatencyBound
     finalists: tuple[Found, ...]
     trials: tuple[dict[str, Any], ...]
     n_settings: int

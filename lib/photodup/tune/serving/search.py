@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from photodup.bench.judge.slo import LatencyBound
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
@@ -18,7 +19,7 @@ from photodup.tune.serving.candidates import Setting, candidates
 from photodup.tune.serving.found import Found, Tuned
 from photodup.tune.serving.halving import halve
 from photodup.tune.serving.page import write_result
-from photodup.tune.serving.trial import Bound, exact_trial, quick_trial
+from photodup.tune.serving.trial import exact_trial, quick_trial
 
 RUNG_SECONDS = (1.0, 2.0, 4.0)
 EXACT_SECONDS, EXACT_MEASUREMENTS = 10.0, 8
@@ -28,7 +29,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 def tune(
     run: Run,
     settings: Sequence[Setting],
-    bound: Bound,
+    bound: LatencyBound,
     *,
     keep: int = 2,
     rung_seconds: Sequence[float] = RUNG_SECONDS,
@@ -46,8 +47,7 @@ def tune(
         say: receives a line of text now and then.
     """
     told: list[dict[str, Any]] = []
-    asked = {"bound_ms": bound.latency_ms, "percentile": bound.percentile}
-    n_done = [0]
+    asked = {"bound_ms": bound.bound_ms, "percentile": bound.percentile}
 
     def score(setting: Setting, rung: int) -> float:
         seconds = rung_seconds[rung]
@@ -59,7 +59,6 @@ def tune(
             kind="trial",
             may_fail=True,
         )
-        n_done[0] += 1
         value = float(result.get("score") or 0)
         told.append(
             {
@@ -70,7 +69,7 @@ def tune(
                 "why": result.get("error", ""),
             }
         )
-        say(f"tune: trial {n_done[0]}, {setting.name}: {value:.1f} images/s under {bound}")
+        say(f"tune: trial {len(told)}, {setting.name}: {value:.1f} images/s under {bound}")
         return value
 
     last, trials = halve(list(settings), score, rungs=len(rung_seconds), keep=keep)
@@ -82,12 +81,9 @@ def tune(
         config |= {"about": round(scores[setting], 1)}
 
         def exact(setting: Setting = setting) -> dict[str, Any]:
-            found = exact_trial(
+            return exact_trial(
                 run, setting, bound, scores[setting], seconds=exact_seconds, n_measurements=exact_measurements
-            )
-            seen = [asdict(one) for one in found.seen]
-            rates = {n: None if found.because else getattr(found, n) for n in ("rate_per_s", "low", "high")}
-            return {**rates, "because": found.because, "seen": seen}
+            ).as_record()
 
         result = run.measure_or_load(
             f"rate-{setting.backend.name}", exact, config=config, kind="rate", may_fail=True
@@ -109,7 +105,7 @@ def tune(
 
 def tune_here(
     name: str,
-    bound: Bound,
+    bound: LatencyBound,
     *,
     endpoints: Path | None = None,
     servers: Sequence[str] = ("fastapi", "triton"),
@@ -134,7 +130,8 @@ def tune_here(
             every = candidates(available_cores(), servers=servers)
             field = [s for s in every if s.backend.name in where.backends]
         else:
-            int8 = "openvino-int8" in export_models()["files"]
+            exported = export_models()
+            int8 = "openvino-int8" in exported["files"]
             if not int8:
                 say("No INT8 file: `photodup export --precision int8` makes one; going on without.")
             field = candidates(available_cores(), int8=int8, servers=servers)
@@ -143,7 +140,9 @@ def tune_here(
                 ("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0
             )
             say(f"Starting Triton with {len(models)} models" if models else "No Triton is needed")
-            started = embedded_servers(models=models, service=not models, timeout_s=600.0, **free)
+            started = embedded_servers(
+                models=models, service=not models, exported=exported, timeout_s=600.0, **free
+            )
             where = stack.enter_context(started)
         if not field:
             raise PhotodupError("There is nothing to tune: no server listed is one that can be set up here.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.slo import SloRate, slo_rate
+from photodup.bench.judge.slo import LatencyBound, SloRate, slo_rate
 from photodup.bench.load.plan import Load, Stopping
-from photodup.errors import PhotodupError
 from photodup.study.notebook.run import Run
 from photodup.study.rounds.arms import configure
 from photodup.study.rounds.slo import sample_at
@@ -20,36 +19,7 @@ from photodup.tune.serving.candidates import Setting
 IN_FLIGHT = (16, 8, 4, 2, 1)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What has to be kept: `percentile` of the latencies within `latency_ms`."""
-
-    percentile: float
-    latency_ms: float
-
-    def __str__(self) -> str:
-        return f"p{self.percentile:g} ≤ {self.latency_ms:g} ms"
-
-
-def parse_bound(text: str) -> Bound:
-    """Read `p95=100ms`.
-
-    Raises:
-        PhotodupError: it is written otherwise.
-    """
-    percentile, _, limit = text.strip().lower().partition("=")
-    try:
-        found = Bound(float(percentile.removeprefix("p")), float(limit.removesuffix("ms")))
-    except ValueError:
-        found = Bound(0, 0)
-    if not (percentile.startswith("p") and 0 < found.percentile < 100 and found.latency_ms > 0):
-        raise PhotodupError(
-            f"--slo {text!r} is not understood: write a percentile and a limit, such as p95=100ms."
-        )
-    return found
-
-
-def quick_trial(run: Run, setting: Setting, bound: Bound, seconds: float) -> dict[str, Any]:
+def quick_trial(run: Run, setting: Setting, bound: LatencyBound, seconds: float) -> dict[str, Any]:
     """Return images/s at the most requests in flight that keep the bound (`score`, 0 if none does), and what was seen.
 
     A closed loop whose slow answers stay within the bound is about as fast as the open loop that it stands for; it is
@@ -71,14 +41,20 @@ def quick_trial(run: Run, setting: Setting, bound: Bound, seconds: float) -> dic
                 continue
             at = float(np.percentile(latency_ms, bound.percentile))
             seen.append({"in_flight": n, "latency_ms": at, "images_per_s": point["throughput_images_per_s"]})
-            if at <= bound.latency_ms:
+            if at <= bound.bound_ms:
                 score = point["throughput_images_per_s"]
                 break
     return {"score": score, "seen": seen}
 
 
 def exact_trial(
-    run: Run, setting: Setting, bound: Bound, about_per_s: float, *, seconds: float, n_measurements: int
+    run: Run,
+    setting: Setting,
+    bound: LatencyBound,
+    about_per_s: float,
+    *,
+    seconds: float,
+    n_measurements: int,
 ) -> SloRate:
     """Return the highest rate of random arrivals that keeps the bound, with its interval.
 
@@ -89,7 +65,7 @@ def exact_trial(
         draws = iter(range(10_000))
         return slo_rate(
             lambda rate: sample_at(where, setting.backend, rate, seconds, next(draws)),
-            bound_ms=bound.latency_ms,
+            bound_ms=bound.bound_ms,
             percentile=bound.percentile,
             low_per_s=0.3 * about_per_s,
             high_per_s=1.3 * about_per_s,
@@ -107,13 +83,10 @@ def served(run: Run, setting: Setting) -> Iterator[Run]:
     if setting.server == "triton":
         from photodup.serving.triton.control import temporary_config
 
-        grpc_url = next(
-            url
-            for name, url in run.endpoints.backends.items()
-            if name.startswith("triton-") and "-grpc-" in name
-        )
         change = dict(setting.side.settings)
-        with temporary_config(grpc_url, setting.side.configured_model, lambda c: configure(c, **change)):
+        with temporary_config(
+            run.endpoints.triton_grpc, setting.side.configured_model, lambda c: configure(c, **change)
+        ):
             yield run
     elif run.is_here:
         from photodup.serving.service.start import ServiceProcess

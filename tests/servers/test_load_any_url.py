@@ -411,7 +411,7 @@ def test_a_bound_and_an_address_are_read():
         and str(slo.bound_of("p95<=100ms")) == "p95 ≤ 100 ms"
     )
     for bad in ("p0=1ms", "p100=1ms", "95=100ms", "p95=0ms", "p95=100"):
-        with pytest.raises(PhotodupError, match="A bound is written"):
+        with pytest.raises(PhotodupError, match="A bound is a percentile and a limit"):
             slo.bound_of(bad)
 
 

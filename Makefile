@@ -83,7 +83,7 @@ test-timing: install
 	$(BIN)/pytest tests/timing
 
 test-study: install
-	$(BIN)/photodup study run --run ci --sizes quick --again --rounds 2
+	$(BIN)/photodup study run --run ci --sizes smoke --again
 
 # The committed notebooks against the committed records.
 test-notebooks: install
@@ -92,7 +92,7 @@ test-notebooks: install
 
 # Who shares a server, the browser or a file's fixtures shares a process (tests/conftest.py).
 test-rooms: install
-	$(BIN)/pytest -n 2 --dist loadgroup $(GATE) tests/unit tests/servers tests/repository
+	$(BIN)/pytest -n 2 --dist loadgroup --durations 40 $(GATE) tests/unit tests/servers tests/repository
 
 # Random inputs to the service, to trash and catalogue and to the decoders, on loopback alone; prints counts.
 FUZZ_MINUTES ?= 2

@@ -18,7 +18,8 @@ from photodup.serving.endpoints import load_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
 from photodup.study.notebook.points import when_measuring
-from photodup.study.rehearsal.rehearse import Line, is_decided, rehearse
+from photodup.study.rehearsal.rehearse import Line, rehearse
+from photodup.study.report.facts import state_of
 from photodup.study.rehearsal.rented import PORTS, rented_machine, save
 
 REASON = available()
@@ -126,7 +127,7 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
         (outcome,) = run_study("far", only=["03"], parameters={"HOST": machine.address, **ports, **sizes})
     assert outcome.status == "passed", outcome.error
     row = next(row for row in notebook_rows("far") if row["stem"].startswith("03"))
-    assert is_decided(row["status"], row["answer"]), row["answer"]
+    assert state_of(row["status"], row["answer"]) == "decided", row["answer"]
     # The far server's batcher was really set: its own counters say so, and a busy machine adds to the 10 ms.
     waited = re.search(r"lone request\D*(\d+) ms", row["answer"])
     assert waited and 9 <= int(waited[1]) <= 20, row["answer"]
@@ -135,15 +136,7 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     assert not (elsewhere / "build" / "endpoints-far.yaml").exists()  # no servers were started here
 
 
-def test_what_is_decided() -> None:
-    assert is_decided("passed", "A dozen lines.")
-    for status, answer in (
-        ("failed", "A dozen lines."),
-        ("passed", ""),
-        ("passed", "Not measured: no backend has a valid point"),
-        ("passed", "Undecided: the intervals overlap"),
-    ):
-        assert not is_decided(status, answer)
+def test_a_line_says_what_became_of_a_question() -> None:
     assert str(Line("03_x", "passed", False, "Undecided.")).split() == ["03_x", "open", "Undecided."]
     assert "timeout" in str(Line("03_x", "timeout", False, ""))
 

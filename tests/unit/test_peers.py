@@ -194,7 +194,7 @@ def test_a_run_without_servers_says_so(tmp_path):
     empty = replace(open_run("made-up"), directory=tmp_path / "none", store=RunStore(tmp_path / "none"))
     found = compared(empty)
     assert found.servers == () and len(found.missing) == len(peers.SERVERS)
-    assert figures.answer(found) == "Not decided: no server was measured in this run."
+    assert figures.answer(found) == "Not measured: no server was measured in this run."
     figure, ax = plt.subplots()
     assert figures.draw_servers(ax, found, "one") == 0
     assert [t.get_text() for t in ax.texts] == ["not measured"] * len(peers.SERVERS)

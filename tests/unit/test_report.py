@@ -376,12 +376,21 @@ def test_a_readme_that_lost_its_markers_is_said(tmp_path):
     [
         ("passed", "Send the JPEG: it takes 4 ms.", "decided"),
         ("passed", "Undecided: about 20 rounds would decide.", "undecided"),
+        ("passed", "Nothing was measured at this address.", "undecided"),
+        ("passed", "A dozen lines.", "decided"),
+        ("passed", "", "not run"),
+        ("passed", "Median latency of b and a: not compared. There was no time.", "undecided"),
+        (
+            "passed",
+            "Of 36 claims 5 can be judged: 2 are reproduced, none contradicted, 0 undecided.",
+            "decided",
+        ),
         ("passed", "Not measured: there is no server.", "not measured"),
         ("passed", "", "not run"),
         ("timeout", "Send the JPEG.", "timeout"),
     ],
 )
 def test_the_index_says_what_became_of_a_question_and_not_that_a_notebook_passed(status, answer, word):
-    from photodup.study.report.facts import _decided
+    from photodup.study.report.facts import state_of
 
-    assert _decided(status, answer) == word
+    assert state_of(status, answer) == word

@@ -16,7 +16,7 @@ def study_run(
     context: typer.Context,
     run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
     endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
-    sizes: Annotated[str, typer.Option(help="quick (notebooks/quick.yaml) or full")] = "quick",
+    sizes: Annotated[str, typer.Option(help="quick, smoke (both in notebooks/) or full")] = "quick",
     only: Only = None,
     weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
@@ -73,7 +73,7 @@ def study_rehearse(
     by: Annotated[
         list[str] | None, typer.Option(help="how notebooks find it: file, address; both unless given")
     ] = None,
-    sizes: Annotated[str, typer.Option(help="quick (notebooks/quick.yaml) or full")] = "quick",
+    sizes: Annotated[str, typer.Option(help="quick, smoke (both in notebooks/) or full")] = "quick",
     link: Annotated[str, typer.Option(help="preset of the emulated link in front")] = "us-east",
 ) -> None:
     """Run the notebooks against a "rented machine" on this one, and print which questions were decided.
@@ -134,6 +134,24 @@ def study_package(
     from photodup.study.report.facts import run_directory
 
     print(write_package(run_directory(run)))
+
+
+@study.command("agree")
+def study_agree(
+    first: Annotated[str, typer.Argument(help="directory under results/")],
+    second: Annotated[str, typer.Argument(help="another pass over the same comparisons")],
+) -> None:
+    """Tabulate what two passes say of the same comparisons, and whether they agree; nothing is measured."""
+    from photodup.study.notebook.run import open_run
+    from photodup.study.report.facts import run_directory
+    from photodup.study.rounds import agreement
+
+    runs = [open_run(run_directory(name).name).reading() for name in (first, second)]
+    found = agreement.twice(*runs)
+    print("\n".join(agreement.lines(found)))
+    print(f"\n{agreement.summary(found)}")
+    for sentence in agreement.sentences(found):
+        print(f"- {sentence}")
 
 
 def report(

@@ -95,7 +95,7 @@ def overload(found: Compared) -> pd.DataFrame:
 def answer(found: Compared) -> str:
     """Return the answer in sentences that carry their comparisons: latency, throughput, and what was not decided."""
     if not found.outcomes:
-        return "Not decided: no server was measured in this run."
+        return "Not measured: no server was measured in this run."
     said = []
     for load, words, low_is_good in (
         ("one", "One photograph at a time", True),

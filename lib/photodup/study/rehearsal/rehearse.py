@@ -12,13 +12,11 @@ from photodup.serving.check import check, render_check
 from photodup.serving.control_key import VARIABLE
 from photodup.study.notebook.weights import prepare_model
 from photodup.study.rehearsal.rented import LINK, WITHOUT, Rented, rented_machine, save
-from photodup.study.report.facts import notebook_rows
+from photodup.study.report.facts import notebook_rows, state_of
 from photodup.study.runner.execute import run_study
 
 WAYS = ("file", "address")
 """How notebooks are told where the machine is: `ENDPOINTS`, or `HOST`."""
-
-UNDECIDED = ("not measured", "not decided", "undecided", "nothing")
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,6 @@ class Line:
     def __str__(self) -> str:
         state = "decided" if self.decided else "open" if self.status == "passed" else self.status
         return f"{self.notebook:30} {state:8} {self.said or '(no answer)'}"
-
-
-def is_decided(status: str, answer: str) -> bool:
-    """Say whether a notebook ended and its answer is one."""
-    return status == "passed" and bool(answer) and not answer.lower().startswith(UNDECIDED)
 
 
 def rehearse(
@@ -86,7 +79,7 @@ def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> l
         outcomes = run_study(name, sizes=sizes, only=only, again=True, **options)
     wanted = {outcome.notebook for outcome in outcomes}
     return [
-        Line(row["stem"], row["status"], is_decided(row["status"], row["answer"]), row["answer"])
+        Line(row["stem"], row["status"], state_of(row["status"], row["answer"]) == "decided", row["answer"])
         for row in notebook_rows(name)
         if row["stem"] in wanted
     ]

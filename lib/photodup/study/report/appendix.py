@@ -15,6 +15,7 @@ from photodup.study.report.facts import read_json
 
 _SAVED = re.compile(r'charts\.save\(\w+, run, "([\w-]+)"\)')
 # What decides how near a second run comes. `timings` are held to the noise floors; the others say it themselves.
+SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, measured again later
 TIMINGS, EXACT = "as timings", "the same, from the same records"
 CLOSENESS = {
     "00": EXACT,
@@ -68,7 +69,16 @@ def closeness_text() -> str:
 
 def appendix_blocks() -> dict[str, str]:
     """Return the generated parts of `results/README.md`."""
-    return {"closeness": closeness_text(), "figures": appendix_table()}
+    return {"closeness": closeness_text(), "figures": appendix_table(), "agreement": agreement_text()}
+
+
+def agreement_text() -> str:
+    """Say how far the sentences of the second pass agree with the first's, in a sentence and a table."""
+    from photodup.study.notebook.run import open_run
+    from photodup.study.rounds import agreement
+
+    found = agreement.twice(*(open_run(name).reading() for name in (REFERENCE, SECOND_PASS)))
+    return "\n".join([agreement.summary(found), "", *agreement.lines(found)])
 
 
 def _study() -> Iterator[dict]:

@@ -87,7 +87,7 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
             "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
             "answer": printed_answer(executed) if executed else "",
             "status": outcome.get("status", "not_run"),
-            "decided": _decided(
+            "decided": state_of(
                 outcome.get("status", "passed"), printed_answer(executed) if executed else ""
             ),
             "seconds": outcome.get("seconds"),
@@ -95,15 +95,22 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _decided(status: str, answer: str) -> str:
-    """Return in a word what became of a question: a notebook that ended well may still have decided nothing."""
+def state_of(status: str, answer: str) -> str:
+    """Return in a word what became of a question: a notebook that ended well may still have decided nothing.
+
+    `decided`, `undecided`, `not measured`, `not run`, or the status of a notebook that did not pass.
+    """
     if status != "passed":
         return status.replace("_", " ")
     if not answer:
         return "not run"
     if answer.startswith("Not measured"):
         return "not measured"
-    return "undecided" if "undecided" in first_sentence(answer)[0].lower() else "decided"
+    return "undecided" if _UNDECIDED.search(first_sentence(answer)[0].lower()) else "decided"
+
+
+# "0 undecided" counts claims; it does not leave the question open.
+_UNDECIDED = re.compile(r"(?<!\d )(?<!none )undecided|not decided|not compared|nothing was")
 
 
 def first_sentence(answer: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from photodup.study.notebook.files import notebooks, source_sha256
 from photodup.study.runner.servers import start_servers
 
 DEFAULT_BUDGET_S = 1200
+SIZES = ("quick", "smoke")  # each a file of notebooks/
 # Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
 PROGRAMS = {"09_scale_on_kind": "kubectl"}
 
@@ -84,16 +85,19 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, Any]:
 
 
 def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
-    """Return per-notebook `parameters` and `budget_s` for `full` (none: the notebooks' own) or `quick`.
+    """Return per-notebook `parameters` and `budget_s` for `full` (none: the notebooks' own), `quick` or `smoke`.
 
     Raises:
         PhotodupError: another word.
     """
     if sizes == "full":
         return {}
-    if sizes != "quick":
-        raise PhotodupError(f"SIZES is {sizes!r}: it can be quick (notebooks/quick.yaml) or full.")
-    return yaml.safe_load((project_root() / "notebooks" / "quick.yaml").read_text()) or {}
+    path = project_root() / "notebooks" / f"{sizes}.yaml"
+    if sizes not in SIZES:
+        raise PhotodupError(
+            f"SIZES is {sizes!r}: it can be {', '.join(SIZES)} (notebooks/SIZES.yaml) or full."
+        )
+    return yaml.safe_load(path.read_text()) or {}
 
 
 def execute_notebook(
@@ -150,7 +154,8 @@ def run_study(
 
     Args:
         endpoints: YAML file of servers that run elsewhere.
-        sizes: `quick` (the sizes of notebooks/quick.yaml) or `full` (the notebooks' defaults).
+        sizes: `quick` (notebooks/quick.yaml: what the answers need), `smoke` (notebooks/smoke.yaml: every cell once,
+            decides nothing) or `full` (the notebooks' defaults).
         only: notebook prefixes.
         parameters: extra papermill parameters, given to the notebooks that declare them.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.

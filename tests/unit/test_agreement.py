@@ -61,6 +61,6 @@ def test_the_summary_counts_what_either_pass_decides():
 
 
 def test_the_table_names_what_does_not_agree():
-    table = agreement.lines([SAME, WEAKER, OPPOSITE, NEITHER])
+    table = agreement.lines([SAME, WEAKER, OPPOSITE, NEITHER], ("one", "two"))
     assert [row.rsplit("|", 2)[1].strip() for row in table[2:]] == ["yes", "no", "**opposite**", "–"]
     assert len(agreement.sentences([SAME, WEAKER, OPPOSITE, NEITHER])) == 2

@@ -67,7 +67,9 @@ def test_what_the_serving_benchmark_compares_is_declared():
     from photodup.study.rounds.declared import declarations
 
     assert set(serving.GOALS) <= {pair.name for pair in declarations().pairs}
-    assert all(pair.notebook == serving.NOTEBOOK for pair in declarations().pairs if pair.name in serving.GOALS)
+    assert all(
+        pair.notebook == serving.NOTEBOOK for pair in declarations().pairs if pair.name in serving.GOALS
+    )
 
 
 def test_a_ratio_is_held_against_its_goal():

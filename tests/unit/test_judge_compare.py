@@ -287,6 +287,22 @@ def three_declared() -> list[Declared]:
     ]
 
 
+def test_what_is_compared_stands_together_though_others_have_the_same_load():
+    names = ["a", "b", "c", "d", "e", "f"]
+    one, two, three, four, five, six = (arm(name, engine=name) for name in names)
+    declared = [
+        Declared("first", "06", "latency_ms_p50", one, two),
+        Declared("also first, through one", "06", "latency_ms_p50", three, one),
+        Declared("second", "08", "latency_ms_p50", four, five),
+        Declared("also second", "08", "latency_ms_p50", five, six),
+    ]
+    planned = schedule(declared, seconds=lambda _: 10.0, budget_s=36000)
+    first = {one, two, three}
+    for number in range(1, 9):
+        here = [m.arm in first for m in planned.measurements if m.round == number]
+        assert sum(a != b for a, b in pairwise(here)) == 1, "two groups, each in one piece"
+
+
 def test_every_round_measures_every_arm_once_and_rounds_are_spread_over_the_pass():
     planned = schedule(three_declared(), seconds=lambda _: 10.0, budget_s=3600)
     arms = {arm for d in three_declared() for arm in (d.a, d.b)}

@@ -148,7 +148,7 @@ def study_agree(
 
     runs = [open_run(run_directory(name).name).reading() for name in (first, second)]
     found = agreement.twice(*runs)
-    print("\n".join(agreement.lines(found)))
+    print("\n".join(agreement.lines(found, (first, second))))
     print(f"\n{agreement.summary(found)}")
     for sentence in agreement.sentences(found):
         print(f"- {sentence}")

@@ -108,9 +108,7 @@ def run(
     over_ms = p50["service"] - p50["in_process"]
     fast = precision == "int8"  # a tenth of so little is less than a request can cost
     result["latency_goal"] = f"at most {INT8_OVER_MS:g} ms over" if fast else f"<= {LATENCY_GOAL}"
-    result["latency_goal_met"] = (
-        over_ms <= INT8_OVER_MS if fast else result["latency_ratio"] <= LATENCY_GOAL
-    )
+    result["latency_goal_met"] = over_ms <= INT8_OVER_MS if fast else result["latency_ratio"] <= LATENCY_GOAL
     result["throughput_goal_met"] = result["throughput_ratio"] >= THROUGHPUT_GOAL
     return result
 

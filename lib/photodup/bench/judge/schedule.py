@@ -1,8 +1,8 @@
 """One order for all measurements of a pass: every comparison's rounds, interleaved, with its A/A arms.
 
 All notebooks declare their comparisons before anything runs. Round 1 of every load is measured, then round 2 of every
-load, and so on: what slows the machine for minutes then meets one round of everything, not one comparison. Arms under
-the same load stand side by side in random order, so that their ratio does not see the drift. An arm that several
+load, and so on: what slows the machine for minutes then meets one round of everything, not one comparison. Arms that
+are compared with each other stand side by side in random order, so that their ratio does not see the drift. An arm that several
 comparisons need is measured once in a round.
 """
 
@@ -223,11 +223,21 @@ def _cost(kept: Sequence[Declared], seconds: Callable[[Arm], float], n_rounds: i
 def _order(
     kept: Sequence[Declared], checks: Sequence[Comparison], rounds: range, generator: random.Random
 ) -> list[Measurement]:
-    groups: dict[object, list[tuple[Arm, bool]]] = {}
+    group_of = _groups(kept)
+    groups: dict[Arm, list[tuple[Arm, bool]]] = {}
     for arm, again in _arms(kept, checks):
-        groups.setdefault(arm.load, []).append((arm, again))
+        groups.setdefault(group_of[arm], []).append((arm, again))
     order = []
     for number in rounds:
         for group in generator.sample(list(groups.values()), len(groups)):
             order += [Measurement(number, arm, again) for arm, again in generator.sample(group, len(group))]
     return order
+
+
+def _groups(kept: Sequence[Declared]) -> dict[Arm, Arm]:
+    """Return for each arm one that stands for all that it is compared with, directly or through others."""
+    stands_for = {arm: arm for one in kept for arm in (one.a, one.b)}
+    for one in kept:
+        old, new = stands_for[one.b], stands_for[one.a]
+        stands_for = {arm: new if first == old else first for arm, first in stands_for.items()}
+    return stands_for

@@ -15,7 +15,7 @@ from photodup.study.report.facts import read_json
 
 _SAVED = re.compile(r'charts\.save\(\w+, run, "([\w-]+)"\)')
 # What decides how near a second run comes. `timings` are held to the noise floors; the others say it themselves.
-SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, measured again later
+SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, from another pass
 TIMINGS, EXACT = "as timings", "the same, from the same records"
 CLOSENESS = {
     "00": EXACT,
@@ -77,8 +77,9 @@ def agreement_text() -> str:
     from photodup.study.notebook.run import open_run
     from photodup.study.rounds import agreement
 
-    found = agreement.twice(*(open_run(name).reading() for name in (REFERENCE, SECOND_PASS)))
-    return "\n".join([agreement.summary(found), "", *agreement.lines(found)])
+    passes = (REFERENCE, SECOND_PASS)
+    found = agreement.twice(*(open_run(name).reading() for name in passes))
+    return "\n".join([agreement.summary(found), "", *agreement.lines(found, passes)])
 
 
 def _study() -> Iterator[dict]:

@@ -71,9 +71,9 @@ def summary(comparisons: Iterable[Twice]) -> str:
     )
 
 
-def lines(comparisons: Iterable[Twice]) -> list[str]:
-    """Return a Markdown table: each comparison with its verdict, effect and interval in both passes."""
-    table = ["| notebook | comparison | first pass | second pass | agree |", "|---|---|---|---|---|"]
+def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
+    """Return a Markdown table: each comparison with its verdict, effect and interval in both passes, named so."""
+    table = [f"| notebook | comparison | {names[0]} | {names[1]} | agree |", "|---|---|---|---|---|"]
     for one in comparisons:
         agree = "yes" if one.agrees else "**opposite**" if one.is_opposite else "no"
         table.append(

@@ -2,8 +2,8 @@
 
 All notebooks declare their comparisons before anything runs. Round 1 of every load is measured, then round 2 of every
 load, and so on: what slows the machine for minutes then meets one round of everything, not one comparison. Arms that
-are compared with each other stand side by side in random order, so that their ratio does not see the drift. An arm that several
-comparisons need is measured once in a round.
+are compared with each other stand side by side in random order, so that their ratio does not see the drift. An arm that
+several comparisons need is measured once in a round.
 """
 
 import random

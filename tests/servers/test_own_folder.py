@@ -207,8 +207,10 @@ def test_a_servers_word_for_its_model_names_no_file_elsewhere(tmp_path):
 
 
 def as_first_edition(file: Path, own: Path) -> None:
-    """Take away what the second edition added: the marker and the application_id."""
+    """Take away what the second edition added: the marker, the application_id and the features."""
     (own / MARKER).unlink()
+    for features in own.glob("features.sqlite*"):
+        features.unlink()
     with closing(sqlite3.connect(file)) as db:
         db.execute("PRAGMA application_id = 0")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

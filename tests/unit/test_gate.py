@@ -171,7 +171,8 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
     pictures = replace(pictures, held_out=pictures.held_out[:6])
     whole, drafted = pictures.both_decodings()
     apart = np.abs(whole.astype(int) - drafted).mean(axis=(1, 2, 3))
-    assert whole.shape == drafted.shape == (6, 3, 224, 224) and (apart > 0).all() and (apart < 4).all()
+    assert whole.shape == drafted.shape == (6, 3, 224, 224) and (apart > 0).all()
+    assert (apart < 8).all(), "the same pictures, in greys"
     plain = reduced.reduced_path(source, "onnx", "fp32", tmp_path)
     options = {"engine": "onnx", "directory": tmp_path, "budget": Budget(copies=9, similar=1, pairs=1)}
     model = load_encoder(f"onnx:{graph}", device="cpu")

@@ -51,7 +51,8 @@ class CacheFile:
     def _opened(self, path: Path) -> sqlite3.Connection:
         db = sqlite3.connect(path, isolation_level=None)
         try:
-            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: what is deleted makes it smaller
+            if db.execute("PRAGMA page_count").fetchone() == (0,):  # else it would be written to
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # what is deleted then makes it smaller
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = OFF")
             if db.execute("PRAGMA user_version").fetchone() != (self.VERSION,):

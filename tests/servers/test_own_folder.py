@@ -233,7 +233,7 @@ def test_a_library_of_the_first_edition_keeps_everything(tmp_path):
         assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     # Also where only the decisions are left.
     (own / MARKER).unlink()
-    for file in own.glob("catalogue.sqlite*"):
+    for file in [*own.glob("catalogue.sqlite*"), *own.glob("features.sqlite*")]:
         file.unlink()
     scan(library, progress=False)
     assert ReviewSession(library).settings == before.settings

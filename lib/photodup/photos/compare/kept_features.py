@@ -2,7 +2,7 @@
 
 Most pairs that are asked are no copies, and their strongest features say so without a look at any pixel
 (`verify.could_be_one`). So a photo that far ones are compared with, or new ones on another day, is not decoded again.
-Only what may be one picture needs all features and the pixels. About 45 kB a photo.
+Only what may be one picture needs all features and the pixels. About 43 kB a photo.
 """
 
 import sqlite3

@@ -29,7 +29,10 @@ def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disa
 
 
 class Lines:
-    """Prints `scan: 120 of 375 photos, 32 s` when it starts, at most every 15 seconds, and when all is done."""
+    """Prints `scan: 120 of 375 photos, 32 s` when it starts, at most every 15 seconds, and when all is done.
+
+    In between also how many a second, and how many seconds are left at that rate.
+    """
 
     def __init__(self, items: Iterable | None, total: int, desc: str, unit: str, *, is_silent: bool = False):
         self._items, self._total, self._desc, self._unit = items or (), total, desc, unit
@@ -58,6 +61,10 @@ class Lines:
     def _print(self) -> None:
         self._last = time.monotonic()
         if not self._is_silent:
-            seconds = f", {self._last - self._started:.0f} s" if self._done else ""
-            said = f"{self._desc}: {self._done} of {self._total} {self._unit}s{seconds}"
+            seconds = self._last - self._started
+            rate = self._done / seconds if seconds else 0.0
+            spent = f", {seconds:.0f} s" if self._done else ""
+            left = f", {rate:.1f} a second, {(self._total - self._done) / rate:.0f} s left" if rate else ""
+            said = f"{self._desc}: {self._done} of {self._total} {self._unit}s{spent}"
+            said += left if self._done < self._total else ""
             print(said, file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from support.triton import needs_triton, tiny_embedding
 from photodup.embedding.client import client
 from photodup.embedding.client.answers import Patience, ServerError
 from photodup.embedding.client.client import connect
+from photodup.embedding.client.triton import address_for_grpc
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, normalize, to_uint8
 from photodup.errors import PhotodupError
 
@@ -383,7 +384,7 @@ def test_without_a_server_the_model_runs_here(monkeypatch):
 def test_the_grpc_address_is_given_or_one_above_http(monkeypatch, url, configured, address):
     if configured:
         monkeypatch.setenv("TRITON_GRPC_URL", configured)
-    assert client._grpc_address(url) == address
+    assert address_for_grpc(url) == address
 
 
 def test_json_is_for_measuring_only():

@@ -10,7 +10,7 @@ import pytest
 from support.review_library import make_library
 
 from photodup.errors import PhotodupError
-from photodup.photos.commands.embed_command import embed_and_print
+from photodup.photos.commands.embed_command import Asked, embed_and_print
 from photodup.photos.embed.choose import Choice
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
@@ -80,7 +80,7 @@ def test_ray_gives_the_vectors_of_this_process(library, tmp_path):
 def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch, small_service):
     monkeypatch.delenv("MODEL_PRETRAINED")
     url = small_service().url
-    embed_and_print(library, url=url, backend="pytorch", engine="ray", batch=3, workers=2)
+    embed_and_print(library, asked=Asked(url=url, backend="pytorch", batch=3), engine="ray", workers=2)
     said = capsys.readouterr().out
     assert f"fastapi-pytorch-fp32-http-jpeg at {url}" in said and "6 photographs embedded" in said
     assert vectors(library)[0].n_embeddings == 6

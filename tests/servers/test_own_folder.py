@@ -207,8 +207,10 @@ def test_a_servers_word_for_its_model_names_no_file_elsewhere(tmp_path):
 
 
 def as_first_edition(file: Path, own: Path) -> None:
-    """Take away what the second edition added: the marker and the application_id."""
+    """Take away what the second edition added: the marker, the application_id and the features."""
     (own / MARKER).unlink()
+    for features in own.glob("features.sqlite*"):
+        features.unlink()
     with closing(sqlite3.connect(file)) as db:
         db.execute("PRAGMA application_id = 0")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -231,7 +233,7 @@ def test_a_library_of_the_first_edition_keeps_everything(tmp_path):
         assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     # Also where only the decisions are left.
     (own / MARKER).unlink()
-    for file in own.glob("catalogue.sqlite*"):
+    for file in [*own.glob("catalogue.sqlite*"), *own.glob("features.sqlite*")]:
         file.unlink()
     scan(library, progress=False)
     assert ReviewSession(library).settings == before.settings

@@ -10,7 +10,9 @@ from PIL import Image
 from support.review_library import make_library, photo
 
 from photodup.embedding.client.client import connect
+from photodup.embedding.engines import sscd
 from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import choose
 from photodup.photos.embed.embed import embed_library
@@ -77,7 +79,7 @@ def published_way(network, image: Image.Image) -> np.ndarray:
 
 def test_pictures_go_in_as_its_authors_say(network, checkpoint):
     model = load_model(pretrained=f"sscd:{checkpoint}", device="cpu")
-    assert (model.name, model.dim, model.is_random) == ("sscd_disc_mixup", 512, False)
+    assert (model.name, model.dim, model.is_random) == ("sscd-unrecognised", 512, False)
     for name in ("coffee", "rocket"):
         found = model.embed_pixels(model.prepare(photo(name))[None])[0]
         np.testing.assert_allclose(found, published_way(network, photo(name)), atol=2e-5)
@@ -91,8 +93,87 @@ def test_it_embeds_a_library_and_its_thresholds_say_that_they_were_not_measured(
     with Catalogue(library) as catalogue, choice.connect() as embedder:
         assert embed_library(catalogue, embedder, progress=False).n_embedded == 6
         (model,) = catalogue.models()
-    assert (model.name, model.dim) == ("sscd_disc_mixup", 512) and len(model.digest) == 64
+    assert (model.name, model.dim) == ("sscd-unrecognised", 512) and len(model.digest) == 64
+    assert model.name not in THRESHOLDS, "the file's name says sscd_disc_mixup, and its contents do not"
+
+
+def test_the_published_file_is_known_by_its_contents_whatever_it_is_called(checkpoint, tmp_path, monkeypatch):
+    """This file stands for the published one, which cannot be had here: its own digest is put into the list."""
+    renamed = tmp_path / "weights"
+    renamed.write_bytes(checkpoint.read_bytes())
+    assert not sscd.is_published(str(renamed))
+    monkeypatch.setattr(sscd, "PUBLISHED", {file_sha256(checkpoint): "sscd_disc_mixup"})
+    assert not sscd.is_published(str(renamed)), "a file of another size is not read"
+    monkeypatch.setattr(sscd, "_PUBLISHED_BYTES", (renamed.stat().st_size,))
+    assert sscd.is_published(str(renamed)) and not sscd.is_published("laion2b_s34b_b79k")
+    for pretrained in (f"sscd:{renamed}", str(renamed)):
+        model = load_model(pretrained=pretrained, device="cpu")
+        assert (model.name, model.engine, model.size) == ("sscd_disc_mixup", "pytorch", 320)
     assert THRESHOLDS[model.name].measured.startswith("not measured here")
+    with renamed.open("r+b") as file:  # one byte within
+        file.seek(-1000, 2)
+        byte = file.read(1)
+        file.seek(-1000, 2)
+        file.write(bytes([byte[0] ^ 1]))
+    assert not sscd.is_published(str(renamed))
+
+
+def small_onnx(path, *, uint8: bool, channels_last: bool, **notes: str) -> str:
+    """Write an encoder of 320-pixel pictures: mean colours of a 4 × 4 grid, after ImageNet's normalisation."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    shape = ["n", 320, 320, 3] if channels_last else ["n", 3, 320, 320]
+    nodes = [helper.make_node("Cast", ["image"], ["floats"], to=TensorProto.FLOAT)]
+    at = "floats"
+    if channels_last:
+        nodes.append(helper.make_node("Transpose", [at], ["first"], perm=[0, 3, 1, 2]))
+        at = "first"
+    constants = {}
+    if uint8:
+        mean, std = (
+            np.array(v, np.float32).reshape(1, 3, 1, 1)
+            for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        )
+        constants = {"mean": mean * 255, "std": std * 255}
+        nodes += [
+            helper.make_node("Sub", [at, "mean"], ["centred"]),
+            helper.make_node("Div", ["centred", "std"], ["normal"]),
+        ]
+        at = "normal"
+    nodes += [
+        helper.make_node("AveragePool", [at], ["grid"], kernel_shape=[80, 80], strides=[80, 80]),
+        helper.make_node("Flatten", ["grid"], ["embedding"]),
+    ]
+    kind = TensorProto.UINT8 if uint8 else TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("image", kind, shape)],
+        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 48])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    helper.set_model_props(model, notes)
+    onnx.save(model, path)
+    return f"sscd:{path}"
+
+
+def test_onnx_may_take_bytes_and_channels_last_and_say_what_it_was_made_from(tmp_path):
+    pixels, found = None, []
+    for i, (uint8, last) in enumerate(((False, False), (False, True), (True, False), (True, True))):
+        # Whatever the file is called: it is no archive of PyTorch's.
+        made = small_onnx(tmp_path / f"{i}.torchscript.pt", uint8=uint8, channels_last=last)
+        model = load_model(pretrained=made, device="cpu")
+        assert (model.engine, model.name, model.size) == ("onnx", "sscd-unrecognised", 320)
+        if pixels is None:
+            pixels = np.stack([model.prepare(photo(name)) for name in ("coffee", "rocket")])
+        found.append(model.embed_pixels(pixels))
+    for others in found[1:]:
+        np.testing.assert_allclose(others, found[0], atol=1e-5)
+    published = next(iter(sscd.PUBLISHED))
+    named = small_onnx(tmp_path / "a.onnx", uint8=False, channels_last=False, source_sha256=published)
+    assert load_model(pretrained=named, device="cpu").name == "sscd_disc_mixup"
 
 
 def test_onnx_made_from_it_gives_the_same_and_is_another_digest(network, checkpoint, tmp_path):
@@ -133,7 +214,7 @@ def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
     no_graph.write_bytes(b"no graph")
     for pretrained, words in (
         ("sscd:nowhere.pt", "No SSCD file"),
-        (f"sscd:{broken}", "torchscript.pt"),
+        (f"sscd:{broken}", r"cannot load .*torchscript.pt"),
         (f"sscd:{no_graph}", r"cannot load .*broken\.onnx.*torchscript.pt"),
     ):
         with pytest.raises(PhotodupError, match=words) as caught:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from photodup.embedding.imaging import ImageError, decode
+from photodup.embedding.imaging import ImageError, View, decode
 from photodup.errors import PhotodupError
 
 
@@ -22,6 +22,7 @@ class CountingEmbedder:
 
     backend, model_name, model_digest, is_random = "test", "mean-colours", "a" * 64, False
     precision, gate = "fp32", "not needed"
+    view, draft_size = View(), None
 
     def __init__(self, fail_after: int | None = None) -> None:
         self.seen: list[int] = []
@@ -30,8 +31,9 @@ class CountingEmbedder:
     def embed(self, images):
         if self.fail_after is not None and sum(self.seen) >= self.fail_after:
             raise PhotodupError("the server went away")
-        if any(image.startswith(b"BAD") for image in images):
+        if any(isinstance(image, bytes) and image.startswith(b"BAD") for image in images):
             raise ImageError("refused")
         self.seen.append(len(images))
-        rows = [np.asarray(decode(image).resize((2, 2)), dtype=np.float32).ravel() + 1 for image in images]
+        pictures = [image if isinstance(image, Image.Image) else decode(image) for image in images]
+        rows = [np.asarray(picture.resize((2, 2)), dtype=np.float32).ravel() + 1 for picture in pictures]
         return np.array([row / np.linalg.norm(row) for row in rows], dtype=np.float32)

@@ -1,13 +1,18 @@
 """The gate: it counts the decisions that flip, passes what is harmless and refuses what is not."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import binom
+from support.triton import tiny_graph
+from typer.testing import CliRunner
 
+from photodup.cli import app
 from photodup.embedding.engines import reduced
+from photodup.embedding.engines.encoder import load_encoder
 from photodup.errors import PhotodupError
 from photodup.photos.groups.tiers import ModelThresholds
 from photodup.tune.export_command import ask_gate, export_precision
@@ -152,6 +157,34 @@ def test_pictures_to_judge_by_are_not_calibrated_on(tmp_path):
 def test_only_int8_and_bf16_are_made():
     with pytest.raises(PhotodupError, match="int8 or bf16, not fp16"):
         export_precision("random:0", "fp16")
+    with pytest.raises(PhotodupError, match="of fp32 only --draft is a question"):
+        export_precision("random:0", "fp32")
+    alone = CliRunner().invoke(app, ["export", "--draft"])
+    assert alone.exit_code and "--precision fp32" in str(alone.exception)
+
+
+def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
+    """The same JPEGs decoded whole and by a quarter; the answer is kept by weights, precision and scale."""
+    graph = tiny_graph(tmp_path / "tiny.onnx")
+    source = reduced.source_of(graph)
+    pictures = choose_pictures(edits=["crop 90%"])
+    pictures = replace(pictures, held_out=pictures.held_out[:6])
+    whole, drafted = pictures.both_decodings()
+    apart = np.abs(whole.astype(int) - drafted).mean(axis=(1, 2, 3))
+    assert whole.shape == drafted.shape == (6, 3, 224, 224) and (apart > 0).all()
+    assert (apart < 8).all(), "the same pictures, in greys"
+    plain = reduced.reduced_path(source, "onnx", "fp32", tmp_path)
+    options = {"engine": "onnx", "directory": tmp_path, "budget": Budget(copies=9, similar=1, pairs=1)}
+    model = load_encoder(f"onnx:{graph}", device="cpu")
+    assert reduced.draft_verdict_on(model, tmp_path) == "not asked"
+    result = ask_gate(source, "fp32", pictures, plain, draft=True, **options)
+    assert "at a reduced scale" in result.sentence and result.verdict == "passed", result
+    assert reduced.draft_verdict_on(model, tmp_path) == "passed" and not plain.exists()
+    other = load_encoder(f"onnx:{tiny_graph(tmp_path / 'other.onnx', seed=1)}", device="cpu")
+    assert reduced.draft_verdict_on(other, tmp_path) == "not asked", "other weights"
+    notes = reduced.read_notes(reduced.draft_path(source, "onnx", "fp32", tmp_path))
+    assert notes.draft_size == 448 and notes.gate["pictures"] == 6
+    assert not reduced.has_passed(source, "onnx", "bf16", tmp_path), "it says nothing of a precision"
 
 
 @pytest.mark.slow
@@ -159,7 +192,7 @@ def test_only_int8_and_bf16_are_made():
 def test_the_trained_stand_in_is_refused_and_let_through(tmp_path):
     """Real weights, real photographs, the engine that serves: INT8 costs decisions, and the owner may allow some."""
     from photodup.demo.encoder import export_stand_in
-    from photodup.embedding.engines.encoder import export_of, load_encoder
+    from photodup.embedding.engines.encoder import export_of
     from photodup.embedding.engines.reduced import source_of
 
     weights = export_stand_in()

@@ -7,7 +7,7 @@ import typer
 from photodup.errors import PhotodupError
 from photodup.study.parts.device_command import bench_device
 
-BENCHMARKS = ("service", "serving", "scan", "load_generator", "grouping", "library")
+BENCHMARKS = ("service", "serving", "scan", "one_pass", "load_generator", "grouping", "library")
 
 benchmarks = typer.Typer(invoke_without_command=True)
 

@@ -13,12 +13,16 @@ def export(
     variant: Annotated[list[str] | None, typer.Option(help="fp32, uint8 or fp16; repeat for more")] = None,
     again: Annotated[bool, typer.Option(help="also what is there already")] = False,
     precision: Annotated[
-        str | None, typer.Option(help="int8 or bf16: make it and judge it by photo decisions")
+        str | None,
+        typer.Option(help="int8 or bf16: make it and judge it by photo decisions; fp32: with --draft"),
     ] = None,
     engine: Annotated[str, typer.Option(help="with --precision: openvino or onnx")] = "openvino",
     photos: Annotated[
         Path | None, typer.Option(help="with --precision: your photographs; default the demo's")
     ] = None,
+    draft: Annotated[
+        bool, typer.Option("--draft", help="with --precision: also of JPEGs decoded at a reduced scale")
+    ] = False,
     keep_float: Annotated[
         list[str] | None, typer.Option(help="int8: layers to leave in float (regular expression); repeat")
     ] = None,
@@ -26,14 +30,18 @@ def export(
     """Export the model that MODEL_NAME and MODEL_PRETRAINED choose to ONNX, verified against PyTorch.
 
     With --precision: make an INT8 file, or try BF16, and count the duplicate and similar decisions that flip on
-    photographs that it was not calibrated on. Exits 1 unless it passes.
+    photographs that it was not calibrated on; with --draft then also those that flip when JPEGs are decoded at a
+    reduced scale, which `photodup scan --embed` does where this passes. Exits 1 unless it passes.
     """
     from photodup.paths import build_dir
 
+    if draft and not precision:
+        raise PhotodupError("--draft asks about a precision: add --precision fp32, bf16 or int8.")
     if precision:
         from photodup.tune.export_command import export_precision
 
         options = {"engine": engine, "folder": photos, "directory": directory, "keep_float": keep_float or ()}
+        options["draft"] = draft
         result = export_precision(None, precision, say=print, **options)
         print(result)
         if result.verdict != "passed":

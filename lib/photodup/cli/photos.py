@@ -8,6 +8,12 @@ import typer
 from photodup.errors import PhotodupError
 
 CatalogueFile = Annotated[Path | None, typer.Option(help="file; default DIR/.photodup/catalogue.sqlite")]
+Server = Annotated[str | None, typer.Option(help="server; default from the environment or settings")]
+BackendName = Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-fp32-grpc-fp32")]
+Weights = Annotated[
+    str | None, typer.Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH")
+]
+Batch = Annotated[int, typer.Option(min=1, help="photographs per request")]
 EndpointsFile = Annotated[
     Path | None, typer.Option(help="YAML of servers to look for, beside this machine's")
 ]
@@ -32,16 +38,34 @@ def _servers(endpoints: Path | None) -> dict[str, str]:
     return load_endpoints(endpoints).backends if endpoints else {}
 
 
+def _asked(url: str | None, backend: str | None, weights: str | None, endpoints: Path | None, batch: int):
+    from photodup.photos.commands.embed_command import Asked
+
+    if weights == "stand-in":
+        from photodup.demo.encoder import export_stand_in
+
+        weights = export_stand_in()
+    return Asked(url, backend, weights, _servers(endpoints), batch)
+
+
 def scan(
     directory: Annotated[Path | None, typer.Argument(help="the folder that holds your photographs")] = None,
     catalogue: CatalogueFile = None,
     workers: Annotated[int | None, typer.Option(min=1, help="threads; default one per core")] = None,
     apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
     decode_seconds: Annotated[float, typer.Option(min=0.1, help="longest time for one photograph")] = 30.0,
+    embed: Annotated[bool, typer.Option("--embed", help="embed each photograph as it is read")] = False,
+    url: Server = None,
+    backend: BackendName = None,
+    weights: Weights = None,
+    endpoints: EndpointsFile = None,
+    batch: Batch = 32,
 ) -> None:
-    """Bring the catalogue of a photo library up to date. Photographs are only read."""
-    from photodup.names import printable
-    from photodup.photos.commands.interrupt import saying_what_is_kept
+    """Bring the catalogue of a photo library up to date. Photographs are only read.
+
+    With --embed each is read and decoded once for both, by whom `photodup embed` would take.
+    """
+    from photodup.photos.commands.embed_command import scan_and_embed_and_print
     from photodup.photos.library.apple import scan_apple_photos
     from photodup.photos.library.scan import scan
 
@@ -50,24 +74,21 @@ def scan(
     options = {"workers": workers, "decode_seconds": decode_seconds} | (
         {"catalogue": catalogue} if catalogue else {}
     )
-    with saying_what_is_kept():
-        report = scan_apple_photos(directory, **options) if apple_photos else scan(directory, **options)
-    for problem in report.problems:
-        print(f"not read: {problem}")
-    print(f"{report}\nCatalogue: {printable(report.catalogue)}")
+    if not embed and (url or backend or weights or endpoints):
+        raise PhotodupError("Who embeds is asked with --embed only: add it, or leave the model out.")
+    asked = _asked(url, backend, weights, endpoints, batch) if embed else None
+    scanning = scan_apple_photos if apple_photos else scan
+    scan_and_embed_and_print(lambda beside: scanning(directory, beside=beside, **options), asked)
 
 
 def embed(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
     catalogue: CatalogueFile = None,
-    url: Annotated[str | None, typer.Option(help="server; default from the environment or settings")] = None,
-    backend: Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-fp32-grpc-fp32")] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH"),
-    ] = None,
+    url: Server = None,
+    backend: BackendName = None,
+    weights: Weights = None,
     endpoints: EndpointsFile = None,
-    batch: Annotated[int, typer.Option(min=1, help="photographs per request")] = 32,
+    batch: Batch = 32,
     engine: Annotated[str, typer.Option(help="ray: over Ray Data, for very large libraries")] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="with ray: how many embedders")] = None,
 ) -> None:
@@ -78,12 +99,8 @@ def embed(
     """
     from photodup.photos.commands.embed_command import embed_and_print
 
-    if weights == "stand-in":
-        from photodup.demo.encoder import export_stand_in
-
-        weights = export_stand_in()
-    options = {"batch": batch, "engine": engine, "workers": workers, "endpoints": _servers(endpoints)}
-    embed_and_print(directory, catalogue, url=url, backend=backend, weights=weights, **options)
+    asked = _asked(url, backend, weights, endpoints, batch)
+    embed_and_print(directory, catalogue, asked=asked, engine=engine, workers=workers)
 
 
 def group(

@@ -7,6 +7,7 @@ embedding does not depend on whether PyTorch, ONNX Runtime or Triton computed it
 import io
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,9 @@ def decode(
         max_pixels: refuse an image with more (width × height) than this.
         draft_size: JPEG only: let the decoder shrink by 2, 4 or 8 while both sides stay at least this
             long. About four times faster for a 12-megapixel photograph, but the pixels differ from a
-            full decode, so use it for hashes and thumbnails and never for a reference embedding.
+            full decode, so use it for hashes and thumbnails, and for embeddings whose digest says so
+            (`engines.model.digest_drafted`). HEIC is decoded whole: its decoder would answer with the
+            thumbnail inside, which is another picture as far as anybody can prove.
 
     Raises:
         ImageError: unreadable, empty, truncated, too large or not an image.
@@ -91,7 +94,7 @@ def decode(
                     f"more than the limit of {max_pixels / 1e6:,.4g}",
                     name,
                 )
-            if draft_size:
+            if draft_size and jpeg_scans.is_jpeg(data):
                 image.draft(image.mode, (draft_size, draft_size))
             image.load()
             return _to_rgb(_upright(image))
@@ -120,6 +123,29 @@ def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(_resize_and_crop(image, size)).transpose(2, 0, 1))
 
 
+@dataclass(frozen=True)
+class View:
+    """What an encoder looks at: a square of `size` pixels, the centre cut out or the `whole` squeezed into it.
+
+    Of a picture that is such a square already, both give the very same pixels.
+    """
+
+    size: int = IMAGE_SIZE
+    whole: bool = False
+
+    @property
+    def draft_size(self) -> int:
+        """Return how long both sides of a JPEG decoded at a reduced scale stay: twice what is looked at."""
+        return 2 * self.size
+
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        """Return uint8 [3, size, size] of an upright picture; bicubic for the centre, bilinear for the whole."""
+        if not self.whole:
+            return to_uint8(image, self.size)
+        square = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+
+
 def model_input(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, np.ndarray]:
     """Decode an image and return its pixels (width × height) and what `to_uint8` gives."""
     image = decode(data, max_pixels=max_pixels)
@@ -145,6 +171,12 @@ def normalize(batch: np.ndarray) -> np.ndarray:
     scaled -= MEAN[:, None, None]
     scaled /= STD[:, None, None]
     return scaled
+
+
+def denormalize(images: np.ndarray) -> np.ndarray:
+    """Undo `normalize`: uint8 [n, 3, h, w]."""
+    pixels = (images * STD[:, None, None] + MEAN[:, None, None]) * np.float32(255)
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
 
 def to_jpeg(image: Image.Image, quality: int = 90) -> bytes:

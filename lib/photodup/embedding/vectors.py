@@ -1,7 +1,11 @@
-"""What an embedding must be before anything may rest on it: finite, and of a length that is not zero."""
+"""What an embedding must be before anything may rest on it, finite and of a length that is not zero, and whose it is."""
+
+import hashlib
+from collections.abc import Collection
 
 import numpy as np
 
+from photodup.embedding.imaging import View
 from photodup.errors import PhotodupError
 
 BROKEN = "the model's answer holds NaN or infinities, or is zero"
@@ -26,3 +30,17 @@ def broken(vectors: np.ndarray) -> list[int]:
     with np.errstate(all="ignore"):
         lengths = np.linalg.norm(np.asarray(vectors, np.float64), axis=-1)
     return np.flatnonzero(~(np.isfinite(lengths) & (lengths >= _LEAST_LENGTH))).tolist()
+
+
+def digest_drafted(digest: str, draft_size: int = View().draft_size) -> str:
+    """Return the digest of the same model's embeddings of JPEGs that were decoded at a reduced scale.
+
+    Args:
+        draft_size: pixels that both sides keep at least.
+    """
+    return hashlib.sha256(f"{digest}-draft{draft_size}".encode()).hexdigest()
+
+
+def is_among(digest: str | None, digests: Collection[str]) -> bool:
+    """Tell whether embeddings of a model are there, of JPEGs decoded whole or at a reduced scale."""
+    return digest is not None and (digest in digests or digest_drafted(digest) in digests)

@@ -8,8 +8,16 @@ from pathlib import Path
 from photodup.embedding.engines.encoder import DEFAULT_PRETRAINED, export_of
 from photodup.embedding.engines.model import check_choice
 from photodup.embedding.engines.processor import check_processor
-from photodup.embedding.engines.reduced import Notes, Source, read_notes, reduced_path, source_of, write_notes
-from photodup.embedding.imaging import normalize
+from photodup.embedding.engines.reduced import (
+    Notes,
+    Source,
+    draft_path,
+    read_notes,
+    reduced_path,
+    source_of,
+    write_notes,
+)
+from photodup.embedding.imaging import View, normalize
 from photodup.errors import PhotodupError
 from photodup.tune.gate import DEFAULT_BUDGET, Budget, GateResult, gate
 from photodup.tune.pictures import Pictures, choose_pictures
@@ -24,6 +32,7 @@ def export_precision(
     directory: Path | None = None,
     keep_float: Sequence[str] = (),
     budget: Budget = DEFAULT_BUDGET,
+    draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> GateResult:
     """Make a precision of some weights ready to serve, and let the gate decide whether photographs may use it.
@@ -35,13 +44,16 @@ def export_precision(
         folder: the owner's photographs; default the demonstration's.
         directory: where files are; default build/models.
         keep_float: regular expressions of layers to leave in float.
+        draft: ask then about JPEGs decoded at a reduced scale too, which is what `photodup scan --embed` likes to do.
         say: receives a line of text now and then.
 
     Raises:
         PhotodupError: the processor, the weights or the photographs do not allow it.
     """
-    if precision not in ("int8", "bf16"):
-        raise PhotodupError(f"`photodup export --precision` makes int8 or bf16, not {precision}.")
+    if precision not in ("int8", "bf16") and not (precision == "fp32" and draft):
+        raise PhotodupError(
+            f"`photodup export --precision` makes int8 or bf16, not {precision}; of fp32 only --draft is a question."
+        )
     check_choice(engine, precision)
     check_processor(precision)
     weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
@@ -54,9 +66,14 @@ def export_precision(
         say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
         images = normalize(pictures.calibration)
         path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
-    return ask_gate(
-        source, precision, pictures, path, engine=engine, directory=directory, budget=budget, say=say
-    )
+    options = {"engine": engine, "directory": directory, "budget": budget, "say": say}
+    if precision == "fp32":
+        return ask_gate(source, precision, pictures, path, draft=True, **options)
+    result = ask_gate(source, precision, pictures, path, **options)
+    if draft and result.verdict == "passed":
+        say(str(result))
+        return ask_gate(source, precision, pictures, path, draft=True, **options)
+    return result
 
 
 def ask_gate(
@@ -68,14 +85,20 @@ def ask_gate(
     engine: str,
     directory: Path | None = None,
     budget: Budget = DEFAULT_BUDGET,
+    draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> GateResult:
-    """Ask the gate about a precision and write its answer beside `path`."""
-    say(f"Embedding {len(pictures.held_out)} held-out pictures at fp32 and {precision} in {engine}")
-    result = gate(source, precision, pictures, engine=engine, directory=directory, budget=budget)
+    """Ask the gate about a precision and write its answer beside `path`, or about it with a reduced scale (`draft`)."""
+    how = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
+    say(f"Embedding {len(pictures.held_out)} held-out pictures{how} at fp32 and {precision} in {engine}")
+    options = {"engine": engine, "directory": directory, "budget": budget}
+    result = gate(source, precision, pictures, is_drafted=draft, **options)
     notes = read_notes(path) if precision == "int8" else None
     if notes is None:
         weights = (source.model_name, source.model_pretrained, source.model_digest)
         notes = Notes(engine, precision, *weights)
+    if draft:
+        path = draft_path(source, engine, precision, directory)
+        notes = replace(notes, draft_size=View().draft_size)
     write_notes(path, replace(notes, gate=result.as_record()))
     return result

@@ -123,10 +123,12 @@ def gate(
     budget: Budget = DEFAULT_BUDGET,
     directory: Path | None = None,
     threads: int | None = None,
+    is_drafted: bool = False,
 ) -> GateResult:
     """Embed held-out pictures at FP32 and at `precision` by one engine, and judge.
 
     Args:
+        is_drafted: of JPEGs, decoded whole for FP32 and at a reduced scale for `precision`.
         source: the float32 export.
         directory: where the INT8 file is; default build/models.
 
@@ -135,9 +137,9 @@ def gate(
     """
     from photodup.embedding.engines.encoder import load_encoder
 
-    pixels = pictures.pixels()
+    whole, changed = pictures.both_decodings() if is_drafted else (pictures.pixels(),) * 2
 
-    def embedded(wanted: str) -> np.ndarray:
+    def embedded(wanted: str, pixels: np.ndarray) -> np.ndarray:
         options = {"engine": engine, "precision": wanted, "threads": threads, "directory": directory}
         model = load_encoder(f"onnx:{source.path}", device="cpu", **options)
         return np.concatenate([model.embed_pixels(pixels[i : i + 8]) for i in range(0, len(pixels), 8)])
@@ -145,11 +147,12 @@ def gate(
     thresholds = THRESHOLDS.get(source.model_name, OTHER_MODEL)
     return judge(
         pictures,
-        embedded("fp32"),
-        embedded(precision),
+        embedded("fp32", whole),
+        embedded(precision, changed),
         thresholds,
-        label=f"{source.model_name} at {precision} in {engine}",
-        next_better=NEXT_BETTER.get(precision, "fp32"),
+        label=f"{source.model_name} at {precision} in {engine}"
+        + (", JPEGs decoded at a reduced scale" if is_drafted else ""),
+        next_better="JPEGs decoded whole" if is_drafted else NEXT_BETTER.get(precision, "fp32"),
         budget=budget,
         is_random=source.is_random,
     )

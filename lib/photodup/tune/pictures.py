@@ -1,5 +1,6 @@
 """Photographs for a precision: some to calibrate on, others to judge by, with edits that bring pairs near thresholds."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from photodup.embedding.imaging import to_uint8
+from photodup.embedding.imaging import View, decode, to_uint8
 from photodup.errors import PhotodupError
 from photodup.photos.quality.edits import Transform, named
 from photodup.photos.quality.pairs import Original, folder_originals
@@ -17,6 +18,11 @@ MIN_ORIGINALS = 20
 MAX_CALIBRATION, MAX_HELD_OUT = 128, 40
 _ENOUGH = 48  # photographs to calibrate on; with fewer, these edits of them join
 _CALIBRATION_EDITS = ("crop 90%", "crop 50%", "resize 0.25x", "rotate 15°")
+
+
+# Shorter side of a picture written as a camera's JPEG, pixels: its decoder shrinks it by 4, to no more than it must keep.
+_CAMERA_SIDE = 4 * View().draft_size
+_GRAIN, _QUALITY = 5, 90  # greys; a camera's noise is what a reduced decode sees otherwise
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,26 @@ class Pictures:
     def pixels(self) -> np.ndarray:
         """Return the held-out pictures as uint8 [n, 3, 224, 224]."""
         return np.stack([to_uint8(picture.open()) for picture in self.held_out])
+
+    def both_decodings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the held-out pictures as camera's JPEGs decoded whole, and at a reduced scale; as `pixels` does."""
+        view = View()
+        jpegs = (_as_camera_jpeg(picture.open(), seed) for seed, picture in enumerate(self.held_out))
+        both = [
+            [view.pixels(decode(jpeg, draft_size=size)) for size in (None, view.draft_size)] for jpeg in jpegs
+        ]
+        whole, drafted = zip(*both, strict=True)
+        return np.stack(whole), np.stack(drafted)
+
+
+def _as_camera_jpeg(image: Image.Image, seed: int) -> bytes:
+    scale = _CAMERA_SIDE / min(image.size)
+    large = image.resize([round(side * scale) for side in image.size], Image.Resampling.BICUBIC)
+    grain = np.random.default_rng(seed).standard_normal((large.height, large.width, 1), np.float32) * _GRAIN
+    buffer = io.BytesIO()
+    noisy = np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8)
+    Image.fromarray(noisy).save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()
 
 
 def choose_pictures(folder: Path | None = None, edits: Sequence[str] = ()) -> Pictures:

@@ -15,20 +15,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image
 
-from photodup.addresses import grpc_address
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.answers import Patience, Remote, ServerError
 from photodup.embedding.client.service import PyTorchHttp
-from photodup.embedding.client.triton import TritonGrpc, TritonHttp
+from photodup.embedding.client.triton import TritonGrpc, TritonHttp, address_for_grpc
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError
-from photodup.embedding.vectors import BrokenEmbedding
+from photodup.embedding.vectors import BrokenEmbedding, digest_drafted
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 
@@ -52,9 +50,13 @@ class Embedder(Protocol):
         precision: what the model computes in; of a server that does not tell, what its name says.
         gate: what the gate said of that precision: `passed`, `refused`, `undecided`, `not asked`, or `not needed` of
             FP32.
+        view: what of a picture the model looks at.
+        draft_size: None: JPEGs are decoded whole; else both sides stay at least this long.
     """
 
     backend: str
+    view: imaging.View
+    draft_size: int | None
     model_digest: str | None
     model_name: str | None
     is_random: bool | None
@@ -70,6 +72,9 @@ class Embedder(Protocol):
             BrokenEmbedding: the server found that its model's answer to some images is no embedding.
             ServerError: the server does not answer after the allowed attempts.
         """
+
+    def at_reduced_scale(self) -> None:
+        """Decode JPEGs at no less than `view.draft_size` a side from now on; `model_digest` becomes one of its own."""
 
     def close(self) -> None: ...
 
@@ -141,6 +146,9 @@ class _Base:
 
     backend: str
     dim: int | None
+    model_digest: str | None
+    view = imaging.View()
+    draft_size: int | None = None
 
     def __init__(self) -> None:
         self._decoders = ThreadPoolExecutor(min(4, available_cores()), thread_name_prefix="decode")
@@ -171,6 +179,16 @@ class _Base:
                 )
             answers.append(answer)
         return np.concatenate(answers)
+
+    def at_reduced_scale(self) -> None:
+        if self.draft_size is None and self.model_digest is not None:
+            self.draft_size = self.view.draft_size
+            self.model_digest = digest_drafted(self.model_digest, self.draft_size)
+
+    def _decoded(self, image: Source) -> Image.Image:
+        if isinstance(image, Image.Image):
+            return image
+        return imaging.decode(image, draft_size=self.draft_size)
 
     def close(self) -> None:
         self._ahead.shutdown(cancel_futures=True)
@@ -220,7 +238,7 @@ class LocalEmbedder(_Base):
         self.model = load_encoder(weights or None, engine=engine, **options)
         self.backend = backend.name
         self.model_digest, self.model_name = self.model.digest, self.model.name
-        self.is_random, self.dim = self.model.is_random, self.model.dim
+        self.is_random, self.dim, self.view = self.model.is_random, self.model.dim, self.model.view
         self.precision, self.gate = self.model.precision, verdict_on(self.model)
 
     def _chunks(self, images: list[Source]) -> Iterator[np.ndarray]:
@@ -228,7 +246,7 @@ class LocalEmbedder(_Base):
             yield np.stack(self._prepared(images, start, min(start + LOCAL_BATCH, len(images)), self._pixels))
 
     def _pixels(self, image: Source) -> np.ndarray:
-        return self.model.prepare(_decoded(image))
+        return self.model.prepare(self._decoded(image))
 
     def _infer(self, chunk: np.ndarray) -> np.ndarray:
         return self.model.embed_pixels(chunk)
@@ -251,7 +269,7 @@ class RemoteEmbedder(_Base):
         elif backend.protocol == "http":
             self._server = TritonHttp(url or "http://localhost:8003", backend, patience, triton_model)
         else:
-            self._server = TritonGrpc(_grpc_address(url), backend, patience, triton_model)
+            self._server = TritonGrpc(address_for_grpc(url), backend, patience, triton_model)
         try:
             self.remote: Remote = self._server.describe()
         except BaseException:
@@ -294,13 +312,14 @@ class RemoteEmbedder(_Base):
         yield chunk
 
     def _payload(self, image: Source) -> Any:
+        image = self._decoded(image) if self.draft_size else image
         if self._wire in ("jpeg", "base64"):
             if self._quality is not None:
-                return imaging.client_jpeg(image, self._quality)
+                return imaging.client_jpeg(self._decoded(image), self._quality)
             if isinstance(image, Image.Image):
                 return imaging.to_jpeg(image, 95)
             return image if isinstance(image, bytes) else _read(image)
-        pixels = imaging.to_uint8(_decoded(image))
+        pixels = imaging.to_uint8(self._decoded(image))
         if self._wire == "uint8":
             return pixels
         return imaging.normalize(pixels).astype(
@@ -313,28 +332,8 @@ class RemoteEmbedder(_Base):
         return self._server.infer(chunk)
 
 
-def _decoded(image: Source) -> Image.Image:
-    return image if isinstance(image, Image.Image) else imaging.decode(image)
-
-
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise ImageError(error.strerror or str(error), os.fspath(path)) from error
-
-
-def _grpc_address(url: str | None) -> str:
-    """Return host:port; from an HTTP address, `TRITON_GRPC_URL` or the port one higher."""
-    configured = os.environ.get("TRITON_GRPC_URL")
-    if url is None or urlsplit(url).scheme in ("http", "https"):
-        if configured:
-            return configured.removeprefix("grpc://").removeprefix("http://")
-        parts = urlsplit(url or "http://localhost:8003")
-        if not parts.hostname or not parts.port:
-            raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
-        return f"{parts.hostname}:{parts.port + 1}"
-    try:
-        return grpc_address(url)
-    except PhotodupError as error:
-        raise ServerError(str(error)) from None

@@ -1,11 +1,14 @@
 """How a batch travels to Triton and back, over HTTP and over gRPC. Triton's own client packs the tensors."""
 
+import os
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
+from photodup.addresses import grpc_address
 from photodup.embedding.backends import Backend
 from photodup.embedding.client.answers import Patience, Remote, ServerError, Transient
 from photodup.embedding.client.http import Http, bad_image, sentence
@@ -16,6 +19,22 @@ from photodup.extras import need
 
 _DTYPES = {"fp32": "FP32", "fp16": "FP16", "uint8": "UINT8", "jpeg": "BYTES"}
 _INPUTS = {"fp32": "image", "fp16": "image", "uint8": "image", "jpeg": "encoded"}
+
+
+def address_for_grpc(url: str | None) -> str:
+    """Return host:port; from an HTTP address, `TRITON_GRPC_URL` or the port one higher."""
+    configured = os.environ.get("TRITON_GRPC_URL")
+    if url is None or urlsplit(url).scheme in ("http", "https"):
+        if configured:
+            return configured.removeprefix("grpc://").removeprefix("http://")
+        parts = urlsplit(url or "http://localhost:8003")
+        if not parts.hostname or not parts.port:
+            raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
+        return f"{parts.hostname}:{parts.port + 1}"
+    try:
+        return grpc_address(url)
+    except PhotodupError as error:
+        raise ServerError(str(error)) from None
 
 
 class _Triton:

@@ -6,8 +6,10 @@
 - a path to a checkpoint (`.pt`, `.bin`, `.safetensors`): read from disk, no network needed;
 - `random:SEED`: seeded random weights. Costs and shapes are real, the embeddings mean nothing. The values
   repeat from run to run with one version of PyTorch;
-- `onnx:PATH`: an exported encoder with tensors `image` and `embedding`, run by ONNX Runtime or OpenVINO;
-- `sscd:PATH`: the copy-detection encoder SSCD, with its own preprocessing; see `photodup.embedding.engines.sscd`.
+- `onnx:PATH`: an exported encoder of 224-pixel pictures, run by ONNX Runtime or OpenVINO: normalised float32 or float16,
+  or uint8, channels first or last. Where the file does not name its architecture, MODEL_NAME does, or it has no name;
+- `sscd:PATH`: the copy-detection encoder SSCD, with its own preprocessing; see `photodup.embedding.engines.sscd`. The
+  file that its authors publish is known by its contents, so its path alone will do.
 
 Engine and precision are two more choices, independent of the weights (`model.SUPPORTED`). What an engine needs
 and the weights lack is made: ONNX Runtime and OpenVINO run an export. An INT8 file is not made here, but by
@@ -25,7 +27,8 @@ from photodup.embedding.engines.onnx_runtime import OnnxModel
 from photodup.embedding.engines.openvino import OpenVinoModel
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.pytorch import TorchModel
-from photodup.embedding.engines.weights import DEFAULT_NAME, DEFAULT_PRETRAINED
+from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_published
+from photodup.embedding.engines.weights import DEFAULT_NAME, DEFAULT_PRETRAINED, UNNAMED
 from photodup.errors import PhotodupError
 
 
@@ -61,10 +64,12 @@ def load_encoder(
     """
     name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
     weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
-    if weights.startswith("sscd:"):
+    if weights.startswith("sscd:") or is_published(weights):
         return _load_sscd(weights, engine, precision, device, threads)
     exported = weights.startswith("onnx:")
     engine = engine or ("onnx" if exported else "pytorch")
+    if exported:  # `name` is what to build, and this is built already
+        name = os.environ.get("MODEL_NAME") or UNNAMED
     check_choice(engine, precision)
     if engine in ("pytorch", "compile"):
         if exported:
@@ -128,10 +133,8 @@ def export_of(weights: str, *, name: str | None = None, directory: Path | None =
 def _load_sscd(
     weights: str, engine: str | None, precision: str, device: str | None, threads: int | None
 ) -> ImageModel:
-    from photodup.embedding.engines.sscd import PREFIX, SscdModel
-
     path = Path(weights.removeprefix(PREFIX))
-    comes_in = "onnx" if path.suffix == ".onnx" else "pytorch"
+    comes_in = "pytorch" if is_archive(path) or not path.is_file() else "onnx"
     if precision != "fp32" or engine not in (None, comes_in):
         raise PhotodupError(
             f"SSCD runs as its file comes, {comes_in} at fp32: leave engine and precision out, or use CLIP's weights."

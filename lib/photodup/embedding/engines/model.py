@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from photodup.embedding.imaging import IMAGE_SIZE
+from photodup.embedding.imaging import IMAGE_SIZE, View
 from photodup.errors import PhotodupError
 
 SUPPORTED: dict[str, tuple[str, ...]] = {
@@ -37,6 +37,7 @@ class ImageModel(Protocol):
         engine: what runs the graph, one of `ENGINES`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
+        view: what of a picture it looks at.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ImageModel(Protocol):
     is_random: bool
     engine: str
     precision: str
+    view: View
 
     @property
     def source_digest(self) -> str: ...

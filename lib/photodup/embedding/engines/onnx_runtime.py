@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import numpy as np
 from photodup.embedding.engines.model import check_choice, check_images, digest_at
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
 from photodup.errors import PhotodupError
 
 if TYPE_CHECKING:
@@ -121,14 +122,52 @@ def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
     return (["CUDAExecutionProvider"] if cuda and device != "cpu" else []) + ["CPUExecutionProvider"]
 
 
+@dataclass(frozen=True)
+class Entry:
+    """How an exported encoder takes pictures.
+
+    Attributes:
+        dtype: float32 and float16 take normalised pixels; uint8 has the normalisation folded in.
+        channels_last: [n, size, size, 3] instead of [n, 3, size, size].
+        size: side of the square, pixels.
+    """
+
+    dtype: type
+    channels_last: bool
+    size: int
+
+    def fit(self, images: np.ndarray) -> np.ndarray:
+        """Return [n, 3, size, size], normalised unless it is uint8, as the encoder takes it."""
+        images = images.transpose(0, 2, 3, 1) if self.channels_last else images
+        return np.ascontiguousarray(images, self.dtype)
+
+
+def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> Entry | None:
+    """Read from an input's type and shape how it takes pictures; None if it takes something else.
+
+    Args:
+        kind: as ONNX Runtime writes it, such as `tensor(float)`.
+        shape: whole numbers, and anything else for an axis of any length.
+        size: of the square where the shape leaves it open.
+    """
+    dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+    if kind not in dtypes or len(shape) != 4:
+        return None
+    for channels_last, (channels, *sides) in ((False, shape[1:]), (True, (shape[3], *shape[1:3]))):
+        said = {side for side in sides if isinstance(side, int)}
+        if channels == 3 and len(said) < 2:
+            return Entry(dtypes[kind], channels_last, said.pop() if said else size)
+    return None
+
+
 class OnnxModel:
     """An exported encoder run by ONNX Runtime.
 
-    The input may be float32, float16 or (with the normalisation folded in) uint8; `embed` takes the
-    normalised float32 images of every other model and converts, exactly for float32 and uint8.
+    The input may be float32, float16 or (with the normalisation folded in) uint8, its channels first or last;
+    `embed` takes the normalised float32 images of every other model and converts, exactly for float32 and uint8.
     """
 
-    prepare = staticmethod(to_uint8)
+    view, prepare = View(), staticmethod(to_uint8)
 
     def __init__(
         self,
@@ -171,17 +210,14 @@ class OnnxModel:
         if self.device == "cpu":
             check_processor(self.precision)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
-        if len(inputs) != 1 or list(inputs[0].shape[1:]) != [3, IMAGE_SIZE, IMAGE_SIZE]:
-            shapes = {i.name: i.shape for i in inputs}
+        entry = entry_of(inputs[0].type, inputs[0].shape) if len(inputs) == 1 else None
+        if entry is None or entry.size != IMAGE_SIZE:
+            shapes = {i.name: f"{i.type} {i.shape}" for i in inputs}
             raise PhotodupError(
-                f"{path} is no image encoder for [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]: its inputs are {shapes}. "
-                f"If it is SSCD, write sscd:{path}."
+                f"{path} is no image encoder for float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] or "
+                f"[n, {IMAGE_SIZE}, {IMAGE_SIZE}, 3]: its inputs are {shapes}. If it is SSCD, write sscd:{path}."
             )
-        self._input, self._output = inputs[0].name, outputs[0].name
-        dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
-        self._dtype = dtypes.get(inputs[0].type)
-        if self._dtype is None:
-            raise PhotodupError(f"{path} takes {inputs[0].type}: float32, float16 or uint8 is needed.")
+        self._entry, self._input, self._output = entry, inputs[0].name, outputs[0].name
         self.path = path
         self.name = self._meta.get("model_name", name)
         self.pretrained = self._meta.get("model_pretrained", f"onnx:{path}")
@@ -190,18 +226,14 @@ class OnnxModel:
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         check_images(images)
-        if self._dtype == np.uint8:
-            pixels = (images * STD[:, None, None] + MEAN[:, None, None]) * np.float32(255)
-            images = np.clip(np.rint(pixels), 0, 255)
-        return self._run(images)
+        return self._run(denormalize(images) if self._entry.dtype is np.uint8 else images)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         check_images(pixels, np.uint8)
-        return self._run(pixels if self._dtype == np.uint8 else normalize(pixels))
+        return self._run(pixels if self._entry.dtype is np.uint8 else normalize(pixels))
 
     def _run(self, images: np.ndarray) -> np.ndarray:
-        batch = np.ascontiguousarray(images, self._dtype)
-        (embedding,) = self.session.run([self._output], {self._input: batch})
+        (embedding,) = self.session.run([self._output], {self._input: self._entry.fit(images)})
         # Our own exports are of length 1 already; an encoder from elsewhere may not be.
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.engines.model import check_choice, check_images, digest_at
-from photodup.embedding.engines.onnx_runtime import file_sha256
+from photodup.embedding.engines.onnx_runtime import Entry, entry_of, file_sha256
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import IMAGE_SIZE, normalize, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 
@@ -37,7 +37,7 @@ class OpenVinoModel:
             instructions for the precision.
     """
 
-    prepare = staticmethod(to_uint8)
+    view, prepare = View(), staticmethod(to_uint8)
     engine, device = "openvino", "cpu"
 
     def __init__(
@@ -62,7 +62,7 @@ class OpenVinoModel:
         check_processor(self.precision)
         if streams < 1:
             raise PhotodupError(f"OpenVINO needs at least one stream, not {streams}.")
-        self.dim = _check_shapes(network, path)
+        self._entry, self.dim = _check_shapes(network, path)
         self.name = self._notes.get("model_name", name)
         self.pretrained = self._notes.get("model_pretrained", f"onnx:{path}")
         self.is_random = is_random(self.pretrained)
@@ -94,9 +94,10 @@ class OpenVinoModel:
         return self.embed(normalize(pixels))
 
     def _infer(self, images: np.ndarray) -> np.ndarray:
+        images = self._entry.fit(denormalize(images) if self._entry.dtype is np.uint8 else images)
         request = self._free.get()  # a request computes one thing at a time
         try:
-            request.infer([np.ascontiguousarray(images)], share_inputs=True)
+            request.infer([images], share_inputs=True)
             embedding = np.array(request.get_output_tensor(0).data, np.float32)
         finally:
             self._free.put(request)
@@ -161,21 +162,23 @@ def _core() -> Any:
     return Core()
 
 
-def _check_shapes(network: Any, path: Path) -> int:
-    """Return the length of an embedding; refuse what takes or gives something else."""
+_KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's words
+
+
+def _check_shapes(network: Any, path: Path) -> tuple[Entry, int]:
+    """Return what it takes, and the length of an embedding; refuse what takes or gives something else."""
     shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
     one = len(network.inputs) == len(network.outputs) == 1
-    if (
-        not one
-        or not shapes[0].endswith(f"3,{IMAGE_SIZE},{IMAGE_SIZE}]")
-        or network.input(0).element_type.get_type_name() != "f32"
-        or network.output(0).partial_shape.rank.get_length() != 2
-    ):
+    entry = None
+    if one and network.output(0).partial_shape.rank.get_length() == 2:
+        axes = [axis.get_length() if axis.is_static else None for axis in network.input(0).partial_shape]
+        entry = entry_of(_KINDS.get(network.input(0).element_type.get_type_name(), ""), axes)
+    if entry is None or entry.size != IMAGE_SIZE:
         raise PhotodupError(
-            f"{path} is no image encoder from float32 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to [n, dim]: its tensors are "
-            f"{' and '.join(shapes)}."
+            f"{path} is no image encoder from float32 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] (or channels last) to "
+            f"[n, dim]: its tensors are {' and '.join(shapes)}."
         )
-    return network.output(0).partial_shape[1].get_length()
+    return entry, network.output(0).partial_shape[1].get_length()
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from photodup.embedding.engines.model import check_choice, check_images, digest_at
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random, load_visual
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View, to_uint8
 from photodup.errors import PhotodupError
 
 
@@ -31,7 +31,7 @@ class TorchModel:
         PhotodupError: weights that cannot be had, a device or a precision that is not there.
     """
 
-    prepare = staticmethod(to_uint8)
+    view, prepare = View(), staticmethod(to_uint8)
     engine, precision = "pytorch", "fp32"
     _run: Any = None
 

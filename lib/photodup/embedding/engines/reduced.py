@@ -6,6 +6,7 @@ its `.json` holds the gate's result alone. A result counts for the very file who
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from photodup.embedding.engines.model import SUPPORTED, ImageModel
 from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.openvino import model_sha256
 from photodup.embedding.engines.processor import can_compute
-from photodup.embedding.engines.weights import DEFAULT_NAME
+from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir
@@ -57,6 +58,8 @@ class Notes:
         sha256: of the quantised model; empty for BF16.
         calibration: `photographs` (how many), `digest` (of their pixels); empty for BF16.
         gate: what `photodup.tune.gate` found, or None before it was asked.
+        draft_size: the gate was asked about JPEGs decoded at a reduced scale, both sides at least this long; 0: about
+            the precision.
     """
 
     engine: str
@@ -67,6 +70,7 @@ class Notes:
     sha256: str = ""
     calibration: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, Any] | None = None
+    draft_size: int = 0
 
     @property
     def has_passed(self) -> bool:
@@ -88,7 +92,7 @@ def source_of(path: Path) -> Source:
 
         found = {entry.key: entry.value for entry in load_graph(path).metadata_props}
         known = {
-            "model_name": found.get("model_name") or DEFAULT_NAME,
+            "model_name": found.get("model_name") or os.environ.get("MODEL_NAME") or UNNAMED,
             "model_pretrained": found.get("model_pretrained") or f"onnx:{path}",
             "model_digest": found.get("model_digest") or file_sha256(path),
         }
@@ -202,6 +206,26 @@ def verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     own = getattr(model, "path", None) if model.precision == "int8" else None
     source = Source(Path(), model.name, model.pretrained, model.source_digest)
     return verdict_in(own or reduced_path(source, model.engine, model.precision, directory), source)
+
+
+def draft_path(source: Source, engine: str, precision: str, directory: Path | None = None) -> Path:
+    """Return where the gate's answer about JPEGs decoded at a reduced scale is kept.
+
+    At FP32 the engine makes no difference that a decision could see; what other precisions give is the engine's own.
+    """
+    return reduced_path(source, "any" if precision == "fp32" else engine, f"{precision}-draft", directory)
+
+
+def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
+    """Return what the gate said of a loaded encoder with JPEGs decoded at a reduced scale, as `verdict_on` does."""
+    source = Source(Path(), model.name, model.pretrained, model.source_digest)
+    path = draft_path(source, model.engine, model.precision, directory)
+    notes, own = read_notes(path), getattr(model, "path", None)
+    if notes is None or notes.draft_size != model.view.draft_size:
+        return "not asked"
+    if model.precision == "int8" and (own is None or notes.sha256 != _sha256_of(own)):
+        return "not asked"
+    return verdict_in(path, source)
 
 
 def verdict_in(path: Path, source: Source) -> str:

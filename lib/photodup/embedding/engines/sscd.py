@@ -6,6 +6,10 @@ not at the 224-pixel centre that CLIP sees and the servers here carry; so it run
 weights could be fetched where this was written: the loading was tested on a network of the same interface
 with random weights, and no threshold was measured.
 
+What a file is, is read from what is in it. `sscd_disc_mixup`, and with it the thresholds that its authors report, is
+the file with the SHA-256 of the published one; others, an ONNX made from it too unless it says so in its metadata
+(`source_sha256`), are `sscd-unrecognised`.
+
 Licence: the authors' repository (facebookresearch/sscd-copy-detection) put its codebase under CC-NC 4.0 at
 first and under MIT since 18 July 2022; for the weights that it links it names no licence of their own. None
 are shipped here.
@@ -13,26 +17,48 @@ are shipped here.
 
 import hashlib
 import json
+import zipfile
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from photodup.embedding.engines.onnx_runtime import open_session, providers_for
+from photodup.embedding.engines.onnx_runtime import Entry, entry_of, file_sha256, open_session, providers_for
 from photodup.embedding.engines.pytorch import torch_device
+from photodup.embedding.imaging import View
 from photodup.errors import PhotodupError
 
 PREFIX = "sscd:"
+UNRECOGNISED = "sscd-unrecognised"
+# By SHA-256 and size: sscd_disc_mixup.torchscript.pt as dl.fbaipublicfiles.com has it, as four unrelated projects that
+# pin it say. The size is asked first, so that no other checkpoint is read for it.
+PUBLISHED = {"9f26bd4c848cc19b73d2ae92eea6e04886f61a7b764ceb7a13aeee62e6a6db56": "sscd_disc_mixup"}
+_PUBLISHED_BYTES = (98_791_638,)
 INPUT_SIZE = 320
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]
 _STD = np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
 
 
+def is_archive(path: Path) -> bool:
+    """Tell whether a file is what PyTorch writes, TorchScript included; any other is taken for ONNX."""
+    return zipfile.is_zipfile(path)
+
+
+def is_published(weights: str) -> bool:
+    """Tell whether weights are the path of a file that the authors publish, whatever it is called."""
+    path = Path(weights.removeprefix(PREFIX))
+    try:
+        return path.stat().st_size in _PUBLISHED_BYTES and file_sha256(path) in PUBLISHED
+    except OSError:
+        return False
+
+
 class SscdModel:
     """`sscd:PATH`: a `.torchscript.pt` as the authors publish it, or an `.onnx` made from one.
 
-    Takes uint8 [n, 3, 320, 320] from `prepare`; an ONNX file of another fixed square size decides the size.
+    Takes uint8 [n, 3, 320, 320] from `prepare`; an ONNX file of another fixed square size decides the size. ONNX may take
+    float32, normalised as for ImageNet, or uint8 with that folded in, its channels first or last.
 
     Args:
         path: the file.
@@ -52,19 +78,25 @@ class SscdModel:
                 "correct MODEL_PRETRAINED."
             )
         self.path, self.size = path, INPUT_SIZE
-        self.name, self.pretrained = path.name.split(".")[0], f"{PREFIX}{path}"
-        self.engine = "onnx" if path.suffix == ".onnx" else "pytorch"
-        load = self._load_onnx if path.suffix == ".onnx" else self._load_torchscript
-        self._run = load(device, threads)
-        answer = self._run(np.zeros((2, 3, self.size, self.size), np.float32))
+        self.pretrained, self._entry = f"{PREFIX}{path}", Entry(np.float32, False, self.size)
+        self.engine, load = "onnx", self._load_onnx
+        if is_archive(path):
+            self.engine, load = "pytorch", self._load_torchscript
+        source, self._run = load(device, threads)
+        self.name = PUBLISHED.get(source or file_sha256(path), UNRECOGNISED)
+        answer = self._run(self._entry.fit(np.zeros((2, 3, self.size, self.size), np.float32)))
         if answer.ndim != 2 or len(answer) != 2:
             raise PhotodupError(f"{path} answers {answer.shape} for two pictures: it is no image encoder.")
         self.dim = int(answer.shape[1])
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """Squeeze the whole picture to a square: uint8 [3, size, size], as torchvision's Resize does."""
-        square = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
-        return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+        return self.view.pixels(image)
+
+    @property
+    def view(self) -> View:
+        """The whole picture, squeezed."""
+        return View(self.size, whole=True)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Map uint8 [n, 3, size, size] to float32 [n, dim] of length 1.
@@ -77,11 +109,20 @@ class SscdModel:
                 f"SSCD looks at the whole picture at {self.size} pixels, not at {pixels.dtype} "
                 f"{pixels.shape[1:]}: the servers carry 224, so run it in this process (local-pytorch-fp32)."
             )
-        return self.embed((pixels.astype(np.float32) / 255 - _MEAN) / _STD)
+        return self._embed(pixels if self._entry.dtype is np.uint8 else self._normalized(pixels))
+
+    @staticmethod
+    def _normalized(pixels: np.ndarray) -> np.ndarray:
+        return (pixels.astype(np.float32) / 255 - _MEAN) / _STD
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         """Map float32 [n, 3, size, size], normalised as for ImageNet, to float32 [n, dim] of length 1."""
-        found = self._run(np.ascontiguousarray(images, np.float32)).astype(np.float32)
+        if self._entry.dtype is np.uint8:
+            images = np.clip(np.rint((images * _STD + _MEAN) * 255), 0, 255)
+        return self._embed(images)
+
+    def _embed(self, images: np.ndarray) -> np.ndarray:
+        found = self._run(self._entry.fit(images)).astype(np.float32)
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
 
     @cached_property
@@ -89,8 +130,7 @@ class SscdModel:
         """SHA-256 of the file and of what is done to a picture before it."""
         options = [self.size, _MEAN.ravel().tolist(), _STD.ravel().tolist(), "squeezed, bilinear"]
         digest = hashlib.sha256(json.dumps(options).encode())
-        with self.path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(bytes.fromhex(file_sha256(self.path)))
         return digest.hexdigest()
 
     @property
@@ -120,7 +160,7 @@ class SscdModel:
             with torch.inference_mode():
                 return network(torch.from_numpy(images).to(place)).float().cpu().numpy()
 
-        return run
+        return None, run
 
     def _load_onnx(self, device: str | None, threads: int | None):
         session = open_session(
@@ -130,10 +170,12 @@ class SscdModel:
             remedy="export it again, or take the published .torchscript.pt",
         )
         (entry, *others), output = session.get_inputs(), session.get_outputs()[0].name
-        sides = [side for side in entry.shape[2:] if isinstance(side, int)]
-        if others or len(entry.shape) != 4 or len(set(sides)) > 1 or entry.type != "tensor(float)":
+        found = None if others else entry_of(entry.type, entry.shape, INPUT_SIZE)
+        if found is None:
             raise PhotodupError(
-                f"{self.path} takes {entry.type} {entry.shape}: a float32 [n, 3, size, size] encoder is needed."
+                f"{self.path} takes {entry.type} {entry.shape}: an encoder of float32, float16 or uint8 "
+                "[n, 3, size, size] or [n, size, size, 3] is needed."
             )
-        self.size = sides[0] if sides else INPUT_SIZE
-        return lambda images: session.run([output], {entry.name: images})[0]
+        self._entry, self.size = found, found.size
+        source = session.get_modelmeta().custom_metadata_map.get("source_sha256")
+        return source, lambda images: session.run([output], {entry.name: images})[0]

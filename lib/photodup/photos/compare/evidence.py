@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
+from photodup.photos.compare.cache_file import CacheFile
 from photodup.photos.compare.verify import Thresholds, Verification
-from photodup.photos.own.own_folder import OwnFolder, OwnFolderError
 
 # As `Verification`, field by field.
 RECORD = np.dtype([(field.name, np.dtype(field.type)) for field in fields(Verification)])
@@ -75,26 +75,16 @@ class Verified:
         return {pair: evidence for pair, evidence in found.items() if evidence.is_copy(thresholds)}
 
 
-class EvidenceStore:
+class EvidenceStore(CacheFile):
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
     VERSION = 4  # raise when `verify` changes its verdicts, or `Verification` its fields
-
-    def __init__(self, path: Path) -> None:
-        self.problem: str | None = None
-        self._path = path
-        try:
-            self._db = self._opened(path)
-        except sqlite3.OperationalError as error:  # read-only, or locked
-            self._forget(error)
-        except sqlite3.DatabaseError:
-            self._begin_anew()
-
-    def __enter__(self) -> "EvidenceStore":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._db.close()
+    TABLES: ClassVar = {
+        "pair": "(a BLOB, b BLOB, found BLOB, PRIMARY KEY (a, b)) WITHOUT ROWID",
+        "family": "(key TEXT PRIMARY KEY, said TEXT) WITHOUT ROWID",
+    }
+    FORMER = ("evidence",)  # before version 3
+    AGAIN = "these comparisons will be made again the next time"
 
     def read(self, row: dict[str, int]) -> Verified:
         """Return what is known about pairs of these contents, by the rows that they are."""
@@ -148,37 +138,6 @@ class EvidenceStore:
         """Remember a text under a key; where the file cannot be written, it is measured again the next time."""
         with suppress(sqlite3.DatabaseError):
             self._db.execute("INSERT OR REPLACE INTO family VALUES (?, ?)", (key, said))
-
-    def _begin_anew(self) -> None:
-        """Delete a damaged file and make it again."""
-        try:
-            names = (f"{self._path.name}{suffix}" for suffix in ("", "-wal", "-shm"))
-            OwnFolder(self._path.parent).delete(*names)
-            self._db = self._opened(self._path)
-        except (OSError, OwnFolderError, sqlite3.DatabaseError) as error:
-            self._forget(error)
-
-    def _forget(self, error: Exception) -> None:
-        self.problem = (
-            f"{self._path} cannot be written ({error}): these comparisons will be made again the next time."
-        )
-        self._db = self._opened(Path(":memory:"))
-
-    def _opened(self, path: Path) -> sqlite3.Connection:
-        db = sqlite3.connect(path, isolation_level=None)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = OFF")
-            if db.execute("PRAGMA user_version").fetchone() != (self.VERSION,):
-                db.execute("DROP TABLE IF EXISTS evidence")  # of versions before 3
-                db.execute("DROP TABLE IF EXISTS pair")
-                db.execute("CREATE TABLE pair (a BLOB, b BLOB, found BLOB, PRIMARY KEY (a, b)) WITHOUT ROWID")
-                db.execute(f"PRAGMA user_version = {self.VERSION}")
-            db.execute("CREATE TABLE IF NOT EXISTS family (key TEXT PRIMARY KEY, said TEXT) WITHOUT ROWID")
-        except BaseException:
-            db.close()
-            raise
-        return db
 
 
 def _verification(record: np.void) -> Verification:

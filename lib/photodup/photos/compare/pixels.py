@@ -1,5 +1,6 @@
 """Many pairs compared on their pixels: in parallel, remembered as it goes, and only once."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,14 @@ from photodup.embedding import imaging
 from photodup.files import available_cores
 from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
 from photodup.photos.compare.features import SIZE, Features, features
+from photodup.photos.compare.kept_features import FeatureStore, Strongest
 from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Pairs compared, and remembered, at a time.
 _BLOCK = 32
-# Pictures whose features are held: 0.6 GB.
-_MAX_HELD = 2000
+# Pictures whose features are held, 0.6 GB, and whose strongest are, 0.5 GB.
+_MAX_HELD, _MAX_STRONGEST = 2000, 10_000
 
 
 def verify_pairs(
@@ -27,6 +29,7 @@ def verify_pairs(
     codes: np.ndarray,
     store: EvidenceStore,
     progress: Callable[[Iterable, int], Iterable] = lambda pairs, total: pairs,
+    kept: FeatureStore | None = None,
 ) -> tuple[Verified, list[str]]:
     """Compare pairs of photos on their pixels.
 
@@ -36,11 +39,12 @@ def verify_pairs(
         codes: the pairs, as `pair_codes` gives.
         store: remembers each block, so that whoever stops goes on from there.
         progress: wraps the pairs and their number, as tqdm does.
+        kept: features of photos that were looked at before; default: all are looked at again.
 
     Returns:
         The evidence (a pair with an unreadable photo has none), and one sentence for each such photo.
     """
-    work = _Work(catalogue, photos, store)
+    work = _Work(catalogue, photos, store, kept)
     done = [code for code in progress(work.through(codes), len(codes)) if code is not None]
     found = np.concatenate([np.zeros(0, RECORD), *work.records])
     return Verified.of(np.array(done, np.int64), found), list(work.problems.values())
@@ -49,9 +53,16 @@ def verify_pairs(
 class _Work:
     """One pass over pairs; `records` are those of the pairs that had evidence, in their order."""
 
-    def __init__(self, catalogue: Catalogue, photos: Sequence[Photo], store: EvidenceStore) -> None:
-        self._catalogue, self._photos, self._store = catalogue, photos, store
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        photos: Sequence[Photo],
+        store: EvidenceStore,
+        kept: FeatureStore | None,
+    ) -> None:
+        self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, kept
         self._held: OrderedDict[int, Features | None] = OrderedDict()
+        self._strongest: OrderedDict[int, Strongest | None] = OrderedDict()
         self.records: list[np.ndarray] = []
         self.problems: dict[int, str] = {}
 
@@ -61,10 +72,12 @@ class _Work:
             for begin in range(0, len(codes), _BLOCK):
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = list(zip(*(rows.tolist() for rows in pair_rows(np.array(block))), strict=True))
-                self._hold({i for pair in pairs for i in pair}, pool)
+                self._hold_strongest({i for pair in pairs for i in pair}, pool)
+                may_be = list(pool.map(self._may_be, pairs))
+                self._hold({i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}, pool)
                 found: list[Verification | None] = []
                 try:
-                    for code, one in zip(block, pool.map(self._compared, pairs), strict=True):
+                    for code, one in zip(block, pool.map(self._compared, pairs, may_be), strict=True):
                         found.append(one)
                         yield code if one else None
                 finally:  # also when nobody asks for the rest: what was compared need not be again
@@ -77,8 +90,38 @@ class _Work:
             self._held.move_to_end(i)
         missing = sorted(rows - self._held.keys())
         self._held.update(zip(missing, pool.map(self._features, missing), strict=True))
-        while len(self._held) > _MAX_HELD:
+        while len(self._held) > max(_MAX_HELD, len(rows)):
             self._held.popitem(last=False)
+
+    def _hold_strongest(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
+        """Hold the strongest features of these rows: kept ones, or those of photos that are looked at now."""
+        for i in rows & self._strongest.keys():
+            self._strongest.move_to_end(i)
+        missing = sorted(rows - self._strongest.keys())
+        known = self._kept.read([self._photos[i].md5 for i in missing]) if self._kept else {}
+        new = [i for i in missing if self._photos[i].md5 not in known]
+        self._hold(set(new), pool)
+        made = {i: Strongest.of(self._held[i]) for i in new if self._held[i] is not None}
+        self._strongest.update((i, known.get(self._photos[i].md5) or made.get(i)) for i in missing)
+        while len(self._strongest) > _MAX_STRONGEST:
+            self._strongest.popitem(last=False)
+        if self._kept:
+            same = [i for i in made if self._is_unchanged(i)]
+            packed = pool.map(lambda i: made[i].packed(), same)
+            self._kept.add([(self._photos[i].md5, one) for i, one in zip(same, packed, strict=True)])
+
+    def _is_unchanged(self, i: int) -> bool:
+        """Return whether the file is the one that was scanned: features of another content are not kept as its own."""
+        photo = self._photos[i]
+        try:
+            now = os.stat(self._catalogue.root / photo.path)
+        except OSError:
+            return False
+        return (now.st_size, now.st_mtime_ns) == (photo.size_bytes, photo.mtime_ns)
+
+    def _may_be(self, pair: tuple[int, int]) -> bool | None:
+        first, second = (self._strongest[i] for i in pair)
+        return None if first is None or second is None else first.may_be(second)
 
     def _features(self, i: int) -> Features | None:
         try:
@@ -87,7 +130,9 @@ class _Work:
             self.problems[i] = str(error)
             return None
 
-    def _compared(self, pair: tuple[int, int]) -> Verification | None:
+    def _compared(self, pair: tuple[int, int], may_be: bool | None) -> Verification | None:
+        if not may_be:
+            return None if may_be is None else Verification()
         first, second = (self._held[i] for i in pair)
         return None if first is None or second is None else verify(first, second)
 
@@ -106,10 +151,5 @@ def one_thread_each() -> Iterator[None]:
 
 
 def picture(catalogue: Catalogue, photo: Photo, size: int = SIZE) -> Image.Image:
-    """Decode a photo at no less than `size` pixels.
-
-    Only JPEG is scaled by its decoder. HEIC would answer with its embedded thumbnail, which is another
-    picture as far as anybody can prove, and sharpened by the camera.
-    """
-    draft_size = size if photo.format == "JPEG" else None
-    return imaging.decode(catalogue.root / photo.path, draft_size=draft_size)
+    """Decode a photo at no less than `size` pixels."""
+    return imaging.decode(catalogue.root / photo.path, draft_size=size)

@@ -136,6 +136,21 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
     return found[-1][0], _unmirrored(*found[-1], second)
 
 
+def could_be_one(first: Features, second: Features) -> bool:
+    """Return False where so few of the strongest features match that `verify` looks no further; no pixels are needed.
+
+    Args:
+        first, second: the strongest features of pictures that have `FEW_FEATURES` or more in all.
+    """
+    for source in (second, second.mirrored()):
+        near = matches(first.descriptors, source.descriptors)
+        if len(near) >= LEAST_INLIERS:
+            _, inliers = affine_map(first.points[near[:, 0]], source.points[near[:, 1]])
+            if inliers >= LEAST_INLIERS:
+                return True
+    return False
+
+
 def _by_strongest(first: Features, second: Features) -> tuple[Verification, np.ndarray | None] | None:
     """Return what the strongest features say; None where so few of them match that all would prove nothing."""
     target, source, most = first.strongest(STRONGEST), second.strongest(STRONGEST), 0

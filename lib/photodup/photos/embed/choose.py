@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.reduced import may_decide, why_not
+from photodup.embedding.vectors import is_among
 from photodup.errors import PhotodupError
 from photodup.photos.library.settings import AUTO, Settings
 
@@ -48,7 +49,8 @@ class State:
 class Choice:
     """What to connect to, and why in words. Without a backend: the model in this process.
 
-    `weights` are those of the model in this process; None for MODEL_PRETRAINED.
+    `weights` are those of the model in this process; None for MODEL_PRETRAINED. `is_drafted`: JPEGs are decoded at a
+    reduced scale.
     """
 
     backend: str | None
@@ -56,13 +58,17 @@ class Choice:
     mode: str | None
     why: str
     weights: str | None = None
+    is_drafted: bool = False
 
     def connect(self) -> "Embedder":
         """Connect as chosen."""
         from photodup.embedding.client.client import connect
 
         local = {"pretrained": self.weights} if self.weights else {}
-        return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
+        embedder = connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
+        if self.is_drafted:
+            embedder.at_reduced_scale()
+        return embedder
 
 
 def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
@@ -159,9 +165,9 @@ def _auto(
         choice = Choice(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
         return _fastest(choice, digests)
     states = probe(known_backends(Settings(), endpoints))
-    fit = sorted((s for s in states if s.is_fit), key=lambda state: state.digest not in digests)
+    fit = sorted((s for s in states if s.is_fit), key=lambda state: not is_among(state.digest, digests))
     if fit:
-        same = ", the model of this library's embeddings" if fit[0].digest in digests else ""
+        same = ", the model of this library's embeddings" if is_among(fit[0].digest, digests) else ""
         return Choice(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
     ungated = [s for s in states if s.answers and s.is_random is False and s.digest and not s.is_fit]
     silent = "no server has trained weights" if any(s.answers for s in states) else "no server answers"

@@ -3,11 +3,12 @@
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -48,11 +49,23 @@ class EmbedReport:
 
 
 def embed_library(
-    catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
+    catalogue: Catalogue,
+    embedder: "Embedder",
+    batch: int = 32,
+    *,
+    progress: bool = True,
+    leave_out: Collection[str] = (),
 ) -> EmbedReport:
     """Embed every content that has no vector of this model yet; each batch is written when it is done.
 
     A file that changed since the scan is left out: its vector would be stored under the wrong content.
+
+    Args:
+        catalogue: a scanned library.
+        embedder: any backend.
+        batch: photographs per call.
+        progress: show a bar with rate and time left.
+        leave_out: contents (MD5) that were refused just before.
 
     Raises:
         PhotodupError: the backend does not say which model it serves, or stops answering; the batches before
@@ -61,50 +74,76 @@ def embed_library(
     started = time.perf_counter()
     require_fit(embedder)
     report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
-    todo = catalogue.missing_embeddings(embedder.model_digest)
+    todo = [one for one in catalogue.missing_embeddings(embedder.model_digest) if one[0] not in leave_out]
     report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
-    batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
     with (
         bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown,
-        ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed") as pool,
+        UnderWay(catalogue, embedder, report, shown) as under_way,
     ):
-        # One batch is read and decoded while another is computed.
-        waiting = deque(pool.submit(embed_files, embedder, catalogue.root, b) for b in batches[:_AT_ONCE])
-        try:
-            for number, chosen in enumerate(batches):
-                found = waiting.popleft().result()
-                for following in batches[number + _AT_ONCE : number + _AT_ONCE + 1]:
-                    waiting.append(pool.submit(embed_files, embedder, catalogue.root, following))
-                store(
-                    catalogue, embedder.model_digest, embedder.model_name or embedder.backend, found, report
-                )
-                shown.update(len(chosen))
-        except PhotodupError as error:
-            _keep_what_is_done(waiting, catalogue, embedder, report)
-            if report.n_embedded:
-                kept = f"{report.n_embedded} photographs were embedded before and are kept"
-                error.args = (f"{error} {kept}: the same command goes on from there.",)
-            raise
-        finally:
-            for future in waiting:
-                future.cancel()
+        for start in range(0, len(todo), batch):
+            chosen = todo[start : start + batch]
+            under_way.add(len(chosen), embed_files, embedder, catalogue.root, chosen)
+        under_way.finish()
     report.seconds = time.perf_counter() - started
     return report
 
 
-def _keep_what_is_done(
-    waiting: Iterable["Future[Embedded]"], catalogue: Catalogue, embedder: "Embedder", report: EmbedReport
-) -> None:
-    """Write the batches that were under way beside the one that failed; their own failures are the same news."""
-    for future in waiting:
-        if not future.cancel() and future.exception() is None:
-            store(
-                catalogue,
-                embedder.model_digest,
-                embedder.model_name or embedder.backend,
-                future.result(),
-                report,
-            )
+class UnderWay:
+    """Batches that are embedded, one read and decoded while another is computed; each is written when it is done.
+
+    A context manager: whatever ends it early, what was done by then is written, and an error of ours says how much.
+
+    Args:
+        catalogue: where vectors go; written from the thread that calls.
+        embedder: who embeds.
+        report: counts what is written.
+        shown: the bar, if one shows photographs written.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, shown: Any = None
+    ) -> None:
+        self._catalogue, self._report, self._shown = catalogue, report, shown
+        self._digest, self._name = embedder.model_digest, embedder.model_name or embedder.backend
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
+        self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
+
+    def add(self, n: int, work: Callable[..., "Embedded"], *arguments: object) -> None:
+        """Begin a batch of n photographs; where enough are under way, wait for the oldest first and write it."""
+        oldest = None
+        if len(self._waiting) >= _AT_ONCE:
+            n_oldest, future = self._waiting.popleft()
+            oldest = n_oldest, future.result()
+        self._waiting.append((n, self._pool.submit(work, *arguments)))
+        if oldest:
+            self._write(*oldest)
+
+    def finish(self) -> None:
+        """Wait for all and write them."""
+        while self._waiting:
+            n, future = self._waiting.popleft()
+            self._write(n, future.result())
+
+    def _write(self, n: int, found: "Embedded") -> None:
+        store(self._catalogue, self._digest, self._name, found, self._report)
+        if self._shown is not None:
+            self._shown.update(n)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        try:
+            for n, future in self._waiting:
+                # Their own failures are the same news.
+                if error is not None and not future.cancel() and future.exception() is None:
+                    with suppress(PhotodupError):
+                        self._write(n, future.result())
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+        if isinstance(error, PhotodupError) and self._report.n_embedded:
+            kept = f"{self._report.n_embedded} photographs were embedded before and are kept"
+            error.args = (f"{error} {kept}: the same command goes on from there.",)
 
 
 def require_fit(embedder: "Embedder") -> None:
@@ -150,11 +189,28 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
             images[digest] = data
         else:
             found.problems.append(Problem(path, "changed since the scan: scan again"))
-    _embed(embedder, images, dict(chosen), found)
+    return embed_images(embedder, images, dict(chosen), found)
+
+
+def embed_images(
+    embedder: "Embedder", images: Mapping[str, Any], paths: Mapping[str, Path], found: Embedded | None = None
+) -> Embedded:
+    """Embed images by content (MD5); one that is refused costs none of the others.
+
+    Args:
+        embedder: any backend.
+        images: encoded bytes, or pictures.
+        paths: where each lies in the library, to name it by.
+        found: what to add to; default nothing yet.
+    """
+    found = found or Embedded()
+    _embed(embedder, images, paths, found)
     return found
 
 
-def _embed(embedder: "Embedder", images: dict[str, bytes], paths: dict[str, Path], found: Embedded) -> None:
+def _embed(
+    embedder: "Embedder", images: Mapping[str, Any], paths: Mapping[str, Path], found: Embedded
+) -> None:
     if not images:
         return
     try:
@@ -183,8 +239,8 @@ def _embed(embedder: "Embedder", images: dict[str, bytes], paths: dict[str, Path
 
 def _without(
     embedder: "Embedder",
-    images: dict[str, bytes],
-    paths: dict[str, Path],
+    images: Mapping[str, Any],
+    paths: Mapping[str, Path],
     found: Embedded,
     rows: Sequence[int],
     reason: str,

@@ -10,6 +10,7 @@ from photodup.embedding.engines.model import SUPPORTED, digest_at
 from photodup.embedding.engines.processor import can_compute
 from photodup.embedding.engines.reduced import FASTEST_FIRST, Notes, Source, has_passed, read_notes, source_of
 from photodup.embedding.engines.weights import DEFAULT_NAME
+from photodup.embedding.vectors import is_among
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 
@@ -40,8 +41,8 @@ def fastest(
         found = list(_passed(weights, directory or build_dir() / "models"))
     except PhotodupError:
         return None
-    known = [notes for notes in found if _digest(notes) in digests]
-    if any(notes.model_digest in digests for notes in found) and not known:
+    known = [notes for notes in found if is_among(_digest(notes), digests)]
+    if any(is_among(notes.model_digest, digests) for notes in found) and not known:
         return None
     for notes in known or found:
         why = "the precision of this library's embeddings" if known else "the fastest that passed the gate"
@@ -63,6 +64,7 @@ def _passed(weights: str, folder: Path) -> Iterator[Notes]:
             )
             if (
                 of_these
+                and not one.draft_size
                 and one.precision == precision
                 and precision in SUPPORTED.get(one.engine, ())
                 and can_compute(precision)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from photodup.photos.compare.evidence import EvidenceStore, Verified, pair_codes
+from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.pixels import verify_pairs
 from photodup.photos.compare.verify import Thresholds, Verification
 from photodup.photos.groups.families import Family, families
@@ -25,10 +26,11 @@ class CopySearch:
         thresholds: what a copy must reach on the pixels.
         may_be_one: leaves out the pairs (as `pair_codes` gives) that are known to be two pictures.
         progress: wraps the pairs to compare and their number, as tqdm does.
+        kept: features of photos that were looked at before.
 
     Attributes:
         verified: the evidence.
-        problems: one sentence for each photo that cannot be read, and for a store that cannot be written.
+        problems: one sentence for each photo that cannot be read, and for stores that cannot be written.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class CopySearch:
         thresholds: Thresholds,
         may_be_one: Callable[[np.ndarray], np.ndarray],
         progress: Callable[[Iterable, int], Iterable],
+        kept: FeatureStore | None = None,
     ) -> None:
-        self._catalogue, self._photos, self._store = catalogue, photos, store
+        self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, kept
         self._thresholds, self._may_be_one, self._progress = thresholds, may_be_one, progress
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
@@ -50,7 +53,8 @@ class CopySearch:
     @property
     def problems(self) -> list[str]:
         """Return what could not be done, in sentences."""
-        return self._unreadable + ([self._store.problem] if self._store.problem else [])
+        stores = [self._store.problem, self._kept.problem if self._kept else None]
+        return self._unreadable + [problem for problem in stores if problem][:1]
 
     def ask(self, *codes: np.ndarray) -> None:
         """Compare these pairs, and those that were copies before.
@@ -100,7 +104,9 @@ class CopySearch:
     def _compare(self, codes: np.ndarray) -> None:
         self._asked = np.union1d(self._asked, codes)
         new = np.setdiff1d(codes, self._known.codes)
-        found, unreadable = verify_pairs(self._catalogue, self._photos, new, self._store, self._progress)
+        found, unreadable = verify_pairs(
+            self._catalogue, self._photos, new, self._store, self._progress, self._kept
+        )
         self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(found)
         self._unreadable += [sentence for sentence in unreadable if sentence not in self._unreadable]
 

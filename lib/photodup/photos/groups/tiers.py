@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
+from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.copy_search import CopySearch, as_pairs
 from photodup.photos.groups.judging import Judge, Judged
@@ -95,8 +96,11 @@ class _Grouping:
         similar_rows, cosine = _similar(
             near, limits, apart, shots.are_within(near.alike, options.burst_seconds)
         )
-        with EvidenceStore(catalogue.own.evidence) as store:
-            search = CopySearch(catalogue, photos, store, options.verification, may_be_one, options.progress)
+        with EvidenceStore(catalogue.own.evidence) as store, FeatureStore(catalogue.own.features) as kept:
+            kept.keep_only(row.keys())
+            search = CopySearch(
+                catalogue, photos, store, options.verification, may_be_one, options.progress, kept
+            )
             search.ask(near.alike, near.by_hash)
             rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
             judged = self._judge(search, rank, store, apart)

@@ -1,13 +1,15 @@
 """Apple Photos libraries on macOS: originals and metadata, never written to. Not run here."""
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import open_sound
-from photodup.photos.library.scan import DECODE_SECONDS, ScanReport, update
+from photodup.photos.library.catalogue import Catalogue, open_sound
+from photodup.photos.library.scan import DECODE_SECONDS, Beside, ScanReport, update
 from photodup.photos.library.walking import Entry, Listing, Problem
 
 
@@ -18,6 +20,7 @@ def scan_apple_photos(
     workers: int | None = None,
     progress: bool = True,
     decode_seconds: float = DECODE_SECONDS,
+    beside: Callable[[Catalogue], AbstractContextManager[Beside]] | None = None,
 ) -> ScanReport:
     """Scan the originals of an Apple Photos library on macOS; the library is only read.
 
@@ -38,7 +41,7 @@ def scan_apple_photos(
     root = Path(database.library_path).resolve()
     listing, names = _originals(database, root)
     opened, aside = open_sound(root, Path(catalogue).expanduser())
-    with opened:
+    with opened, beside(opened) if beside else nullcontext() as other:
         report = update(
             opened,
             listing,
@@ -46,6 +49,7 @@ def scan_apple_photos(
             progress=progress,
             max_pixels=imaging.MAX_PIXELS,
             decode_seconds=decode_seconds,
+            beside=other,
         )
         with opened.transaction() as connection:
             connection.executemany(

@@ -5,9 +5,11 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
+import numpy as np
 from PIL import Image
 
 from photodup.embedding import imaging
+from photodup.embedding.jpeg_scans import is_jpeg
 from photodup.photos.library.metadata import count_fields
 
 # Both sides of the image the perceptual hash starts from stay at least this long. The hash looks at
@@ -31,7 +33,8 @@ class PhotoFacts:
     """Facts that depend on a file's bytes and on nothing else, so files with equal MD5 share them.
 
     `width` and `height` (pixels) are those of the upright image. `phash` is 16 hex digits, or None for a
-    blank picture. `taken_at` is local time in ISO 8601, with the UTC offset where the camera wrote one.
+    blank picture. `taken_at` is local time in ISO 8601, with the UTC offset where the camera wrote one. The order is
+    that of the catalogue's columns.
     """
 
     md5: str
@@ -51,11 +54,34 @@ def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFac
     Raises:
         photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
     """
-    # Only JPEG is scaled by its decoder. pillow-heif would answer with the embedded thumbnail instead, which
-    # is another picture as far as anybody can prove.
-    draft_size = DRAFT_SIZE if data[:2] == b"\xff\xd8" else None
-    small = imaging.decode(data, max_pixels=max_pixels, draft_size=draft_size)
-    width, height = small.size
+    return _facts(data, imaging.decode(data, max_pixels=max_pixels, draft_size=DRAFT_SIZE))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What else is taken from the one decoded picture: an encoder's `view`, for embedding it.
+
+    `draft_size` is how long both sides of a JPEG stay that its decoder shrinks; None: JPEGs are decoded whole.
+    """
+
+    view: imaging.View
+    draft_size: int | None = None
+
+
+def read_facts_and_look(
+    data: bytes, look: Look, *, max_pixels: int = imaging.MAX_PIXELS
+) -> tuple[PhotoFacts, np.ndarray]:
+    """Do what `read_facts` does and return uint8 [3, size, size] of the view too; the image is decoded once.
+
+    Raises:
+        photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
+    """
+    image = imaging.decode(data, max_pixels=max_pixels, draft_size=look.draft_size)
+    return _facts(data, image), look.view.pixels(image)
+
+
+def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
+    width, height = decoded.size
     # decode() has accepted the bytes; the header is parsed once more for what decode() does not return.
     with imaging._open(data) as header:
         image_format = header.format or "unknown"
@@ -64,7 +90,7 @@ def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFac
             details, position = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
         except Exception:  # Broken EXIF must not cost the photograph.
             exif, details, position = {}, {}, {}
-        if draft_size:
+        if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):
                 width, height = height, width
@@ -74,16 +100,43 @@ def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFac
         format=image_format,
         width=width,
         height=height,
-        phash=perceptual_hash(small),
+        phash=perceptual_hash(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded),
         taken_at=_taken_at(exif, details),
         camera=_camera(exif),
         exif_fields=count_fields(exif, details, position),
     )
 
 
+def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
+    """Return a JPEG at the scale at which a scan decodes it, so that its hash is the same, whatever else needed it.
+
+    A decoder at 1/8 gives the mean of each block of 8 × 8 pixels. So do the means of what a larger scale gives.
+    """
+    wanted = min(width, height) // DRAFT_SIZE
+    scale = next((s for s in (8, 4, 2) if wanted >= s), 1)
+    factor = scale // max(1, round(width / decoded.width))
+    return decoded.reduce(factor) if factor > 1 else decoded
+
+
 def packed_facts(data: bytes, *, max_pixels: int) -> bytes:
     """Do what `read_facts` does in a worker of a `decode_pool`."""
     return json.dumps(asdict(read_facts(data, max_pixels=max_pixels))).encode()
+
+
+def packed_facts_and_look(
+    data: bytes, *, max_pixels: int, size: int, whole: bool, draft_size: int | None
+) -> bytes:
+    """Do what `read_facts_and_look` does in a worker of a `decode_pool`: the pixels, and then the facts."""
+    look = Look(imaging.View(size, whole), draft_size)
+    facts, pixels = read_facts_and_look(data, look, max_pixels=max_pixels)
+    return pixels.tobytes() + json.dumps(asdict(facts)).encode()
+
+
+def unpack_facts_and_look(packed: bytes, look: Look) -> tuple[PhotoFacts, np.ndarray]:
+    """Undo `packed_facts_and_look`."""
+    n = 3 * look.view.size**2
+    pixels = np.frombuffer(packed[:n], np.uint8).reshape(3, look.view.size, look.view.size)
+    return unpack_facts(packed[n:]), pixels
 
 
 def unpack_facts(packed: bytes) -> PhotoFacts:

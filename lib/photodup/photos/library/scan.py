@@ -7,11 +7,15 @@ so an interruption costs at most the batch at hand and a second scan continues.
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
 
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
@@ -19,7 +23,14 @@ from photodup.errors import PhotodupError
 from photodup.files import available_cores, real_path
 from photodup.names import printable
 from photodup.photos.library.catalogue import Catalogue, open_sound
-from photodup.photos.library.hashing import PhotoFacts, read_facts, unpack_facts
+from photodup.photos.library.hashing import (
+    Look,
+    PhotoFacts,
+    read_facts,
+    read_facts_and_look,
+    unpack_facts,
+    unpack_facts_and_look,
+)
 from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
 from photodup.progress import bar
 
@@ -60,6 +71,19 @@ class ScanReport:
         )
 
 
+class Beside(Protocol):
+    """What is done with each photograph beside its facts, from the same decoded picture.
+
+    Attributes:
+        look: what it needs of the picture.
+    """
+
+    look: Look
+
+    def take(self, seen: Sequence[tuple[str, Path, np.ndarray]]) -> None:
+        """Take content (MD5), path and uint8 [3, size, size] of photographs whose facts are written."""
+
+
 def scan(
     folder: Path | str,
     catalogue: Path | str | None = None,
@@ -68,6 +92,7 @@ def scan(
     progress: bool = True,
     max_pixels: int = imaging.MAX_PIXELS,
     decode_seconds: float = DECODE_SECONDS,
+    beside: Callable[[Catalogue], AbstractContextManager[Beside]] | None = None,
 ) -> ScanReport:
     """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
 
@@ -78,6 +103,7 @@ def scan(
         progress: show a progress bar.
         max_pixels: photographs with more are reported, from their header, and not decoded.
         decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
+        beside: what else to do with each photograph (`photos.embed.one_pass`); it is opened with the catalogue.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
@@ -85,7 +111,7 @@ def scan(
     root = _existing(folder)
     listing = walk(root)
     opened, aside = open_sound(root, catalogue)
-    with opened:
+    with opened, beside(opened) if beside else nullcontext() as other:
         report = update(
             opened,
             listing,
@@ -93,6 +119,7 @@ def scan(
             progress=progress,
             max_pixels=max_pixels,
             decode_seconds=decode_seconds,
+            beside=other,
         )
     report.set_aside = aside
     return report
@@ -123,23 +150,29 @@ def update(
     progress: bool,
     max_pixels: int,
     decode_seconds: float = DECODE_SECONDS,
+    beside: Beside | None = None,
 ) -> ScanReport:
     """Read what is new or changed in a listing into an open catalogue; see `scan`."""
     started = time.perf_counter()
     report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries), note=catalogue.note)
     todo = _new_or_changed(catalogue, listing, report)
-    results = _read_all(catalogue.root, todo, workers or available_cores(), max_pixels, decode_seconds)
+    reader = _Reader(catalogue.root, max_pixels, beside.look if beside else None)
+    results = _read_all(reader, todo, workers or available_cores(), decode_seconds)
+    desc = "scan and embed" if beside else "scan"
     batch: list[_FileRead] = []
     written = time.perf_counter()
     try:
-        for read in bar(results, total=len(todo), desc="scan", unit="photo", disable=not progress):
+        for read in bar(results, total=len(todo), desc=desc, unit="photo", disable=not progress):
             batch.append(read)
             if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
-                _write(catalogue, batch, report)
-                batch, written = [], time.perf_counter()
+                done, batch = batch, []
+                _write(catalogue, done, report)
+                _hand_on(done, beside)
+                written = time.perf_counter()
     finally:  # Also on Ctrl-C: what was read is kept.
         results.close()
         _write(catalogue, batch, report)
+    _hand_on(batch, beside)
     with catalogue.transaction() as connection:
         connection.execute("DELETE FROM setting WHERE key = 'read_again'")
     report.problems = sorted(
@@ -189,16 +222,38 @@ class _FileRead:
     status: str
     reason: str | None = None
     facts: PhotoFacts | None = None
+    pixels: np.ndarray | None = None  # uint8 [3, size, size], where something is done beside
 
 
-def _read(root: Path, entry: Entry, max_pixels: int, processes: DecodePool) -> _FileRead:
+@dataclass(frozen=True)
+class _Reader:
+    """How each file is read: facts alone, or what a `Look` needs too."""
+
+    root: Path
+    max_pixels: int
+    look: Look | None
+
+    @property
+    def job(self) -> str:
+        """Return what a worker of the decode pool runs."""
+        return f"photodup.photos.library.hashing:packed_facts{'_and_look' if self.look else ''}"
+
+    def read(self, data: bytes, processes: DecodePool) -> tuple[PhotoFacts, np.ndarray | None]:
+        """Decode here what is known to take little time, and everything else in a process that can be killed."""
+        here, limits = imaging.is_bounded(data), {"max_pixels": self.max_pixels}
+        if self.look is None:
+            return (read_facts(data, **limits) if here else unpack_facts(processes.run(data, **limits))), None
+        if here:
+            return read_facts_and_look(data, self.look, **limits)
+        more = asdict(self.look.view) | {"draft_size": self.look.draft_size}
+        return unpack_facts_and_look(processes.run(data, **limits, **more), self.look)
+
+
+def _read(reader: _Reader, entry: Entry, processes: DecodePool) -> _FileRead:
     try:
-        data, entry = read_bytes(root, entry)
-        if imaging.is_bounded(data):
-            facts = read_facts(data, max_pixels=max_pixels)
-        else:
-            facts = unpack_facts(processes.run(data, max_pixels=max_pixels))
-        return _FileRead(entry, "ok", facts=facts)
+        data, entry = read_bytes(reader.root, entry)
+        facts, pixels = reader.read(data, processes)
+        return _FileRead(entry, "ok", facts=facts, pixels=pixels)
     except FileNotFoundError:
         return _FileRead(entry, "missing", "vanished while the folder was scanned")
     except TooSlow as error:  # The machine may have been busy: it is tried again.
@@ -212,11 +267,11 @@ def _read(root: Path, entry: Entry, max_pixels: int, processes: DecodePool) -> _
 
 
 def _read_all(
-    root: Path, entries: Iterable[Entry], workers: int, max_pixels: int, decode_seconds: float
+    reader: _Reader, entries: Iterable[Entry], workers: int, decode_seconds: float
 ) -> Iterator[_FileRead]:
     """Yield results as they come, with a bounded number of files in memory."""
     processes = DecodePool(
-        "photodup.photos.library.hashing:packed_facts",
+        reader.job,
         size=workers,
         deadline_s=decode_seconds,
         remedy="scan with a larger --decode-seconds",
@@ -227,7 +282,7 @@ def _read_all(
     try:
         while True:
             for entry in islice(pending_entries, 2 * workers - len(running)):
-                running.add(pool.submit(_read, root, entry, max_pixels, processes))
+                running.add(pool.submit(_read, reader, entry, processes))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -238,6 +293,17 @@ def _read_all(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _hand_on(batch: Sequence[_FileRead], beside: Beside | None) -> None:
+    if beside:
+        beside.take(
+            [
+                (read.facts.md5, Path(os.fsdecode(read.entry.path)), read.pixels)
+                for read in batch
+                if read.facts and read.pixels is not None
+            ]
+        )
+
+
 def _write(catalogue: Catalogue, batch: list[_FileRead], report: ScanReport) -> None:
     if not batch:
         return
@@ -245,21 +311,7 @@ def _write(catalogue: Catalogue, batch: list[_FileRead], report: ScanReport) -> 
         connection.executemany(
             "INSERT INTO content VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (md5) DO UPDATE SET exif_fields = excluded.exif_fields",
-            [
-                (
-                    f.md5,
-                    f.size_bytes,
-                    f.format,
-                    f.width,
-                    f.height,
-                    f.phash,
-                    f.taken_at,
-                    f.camera,
-                    f.exif_fields,
-                )
-                for f in (read.facts for read in batch)
-                if f
-            ],
+            [astuple(read.facts) for read in batch if read.facts],
         )
         connection.executemany(
             "INSERT INTO file (path, size_bytes, mtime_ns, status, reason, md5) VALUES (?, ?, ?, ?, ?, ?) "

@@ -30,7 +30,7 @@ settings.json, feedback.jsonl and review/ hold your decisions; everything else c
 _PAIRS = r"neighbours-(?:[0-9a-f]{16}|hash)(?:-cells)?\.npz"
 _MAY_BE_DELETED = re.compile(
     rf"thumbnails/([0-9a-f]{{2}})/\1[0-9a-f]{{30}}-(?:{'|'.join(THUMBNAIL_SIZES)})\.jpg"
-    r"|evidence\.sqlite(?:-wal|-shm|-journal)?"
+    r"|(?:evidence|features)\.sqlite(?:-wal|-shm|-journal)?"
     rf"|{_PAIRS}|\.{_PAIRS}\.\d+\.tmp"
 )
 _TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what `write` leaves where it is killed
@@ -66,6 +66,11 @@ class OwnFolder:
     def evidence(self) -> Path:
         """`evidence.sqlite`: pairs that were compared on their pixels."""
         return self._file("evidence.sqlite")
+
+    @property
+    def features(self) -> Path:
+        """`features.sqlite`: the strongest features of photos that were compared."""
+        return self._file("features.sqlite")
 
     def pairs(self, name: str) -> Path:
         """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""

@@ -1,0 +1,176 @@
+"""The strongest features, kept between runs: the same verdicts, and no photograph is looked at again for nothing."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+from support.review_library import make_library, photo, save
+
+from photodup.photos.compare import kept_features, pixels
+from photodup.photos.compare.evidence import EvidenceStore, pair_codes
+from photodup.photos.compare.features import Features, features
+from photodup.photos.compare.kept_features import FeatureStore, Strongest
+from photodup.photos.compare.verify import Verification, verify
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+from photodup.photos.own.own_folder import OwnFolder
+from photodup.photos.quality.edits import REFERENCE, named
+
+NAMES = ("astronaut", "coffee", "chelsea", "rocket")
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Features]:
+    """Four photographs, each with ten edits of it."""
+    found = {}
+    for name in NAMES:
+        found[name] = features(photo(name))
+        for edit in named(REFERENCE):
+            found[f"{name} {edit.name}"] = features(edit(photo(name)))
+    return found
+
+
+def test_what_is_ruled_out_is_what_verify_finds_nothing_in(known):
+    """Of every pair: never is a copy ruled out, and what is ruled out has no evidence at all."""
+    kept = {name: Strongest.unpacked(Strongest.of(found).packed()) for name, found in known.items()}
+    out, copies = 0, 0
+    for number, (first, second) in enumerate(itertools.combinations(known, 2)):
+        if first.split()[0] != second.split()[0] and number % 8:
+            continue  # most pairs of different photographs are alike; some of them will do
+        said = verify(known[first], known[second])
+        if not kept[first].may_be(kept[second]):
+            out += 1
+            assert said == Verification(), (first, second)
+        copies += said.is_copy()
+    assert out > 20 and copies > 100
+
+
+def test_it_comes_back_as_it_went_in(known):
+    one = Strongest.of(known["coffee"])
+    again = Strongest.unpacked(one.packed())
+    assert again.n == one.n == len(known["coffee"].points)
+    for side in (again.features.points, again.features.descriptors):
+        assert len(side) == 400
+    np.testing.assert_array_equal(again.features.points, one.features.points)
+    np.testing.assert_array_equal(again.features.descriptors, one.features.descriptors)
+    np.testing.assert_array_equal(
+        again.features.mirrored().points, known["coffee"].mirrored().strongest(400).points
+    )
+    assert len(one.packed()) < 60_000, "about 43 kB, where pixels and all features are 300"
+    for damaged in (one.packed()[:-9], one.packed()[:12], b"", one.packed()[:12] + b"nothing"):
+        with pytest.raises(ValueError, match=r"."):
+            Strongest.unpacked(damaged)
+
+
+def forget_evidence(library) -> None:
+    for file in (library / ".photodup").glob("evidence.sqlite*"):
+        file.unlink()
+
+
+def groups(catalogue) -> list:
+    return [(g.keeper.path, [p.path for p in g.members], g.evidence) for g in find_tiers(catalogue).copies]
+
+
+def compare_all(library, evidence_at, kept) -> tuple[np.ndarray, np.ndarray]:
+    """Compare every photo of a library with every other, and remember nothing but features."""
+    with Catalogue(library) as catalogue, EvidenceStore(evidence_at) as store:
+        photos = list({found.md5: found for found in catalogue.photos()}.values())
+        codes = pair_codes(*np.array(list(itertools.combinations(range(len(photos)), 2))).T)
+        verified, problems = pixels.verify_pairs(catalogue, photos, codes, store, kept=kept)
+    assert not problems and len(verified) == len(codes)
+    return verified.codes, verified.found
+
+
+def test_far_partners_are_not_looked_at_again(tmp_path, monkeypatch):
+    library = make_library(tmp_path / "library")
+    looked = []
+    monkeypatch.setattr(pixels, "features", lambda image: looked.append(image.size) or features(image))
+    without = compare_all(library, tmp_path / "0.sqlite", None)
+    n, place = len(looked), OwnFolder(library / ".photodup").features
+    looked.clear()
+    with FeatureStore(place) as kept:
+        first = compare_all(library, tmp_path / "1.sqlite", kept)
+    assert len(looked) == n
+    looked.clear()
+    with FeatureStore(place) as kept:
+        again = compare_all(library, tmp_path / "2.sqlite", kept)
+    assert 0 < len(looked) < n, "those that may be one picture, and no others"
+    for codes, found in (first, again):
+        assert np.array_equal(codes, without[0]) and np.array_equal(found, without[1])
+    for unreadable in (library / "2020").glob("*.jpg"):
+        unreadable.write_bytes(b"")  # what is ruled out without it is no problem; what is not is
+    with FeatureStore(place) as kept, pytest.raises(AssertionError):
+        compare_all(library, tmp_path / "3.sqlite", kept)
+
+
+def kept_in(library) -> set[str]:
+    with FeatureStore(OwnFolder(library / ".photodup").features) as store, Catalogue(library) as catalogue:
+        everything = [row[0] for row in catalogue.query("SELECT md5 FROM content")]
+        return set(store.read(everything))
+
+
+def test_what_vanished_is_dropped(tmp_path):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        find_tiers(catalogue)
+    before = kept_in(library)
+    (library / "Shared" / "small coffee.jpg").unlink()
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        find_tiers(catalogue)
+        there = {found.md5 for found in catalogue.photos()}
+    assert kept_in(library) == before & there and len(before - there) == 1
+
+
+def test_a_file_that_changed_since_the_scan_is_not_kept_as_what_it_was(tmp_path):
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        (small,) = (found for found in catalogue.photos() if found.path.name == "small coffee.jpg")
+        save(photo("rocket").rotate(90, expand=True), library / small.path)
+        find_tiers(catalogue)
+    assert small.md5 not in kept_in(library) and kept_in(library)
+
+
+def test_it_stays_within_its_bound_and_the_oldest_go(tmp_path, monkeypatch, known):
+    OwnFolder(tmp_path / "own").prepare()
+    packed = Strongest.of(known["coffee"]).packed()
+    md5s = [f"{i:032x}" for i in range(60)]
+    monkeypatch.setattr(kept_features, "MAX_BYTES", 20 * len(packed))
+    with FeatureStore(tmp_path / "own" / "features.sqlite") as store:
+        for md5 in md5s:
+            store.add([(md5, packed)])
+        left = sorted(store.read(md5s))
+        assert 10 <= len(left) <= 20 and left == md5s[-len(left) :]
+        store.keep_only(left[:3])
+        assert sorted(store.read(md5s)) == left[:3]
+    assert os.path.getsize(tmp_path / "own" / "features.sqlite") < 8 * len(packed), "and the file is smaller"
+
+
+@pytest.mark.parametrize("fault", ["no database", "cut short within", "a folder"])
+def test_damage_costs_time_and_no_group(tmp_path, fault):
+    import sqlite3
+    from contextlib import closing
+
+    library = make_library(tmp_path / "library")
+    with Catalogue(library) as catalogue:
+        first = groups(catalogue)
+        forget_evidence(library)
+        path = library / ".photodup" / "features.sqlite"
+        if fault == "no database":
+            path.write_bytes(b"not a database" * 500)
+        elif fault == "cut short within":
+            with closing(sqlite3.connect(path)) as db, db:
+                db.execute("UPDATE feature SET found = substr(found, 1, 40)")
+        else:
+            for file in path.parent.glob("features.sqlite*"):
+                file.unlink()
+            path.mkdir()
+        tiers = find_tiers(catalogue)
+        assert [(g.keeper.path, [p.path for p in g.members], g.evidence) for g in tiers.copies] == first
+    if fault == "a folder":
+        (said,) = tiers.problems
+        assert "features.sqlite cannot be written" in said and "\n" not in said
+    else:
+        assert not tiers.problems and kept_in(library)

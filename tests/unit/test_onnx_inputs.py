@@ -1,0 +1,106 @@
+"""Encoders from elsewhere: float or bytes, channels first or last, and no other model's thresholds."""
+
+import itertools
+from importlib.util import find_spec
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support.triton import tiny_graph
+
+from photodup.embedding.engines.encoder import load_encoder
+from photodup.embedding.engines.onnx_runtime import entry_of
+from photodup.embedding.engines.reduced import source_of
+from photodup.embedding.imaging import MEAN, STD, denormalize, normalize
+from photodup.errors import PhotodupError
+from photodup.photos.groups.model_thresholds import THRESHOLDS
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (5, 3, 224, 224), dtype=np.uint8)
+
+
+def written(path, *, uint8: bool = False, channels_last: bool = False, size: object = 224, **notes: str):
+    """Write the tiny encoder so that it takes pictures otherwise, and answers the same."""
+    model = onnx.load(tiny_graph(path, **notes))
+    graph, before, at = model.graph, [], "image"
+    if uint8:
+        before.append(helper.make_node("Cast", [at], ["as_floats"], to=TensorProto.FLOAT))
+        at = "as_floats"
+    if channels_last:
+        before.append(helper.make_node("Transpose", [at], ["channels_first"], perm=[0, 3, 1, 2]))
+        at = "channels_first"
+    if uint8:
+        mean, std = ((values * 255).reshape(1, 3, 1, 1).astype(np.float32) for values in (MEAN, STD))
+        graph.initializer.extend([numpy_helper.from_array(mean, "mean"), numpy_helper.from_array(std, "std")])
+        before.append(helper.make_node("Sub", [at, "mean"], ["centred"]))
+        before.append(helper.make_node("Div", ["centred", "std"], ["normal"]))
+        at = "normal"
+    nodes = list(graph.node)
+    nodes[0].input[0] = at
+    del graph.node[:], graph.input[:]
+    graph.node.extend([*before, *nodes])
+    shape = ["n", size, size, 3] if channels_last else ["n", 3, size, size]
+    kind = TensorProto.UINT8 if uint8 else TensorProto.FLOAT
+    graph.input.append(helper.make_tensor_value_info("image", kind, shape))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("engine", ["onnx", "openvino"])
+def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
+    if find_spec(engine if engine == "openvino" else "onnxruntime") is None:
+        pytest.skip(f"{engine} is not installed")
+    found = []
+    for number, (uint8, last) in enumerate(itertools.product((False, True), repeat=2)):
+        path = written(tmp_path / f"{number}.onnx", uint8=uint8, channels_last=last)
+        model = load_encoder(f"onnx:{path}", engine=engine, device="cpu")
+        found.append(model.embed_pixels(PIXELS))
+        np.testing.assert_allclose(model.embed(normalize(PIXELS)), found[-1], atol=1e-5)
+    for others in found[1:]:
+        np.testing.assert_allclose(others, found[0], atol=1e-5)
+    turned = load_encoder(f"onnx:{path}", engine=engine, device="cpu").embed_pixels(
+        PIXELS[:, :, :, ::-1].copy()
+    )
+    assert np.abs(turned - found[0]).max() > 1e-3, "or the test proves nothing"
+
+
+def test_an_open_size_is_taken_and_another_one_refused_in_one_sentence(tmp_path):
+    open_ = written(tmp_path / "open.onnx", channels_last=True, size="side")
+    assert load_encoder(f"onnx:{open_}", device="cpu").embed_pixels(PIXELS).shape == (5, 512)
+    large = tmp_path / "large.onnx"
+    graph = helper.make_graph(
+        [helper.make_node("Flatten", ["image"], ["embedding"])],
+        "large",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 320, 320])],
+        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 3 * 320 * 320])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), large)
+    with pytest.raises(PhotodupError, match=r"uint8 \[n, 3, 224, 224\] or \[n, 224, 224, 3\]") as caught:
+        load_encoder(f"onnx:{large}", device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_shapes_that_are_no_pictures():
+    assert entry_of("tensor(double)", ["n", 3, 224, 224]) is None
+    assert entry_of("tensor(float)", ["n", 3, 224]) is None
+    assert entry_of("tensor(float)", ["n", 4, 224, 224]) is None
+    assert entry_of("tensor(float)", ["n", 3, 224, 448]) is None
+    assert entry_of("tensor(uint8)", [None, 288, 288, 3]).size == 288
+    assert not entry_of("tensor(float)", ["n", 3, "h", "w"]).channels_last
+
+
+def test_pixels_survive_the_way_to_floats_and_back():
+    assert np.array_equal(denormalize(normalize(PIXELS)), PIXELS)
+
+
+def test_a_file_that_does_not_name_itself_gets_no_other_models_thresholds(tmp_path, monkeypatch):
+    monkeypatch.delenv("MODEL_NAME", raising=False)
+    path = written(tmp_path / "ViT-B-32.onnx")  # the file's name says nothing
+    model = load_encoder(f"onnx:{path}", name="ViT-B-32", device="cpu")
+    assert model.name == source_of(path).model_name == "unnamed-encoder" and model.name not in THRESHOLDS
+    named = written(
+        tmp_path / "a.onnx", model_name="ViT-B-32", model_pretrained="mine", model_digest="b" * 64
+    )
+    assert load_encoder(f"onnx:{named}", device="cpu").name == "ViT-B-32"
+    monkeypatch.setenv("MODEL_NAME", "mine")
+    assert load_encoder(f"onnx:{path}", device="cpu").name == source_of(path).model_name == "mine"

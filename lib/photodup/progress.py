@@ -1,11 +1,31 @@
-"""How far something is: a bar on a terminal, a line now and then in a log."""
+"""How far something is: a bar on a terminal, a line now and then in a log, or told to whoever watches."""
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 EVERY_S = 15.0
+
+# What is done, how many are done, how many there are. It may raise, and what it raises ends the work.
+Tell = Callable[[str, int, int], None]
+_watcher: ContextVar[Tell | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched_by(tell: Tell) -> Iterator[None]:
+    """Let every `bar` of this thread tell someone how far it is, in place of writing to stderr.
+
+    Args:
+        tell: called with what is done, how many are done and how many there are, at the begin and after each.
+    """
+    token = _watcher.set(tell)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disable: bool = False) -> Any:
@@ -16,11 +36,13 @@ def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disa
         total: how many there are.
         desc: what is done, such as `scan`.
         unit: what is counted, in the singular.
-        disable: show nothing.
+        disable: write nothing; who watches (`watched_by`) is told all the same.
 
     Returns:
         An iterable and context manager with `update(n)`: tqdm's bar, or `Lines` where stderr is no terminal.
     """
+    if tell := _watcher.get():
+        return Told(items, total, desc, tell)
     if disable or not sys.stderr.isatty():
         return Lines(items, total, desc, unit, is_silent=disable)
     from tqdm import tqdm
@@ -68,3 +90,28 @@ class Lines:
             said = f"{self._desc}: {self._done} of {self._total} {self._unit}s{spent}"
             said += left if self._done < self._total else ""
             print(said, file=sys.stderr, flush=True)
+
+
+class Told:
+    """Tells a watcher how far it is; what the watcher raises comes out of the loop, after a whole item."""
+
+    def __init__(self, items: Iterable | None, total: int, desc: str, tell: Tell) -> None:
+        self._items, self._total, self._desc, self._tell = items or (), total, desc, tell
+        self._done = 0
+        self.update(0)
+
+    def update(self, n: int = 1) -> None:
+        """Count `n` more as done."""
+        self._done += n
+        self._tell(self._desc, self._done, self._total)
+
+    def __iter__(self) -> Iterator:
+        for item in self._items:
+            yield item
+            self.update()
+
+    def __enter__(self) -> "Told":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass

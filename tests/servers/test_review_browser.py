@@ -12,6 +12,7 @@ from support.review_library import make_library, photo, save
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.photos.review.reviewed_folder import Encoders
 from photodup.photos.review.serve import ReviewServer
 
 pytestmark = [
@@ -101,6 +102,64 @@ def test_the_whole_way_by_keyboard(server, page):
     page.keyboard.press("u")
     page.wait_for_selector("text=back in their folders")
     assert jpegs(folder) == before
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_one_command_is_enough(tmp_path, weights, browser, width):
+    """From a folder that was never scanned to an empty trash, on the page alone."""
+    library = make_library(tmp_path / "library")
+    shutil.rmtree(library / ".photodup")
+    save(photo("coffee").crop((60, 0, 600, 400)).rotate(4), library / "2020" / "again.jpg")
+    before = jpegs(library)
+    encoders = Encoders(more={"a small one": lambda: weights}, small_model="efficientnet-lite0-stand-in")
+    context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+
+    def fits() -> None:
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
+
+    with ReviewServer(library, opened_on_page=True, encoders=encoders) as server:
+        page.goto(server.url)
+        page.wait_for_selector("text=has not looked at this folder yet")
+        fits()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=3 pictures with copies", timeout=60_000)
+        fits()
+        page.click(".tabs a:has-text('Similar')")
+        page.click("summary:has-text('Details: who looks')")
+        page.get_by_label("a small one").check()
+        fits()
+        page.click("text=Find similar scenes")
+        page.wait_for_selector("label:has-text('How alike they must be')", timeout=120_000)
+        fits()
+        page.locator("#percent").fill("60")
+        page.click("form.threshold button:has-text('Show')")
+        page.wait_for_selector("text=As usual", timeout=60_000)
+        assert server.session.tiers.thresholds.similar == 0.6
+        page.click(".tabs a:has-text('Copies')")
+        page.click("text=Mark all suggested copies")
+        page.wait_for_selector("text=will move to the trash")
+        assert jpegs(library) == before
+        n = page.locator(".plan .gone").count()
+        assert page.locator(".plan .gone img").count() == n > 0, "each with its picture"
+        fits()
+        page.click(f"text=Move {n} to the trash")
+        page.wait_for_selector(f"text={n} moved", timeout=60_000)
+        fits()
+        page.click("a:has-text('Empty the trash')")
+        page.wait_for_selector("text=for good?")
+        until(page, "[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+        assert page.locator(".removed-list img").count() == n
+        fits()
+        page.click(f"text=Delete {n} for good")
+        page.wait_for_selector(f"text={n} photos are deleted for good", timeout=60_000)
+        fits()
+        assert len(jpegs(library)) == len(before) - n and not server.session.trash.listing()
+    context.close()
+    assert problems == []
 
 
 def test_the_next_page_is_fetched_while_this_one_is_looked_at(server, page, monkeypatch):
@@ -272,12 +331,13 @@ def test_settings_by_keyboard(server, page):
     page.goto(server.url + "settings")
     page.get_by_label("folder in the first").fill("1")
     page.get_by_label("Folders by priority").fill("Shared")
-    page.get_by_label("resolution most pixels").fill("2")
+    page.get_by_label("resolution most true detail").fill("2")
     page.get_by_role("button", name="Use these rules").press("Enter")
     page.wait_for_load_state()
     until(page, "document.querySelector('.rules input')?.name === 'folder'")
     assert server.session.settings.folders == ("Shared",)
     assert any(str(i.group.keeper.path).startswith("Shared/") for i in server.session.items.values())
+    page.get_by_text("Servers and models").click()
     page.get_by_label("local-onnx-fp32").check()
     page.get_by_role("button", name="Use this backend").click()
     until(page, "document.querySelector('[value=local-onnx-fp32]')?.checked")
@@ -294,18 +354,24 @@ def test_it_works_without_scripts(server, browser):
     context.close()
 
 
-@pytest.mark.parametrize("width", [820, 1280])
+@pytest.mark.parametrize("width", [360, 800, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_overflows_and_everything_has_a_name(server, browser, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
+    keys = list(server.session.items)
+    server.session.accept(keys[1], [server.session.items[keys[1]].group.keeper.id])
+    server.session.apply()
     server.session.accept_all()
-    key = next(iter(server.session.items))
-    for path in ("", f"group/{key}", "confirm", "trash", "settings"):
+    lost = server.session.items[keys[2]].members[0][0]
+    (server.session.root / lost.path).unlink()
+    for path in (
+        "", "?tier=similar", f"group/{keys[0]}", f"group/{keys[2]}", "confirm", "trash", "empty-trash", "settings",
+    ):  # fmt: skip
         page.goto(server.url + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
         nameless = page.evaluate(
-            "[...document.querySelectorAll('a, button, input:not([type=hidden])')].filter((e) => !e.innerText?.trim() "
+            "[...document.querySelectorAll('a, button, input:not([type=hidden])')].filter((e) => !e.textContent?.trim() "
             "&& !e.getAttribute('aria-label') && !e.labels?.length).map((e) => e.outerHTML)"
         )
         assert nameless == [], path

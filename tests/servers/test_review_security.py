@@ -47,7 +47,9 @@ def test_dns_rebinding_is_refused(server, host):
     assert status in (400, 421) and b"groups" not in content
 
 
-@pytest.mark.parametrize("path", ["/", "/wrong/", "//", "/static/style.css", "/photo/1/small.jpg", "/%00/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/wrong/", "//", "/static/style.css", "/photo/1/small.jpg", "/work/state", "/%00/"]
+)
 def test_nothing_without_the_token(server, path):
     assert request(server, path=path)[0] == 403
 
@@ -82,13 +84,28 @@ def test_a_token_is_long_and_new_each_time(server):
     ],
 )
 @pytest.mark.parametrize(
-    "path", ["remove", "accept-all", "undo", "restore", "settings/backend", "settings/keep"]
+    "path",
+    [
+        "remove",
+        "accept-all",
+        "undo",
+        "restore",
+        "empty-trash",
+        "settings/backend",
+        "settings/keep",
+        "scan",
+        "similar",
+        "threshold",
+        "open",
+        "work/stop",
+    ],
 )
 def test_forms_of_other_sites_are_refused(server, headers, path):
     given = {name: value.format(port=server.port) for name, value in headers.items()}
     assert request(server, "POST", path, headers=given)[0] == 403
     assert not any(item.status != "todo" for item in server.session.items.values())
     assert not (server.session.own.path / "settings.json").exists()
+    assert server.folder.work.last is None, "no work was begun"
 
 
 def test_what_the_owner_typed_is_escaped_too(tmp_path):
@@ -125,6 +142,8 @@ def test_pages_forbid_scripts_frames_and_sniffing(server):
         "photo/-1/small.jpg",
         "photo/999999/small.jpg",
         "photo/etc/small.jpg",
+        "removed/../../etc/passwd/small.jpg",
+        "removed/20200101-000000-00000000/small.jpg",
         "static/..%2fapp.py",
         "static/../app.py",
         "static/%2e%2e/app.py",

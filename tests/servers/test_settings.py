@@ -17,6 +17,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import Settings, inside, load_settings, save_settings
 from photodup.photos.own.own_folder import MARKER, OwnFolder
+from photodup.photos.review.reviewed_folder import Encoders
 from photodup.photos.review.serve import ReviewServer
 
 SILENT = "http://127.0.0.1:9"
@@ -220,7 +221,9 @@ def embed(library, *arguments, **environment):
 def test_the_page_chooses_and_embed_follows(library, small_service):
     """The settings page over real HTTP, then the real command, against real services."""
     service = small_service()
-    with ReviewServer(library, endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url}) as server:
+    with ReviewServer(
+        library, encoders=Encoders(endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url})
+    ) as server:
         origin = {"Origin": f"http://127.0.0.1:{server.port}"}
         with httpx.Client(base_url=server.url, headers=origin) as client:
             text = client.get("settings").text

@@ -7,12 +7,9 @@ import typer
 
 from photodup.errors import PhotodupError
 
+# As the page calls the stand-in; it says what it is, for whoever chooses it.
+SMALL_ENCODER = "a small one from a package (17 MB), good for everyday scenes"
 CatalogueFile = Annotated[Path | None, typer.Option(help="file; default DIR/.photodup/catalogue.sqlite")]
-Server = Annotated[str | None, typer.Option(help="server; default from the environment or settings")]
-BackendName = Annotated[str | None, typer.Option(help="auto, or such as triton-onnx-fp32-grpc-fp32")]
-Weights = Annotated[
-    str | None, typer.Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH")
-]
 Batch = Annotated[int, typer.Option(min=1, help="photographs per request")]
 EndpointsFile = Annotated[
     Path | None, typer.Option(help="YAML of servers to look for, beside this machine's")
@@ -26,6 +23,23 @@ KeepOrder = Annotated[
 ]
 AllowRandom = Annotated[
     bool, typer.Option("--allow-random", help="study only: similar photos by untrained weights")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01, max=1, help="smallest cosine of similar ones; default: as stored, else the model's own"
+    ),
+]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--url", "--inference-url", help="server; default from the environment or settings"),
+]
+BackendName = Annotated[
+    str | None,
+    typer.Option("--backend", "--inference-backend", help="auto, or such as triton-onnx-fp32-grpc-fp32"),
+]
+LocalWeights = Annotated[
+    str | None, typer.Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH")
 ]
 PreferFolder = Annotated[
     list[str] | None, typer.Option(help="keep what lies here before all else; repeat, best first")
@@ -55,9 +69,9 @@ def scan(
     apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
     decode_seconds: Annotated[float, typer.Option(min=0.1, help="longest time for one photograph")] = 30.0,
     embed: Annotated[bool, typer.Option("--embed", help="embed each photograph as it is read")] = False,
-    url: Server = None,
+    url: ServerUrl = None,
     backend: BackendName = None,
-    weights: Weights = None,
+    weights: LocalWeights = None,
     endpoints: EndpointsFile = None,
     batch: Batch = 32,
 ) -> None:
@@ -84,9 +98,9 @@ def scan(
 def embed(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
     catalogue: CatalogueFile = None,
-    url: Server = None,
+    url: ServerUrl = None,
     backend: BackendName = None,
-    weights: Weights = None,
+    weights: LocalWeights = None,
     endpoints: EndpointsFile = None,
     batch: Batch = 32,
     engine: Annotated[str, typer.Option(help="ray: over Ray Data, for very large libraries")] = "",
@@ -106,9 +120,7 @@ def embed(
 def group(
     directory: Annotated[Path, typer.Argument(help="a folder that was scanned and embedded")],
     catalogue: CatalogueFile = None,
-    threshold: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="smallest cosine of similar ones; the model's own")
-    ] = None,
+    threshold: Threshold = None,
     model: ModelDigest = None,
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
@@ -124,7 +136,7 @@ def group(
 
 
 def review(
-    directory: Annotated[Path | None, typer.Argument(help="a folder that was scanned")] = None,
+    directory: Annotated[Path | None, typer.Argument(help="a folder, scanned or not yet")] = None,
     catalogue: CatalogueFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="on the demonstration library, port 8001")] = False,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
@@ -132,10 +144,19 @@ def review(
     model: ModelDigest = None,
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
+    threshold: Threshold = None,
+    url: ServerUrl = None,
+    backend: BackendName = None,
+    weights: LocalWeights = None,
     endpoints: EndpointsFile = None,
     allow_random: AllowRandom = False,
 ) -> None:
-    """Review duplicates in the browser: compare, decide, move to the trash, undo. On 127.0.0.1 only."""
+    """Review duplicates in the browser: look for photos, compare, decide, move to the trash, undo.
+
+    On 127.0.0.1 only. Who looks for similar scenes: as `photodup embed` chooses.
+    """
+    from photodup.demo.encoder import NAME, export_stand_in
+    from photodup.photos.review.reviewed_folder import Encoders
     from photodup.photos.review.serve import review
 
     if demo:
@@ -143,10 +164,14 @@ def review(
 
         directory, catalogue = review_library(), None
     if directory is None:
-        raise PhotodupError("Name the folder that was scanned: photodup review DIR (or --demo).")
-    options = {"keep": keep, "folders": prefer_folder, "digest": model, "endpoints": _servers(endpoints)}
-    options["allow_random"] = allow_random
-    review(directory, port=port, catalogue=catalogue, browser=browser, is_demo=demo, **options)
+        raise PhotodupError("Name the folder that holds your photographs: photodup review DIR (or --demo).")
+    if weights == "stand-in":
+        weights = export_stand_in()
+    more = {SMALL_ENCODER: export_stand_in}
+    encoders = Encoders(backend, url, weights, _servers(endpoints), more, small_model=NAME)
+    options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
+    shown = {"browser": browser, "is_demo": demo, "encoders": encoders, "threshold": threshold}
+    review(directory, port=port, catalogue=catalogue, **shown, **options)
 
 
 def evaluate(

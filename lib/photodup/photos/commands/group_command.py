@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from photodup.names import escaped, printable
-from photodup.photos.groups.model_thresholds import OTHER_MODEL, ModelThresholds
 from photodup.photos.groups.results import TierGroup, Tiers
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
@@ -16,14 +15,20 @@ from photodup.progress import bar
 
 
 def tiers_by_settings(
-    catalogue: Catalogue, *, keep: str | None = None, folders: Sequence[str] | None = None, **options: Any
+    catalogue: Catalogue,
+    *,
+    keep: str | None = None,
+    folders: Sequence[str] | None = None,
+    threshold: float | None = None,
+    **options: Any,
 ) -> Tiers:
-    """Group by the library's stored keep rules and feedback; `keep` and `folders` of a command line win.
+    """Group by the library's stored settings and feedback; what a command line says wins over them.
 
     Args:
         catalogue: scanned, and embedded if there is to be a `similar` tier.
         keep: rules as `resolution,format,…`, most important first.
         folders: folders by priority, relative to the library.
+        threshold: smallest cosine of similar pictures, in place of the model's own.
         **options: as in `GroupingOptions`.
 
     Raises:
@@ -32,6 +37,7 @@ def tiers_by_settings(
     folder = catalogue.own.path
     feedback = Feedback(folder)
     settings = load_settings(folder).with_rules(keep, inside(folders or ()))
+    options["threshold"] = settings.threshold if threshold is None else threshold
     return find_tiers(
         catalogue, GroupingOptions(rules=settings.rules(feedback), feedback=feedback, **options)
     )
@@ -42,21 +48,17 @@ def with_bar(pairs: Any, total: int) -> Any:
     return bar(pairs, total=total, desc="compare", unit="pair")
 
 
-def print_groups(catalogue: Catalogue, *, threshold: float | None = None, **options: Any) -> None:
+def print_groups(catalogue: Catalogue, **options: Any) -> None:
     """Print both tiers with the reason for each keeper and the evidence for each member.
 
     Copies that were told apart on the review page are left out, as they are there.
 
     Args:
         catalogue: scanned, and embedded if there is to be a `similar` tier.
-        threshold: smallest cosine of similar ones, in place of the model's own.
         **options: of `tiers_by_settings`.
     """
     if catalogue.note:
         print(catalogue.note)
-    if threshold is not None:
-        candidate = min(OTHER_MODEL.candidate, threshold)
-        options["thresholds"] = ModelThresholds(candidate, threshold, threshold, "given on the command line")
     tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
     feedback = Feedback(catalogue.own.path)
     told = feedback.copies_apart()

@@ -1,6 +1,6 @@
 """Which model's embeddings to group by, and from which cosines on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue, Model
@@ -25,6 +25,10 @@ class ModelThresholds:
     def lowest(self) -> float:
         """Return the cosine from which on a pair is looked at for any reason."""
         return min(self.candidate, self.similar, self.burst)
+
+    def showing_from(self, cosine: float) -> "ModelThresholds":
+        """Return these with another cosine from which on pictures count as one scene; copies are looked for as before."""
+        return replace(self, similar=cosine, burst=cosine, measured="chosen by you")
 
 
 # By the model's name in the catalogue. What is called measured is what `photodup evaluate` prints, and a test

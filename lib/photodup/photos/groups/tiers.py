@@ -38,6 +38,7 @@ class GroupingOptions:
         rules: which photo of a group to keep; default `KeepRules()`.
         feedback: pairs that the owner set apart are not grouped; default: the library's own.
         thresholds: cosines; default: the model's entry in `THRESHOLDS`.
+        threshold: smallest cosine of similar pictures, in place of the one in `thresholds`.
         verification: what a copy must reach on the pixels.
         burst_seconds: photos taken within this time need less similarity to count as one scene.
         progress: wraps the pairs to verify and their number, as tqdm does.
@@ -48,6 +49,7 @@ class GroupingOptions:
     rules: KeepRules | None = None
     feedback: Feedback | None = None
     thresholds: ModelThresholds | None = None
+    threshold: float | None = None
     verification: Thresholds = VERIFICATION
     burst_seconds: float = BURST_SECONDS
     progress: Callable[[Iterable, int], Iterable] = lambda pairs, total: pairs
@@ -85,6 +87,8 @@ class _Grouping:
         row = {photo.md5: i for i, photo in enumerate(photos)}
         model = choose_model(catalogue, options.digest, allow_random=options.allow_random)
         limits = (options.thresholds or THRESHOLDS.get(model.name, OTHER_MODEL)) if model else None
+        if limits and options.threshold is not None:
+            limits = limits.showing_from(options.threshold)
         bounds = (limits.similar, limits.lowest) if limits else (1.0, 1.0)
         near = find_neighbours(catalogue, photos, model, *bounds)
         shots = Shots(photos)

@@ -108,7 +108,7 @@ def scan(
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
     """
-    root = _existing(folder)
+    root = existing_folder(folder)
     listing = walk(root)
     opened, aside = open_sound(root, catalogue)
     with opened, beside(opened) if beside else nullcontext() as other:
@@ -125,7 +125,12 @@ def scan(
     return report
 
 
-def _existing(folder: Path | str) -> Path:
+def existing_folder(folder: Path | str) -> Path:
+    """Return where a folder is, links followed.
+
+    Raises:
+        PhotodupError: it is not there, not a folder, or not readable.
+    """
     root = real_path(folder)
     try:
         is_folder = stat.S_ISDIR(os.stat(root).st_mode)

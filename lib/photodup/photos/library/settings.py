@@ -23,6 +23,7 @@ from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.own.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
+LEAST_THRESHOLD = 0.01
 
 _PURPOSE = "address 1"
 
@@ -37,6 +38,7 @@ class Settings:
         keep: the rules that choose a keeper, most important first.
         folders: folders by priority, relative to the library, for the rule `folder`.
         ignored: backend and address that the file names and this user did not choose; never used.
+        threshold: smallest cosine of similar pictures; None for the model's own.
     """
 
     backend: str = AUTO
@@ -44,6 +46,7 @@ class Settings:
     keep: tuple[str, ...] = DEFAULT_RULES
     folders: tuple[str, ...] = ()
     ignored: tuple[str, str] | None = None
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         check_address(self.backend, self.url)
@@ -51,6 +54,10 @@ class Settings:
             object.__setattr__(self, "backend", parse_backend(self.backend).name)
         if not isinstance(self.folders, tuple) or not all(isinstance(name, str) for name in self.folders):
             raise PhotodupError("folders must be a list of names")
+        if self.threshold is not None and not (
+            isinstance(self.threshold, int | float) and LEAST_THRESHOLD <= self.threshold <= 1
+        ):
+            raise PhotodupError(f"the threshold of similar pictures must lie between {LEAST_THRESHOLD} and 1")
         KeepRules(self.keep)
         object.__setattr__(self, "keep", present_rules(self.keep))
 

@@ -1,12 +1,11 @@
 """What a reviewer does on the page: decide about a group, undo, remove, restore. Nothing here decides itself."""
 
-from functools import partial
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
+from photodup.photos.background.work import Finished, Task
 from photodup.photos.review.facts import size
 from photodup.photos.review.removal import back_in_folders
 from photodup.photos.review.site import CurrentSite, form_of, number_of
@@ -42,10 +41,15 @@ async def decide(site: CurrentSite, key: str, request: Request) -> Response:
 @router.post("/undo")
 async def undo(site: CurrentSite) -> Response:
     """Take back the last decision or removal."""
-    message = await run_in_threadpool(site.session.undo)
-    if site.session.undone:
-        return site.go(f"/group/{site.session.undone}")
-    return site.message("Undone", message)
+    session = site.session
+
+    def bring_back(task: Task) -> Finished:
+        return Finished(title="Undone", sentence=session.undo())
+
+    if session.undo_moves_files:
+        return await site.run(Task("Putting files back", bring_back, can_stop=False))
+    message = await run_in_threadpool(session.undo)
+    return site.go(f"/group/{session.undone}") if session.undone else site.message("Undone", message)
 
 
 @router.post("/accept-all")
@@ -58,9 +62,13 @@ async def accept_all(site: CurrentSite) -> Response:
 @router.post("/remove")
 async def remove(site: CurrentSite, request: Request) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
-    plan = (await form_of(request)).get("plan", [""])[0]
-    await run_in_threadpool(site.session.apply, plan)
-    return site.go("/trash")
+    session, plan = site.session, (await form_of(request)).get("plan", [""])[0]
+
+    def move(task: Task) -> Finished:
+        session.apply(plan)
+        return Finished("/trash")
+
+    return await site.run(Task("Removing photos", move, can_stop=False))
 
 
 @router.post("/restore")
@@ -70,16 +78,25 @@ async def restore(site: CurrentSite, request: Request) -> Response:
     ids = fields.get("shown" if fields.get("which") == ["shown"] else "operation", [])
     if not ids:
         raise PhotodupError("Choose what to restore first.")
-    unsigned = fields.get("unsigned") == ["yes"]
-    restored = await run_in_threadpool(partial(site.session.restore, ids, unsigned=unsigned))
-    root = site.session.root
-    return site.message("Restored", back_in_folders([path.relative_to(root) for path in restored]))
+    session, unsigned = site.session, fields.get("unsigned") == ["yes"]
+
+    def bring_back(task: Task) -> Finished:
+        restored = session.restore(ids, unsigned=unsigned)
+        said = back_in_folders([path.relative_to(session.root) for path in restored])
+        return Finished(title="Restored", sentence=said)
+
+    return await site.run(Task("Putting files back", bring_back, can_stop=False))
 
 
 @router.post("/empty-trash")
 async def empty_trash(site: CurrentSite, request: Request) -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
-    plan = (await form_of(request)).get("plan", [""])[0]
-    n, freed = await run_in_threadpool(site.session.empty_trash, plan)
-    photos = "1 photo is" if n == 1 else f"{n} photos are"
-    return site.message("The trash is empty", f"{photos} deleted for good, {size(freed)} freed.")
+    session, plan = site.session, (await form_of(request)).get("plan", [""])[0]
+
+    def delete(task: Task) -> Finished:
+        n, freed = session.empty_trash(plan)
+        photos = "1 photo is" if n == 1 else f"{n} photos are"
+        said = f"{photos} deleted for good, {size(freed)} freed."
+        return Finished(title="The trash is empty", sentence=said)
+
+    return await site.run(Task("Emptying the trash", delete, can_stop=False))

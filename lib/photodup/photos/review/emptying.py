@@ -3,8 +3,9 @@
 import threading
 
 from photodup.errors import PhotodupError
+from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review.history import Step
-from photodup.photos.review.items import Outcome
+from photodup.photos.review.items import Item, Outcome
 from photodup.photos.review.removal import digest_of_ids
 from photodup.photos.trash.apple_album import AppleAlbum
 from photodup.photos.trash.trash import Trash
@@ -15,6 +16,8 @@ class Emptying:
 
     trash: Trash | AppleAlbum
     last: Outcome | None
+    own: OwnFolder
+    items: dict[str, Item]
     _lock: threading.RLock
     _history: list[Step]
 
@@ -40,7 +43,11 @@ class Emptying:
                 raise PhotodupError(
                     "The trash holds something else than when this was shown: nothing was deleted, look again."
                 )
-            freed = self.trash.purge(listing)
+            try:
+                freed = self.trash.purge(listing)
+            finally:  # no small picture of what is gone for good stays behind
+                there = (photo.md5 for item in self.items.values() for photo in item.still_there)
+                self.own.delete_thumbnails(except_of=set(there))
             gone = {operation.id for operation in listing}
             # What is deleted cannot be brought back: undoing goes no further than here.
             self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]

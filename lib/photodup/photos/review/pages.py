@@ -14,6 +14,7 @@ router = APIRouter()
 
 PAGE_SIZE = 24
 TRASH_PAGE_SIZE = 200
+_LOOKED_AT = 12  # photos of each group, whether they are still as they were
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -45,6 +46,12 @@ def overview(site: CurrentSite, tier: str = "copies", status: str = "", number: 
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
         outcome=session.last,
         problems=session.problems,
+        news=site.folder.work.last.finished if site.folder.work.last else None,
+        failed=site.folder.work.last.error if site.folder.work.last else None,
+        n_new=site.folder.n_new,
+        encoders=list(site.folder.encoders.more),
+        is_small=bool(session.tiers.model and session.tiers.model.name == site.folder.encoders.small_model),
+        changed=pictures.problems(session.root, [p for item in items for p in item.still_there[:_LOOKED_AT]]),
     )
 
 
@@ -76,7 +83,7 @@ def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
         before=before,
         after=after,
         ahead=fetched_ahead,
-        problems={p.id: pictures.problem(session.root, p) for p in item.photos},
+        problems=pictures.problems(session.root, item.photos),
         place=list(session.items).index(key) + 1,
     )
 
@@ -100,6 +107,7 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
         plan=session.plan,
         leaving={photo_id for item in marked for photo_id in item.remove},
         n_sidecars=session.n_sidecars,
+        changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
         n_todo=len(session.select(status=TODO)),
         number=number,
         n_pages=n_pages,
@@ -142,10 +150,10 @@ def before_emptying(site: CurrentSite) -> Response:
 @router.get("/photo/{photo_id}/{size}.jpg")
 def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Response:
     """One photo as a JPEG of one of the sizes."""
-    session = site.session
+    session = site.folder.session  # also while the groups are being changed
     if size not in pictures.SIZES:
         raise pictures.Refused("There is no such size.")
-    if photo_id not in session.photos:
+    if session is None or photo_id not in session.photos:
         raise pictures.Refused("There is no such photo in these groups.")
     photo = session.photos[photo_id]
     # The browser asks each time, so it shows no picture whose file has changed or gone since.
@@ -154,6 +162,21 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
         pictures.open_photo(session.root, photo).close()
         return Response(status_code=304, headers=kept)
     data = pictures.picture(session.root, session.own, photo, size)
+    return Response(data, media_type="image/jpeg", headers=kept)
+
+
+@router.get("/removed/{name}/small.jpg")
+def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
+    """A photo that lies in the trash, put there by this user's photodup."""
+    session = site.session
+    listing = session.trash.listing() if session.trash.moves_files else []
+    found = next((o for o in listing if o.id == name and o.files), None)
+    if found is None:
+        raise pictures.Refused("There is no such photo in the trash.")
+    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{found.files[0].md5}-removed"'}
+    if request.headers.get("if-none-match") == kept["ETag"]:
+        return Response(status_code=304, headers=kept)
+    data = pictures.removed_picture(session.root, found.files[0])
     return Response(data, media_type="image/jpeg", headers=kept)
 
 

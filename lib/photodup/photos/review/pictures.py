@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -14,9 +15,12 @@ from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
 from photodup.photos.own.beneath import open_file, opened
 from photodup.photos.own.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
+from photodup.photos.trash.trash_entries import Moved
+from photodup.photos.trash.trash_files import TRASH_FOLDER
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
@@ -75,6 +79,32 @@ def problem(root: Path, photo: Photo) -> str | None:
     return None
 
 
+def problems(root: Path, photos: Iterable[Photo]) -> dict[int, str]:
+    """Return why photos cannot be shown, by their number; those that can are left out."""
+    found = {photo.id: problem(root, photo) for photo in photos}
+    return {number: said for number, said in found.items() if said}
+
+
+def removed_picture(root: Path, moved: Moved) -> bytes:
+    """Return a small JPEG of a photo in the trash; nothing of it is kept.
+
+    Raises:
+        Refused: it is not there, or is not the file that was removed.
+    """
+    try:
+        with opened(root, f"{TRASH_FOLDER}/{moved.trash}") as place:
+            if place is None:
+                raise FileNotFoundError
+            with open(open_file(place), "rb") as file:
+                data = file.read(moved.size + 1)
+        if len(data) != moved.size or md5(data) != moved.md5:
+            raise Refused(f"{printable(moved.home)} in the trash is not the file that was removed.")
+        with _making:
+            return _encoded(imaging.decode(data, draft_size=SIZES["small"]), "small")
+    except (OSError, ValueError, imaging.ImageError):
+        raise Refused(f"{printable(moved.home)} in the trash cannot be shown.") from None
+
+
 def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:
     """Return a JPEG of one of `SIZES`; made once per content, decoded at reduced scale where that helps."""
     cached = "thumbnails", photo.md5[:2], f"{photo.md5}-{size}.jpg"
@@ -94,7 +124,11 @@ def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:
 def _make(data: bytes, photo: Photo, size: str) -> bytes:
     longest = SIZES[size]
     shorter = longest * min(photo.width, photo.height) // max(photo.width, photo.height)
-    image = imaging.decode(data, draft_size=max(shorter, 1))
+    return _encoded(imaging.decode(data, draft_size=max(shorter, 1)), size)
+
+
+def _encoded(image: Image.Image, size: str) -> bytes:
+    longest = SIZES[size]
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     # Telephones photograph in Display P3: without its profile a copy in sRGB would look different.
     profile = image.info.get("icc_profile") or b""

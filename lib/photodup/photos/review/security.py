@@ -27,6 +27,7 @@ class Guard:
         self._hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost"))
         self._headers = {
             "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
+            "connect-src 'self'; "
             f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}",
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "same-origin",  # with no-referrer a browser sends no usable Origin

@@ -3,7 +3,7 @@
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +11,33 @@ import uvicorn
 
 from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
-from photodup.photos.commands.group_command import tiers_by_settings, with_bar
+from photodup.names import printable
 from photodup.photos.groups.results import Tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.review.app import create_app
+from photodup.photos.review.reviewed_folder import AS_SET_UP, Encoders, ReviewedFolder
 from photodup.photos.review.session import ReviewSession
 
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001
+# How long Ctrl-C waits for photos that are being moved. Were it cut short, the trash would finish it the next time.
+_FINISH_S = 60.0
 
 
 class ReviewServer:
     """The page in a thread of this process; a context manager. Notebooks show `url` in a frame.
 
     Args:
-        root: a scanned folder.
+        root: a folder of photographs; scanned, unless it is opened on the page.
         port: where to listen, on 127.0.0.1 only; 0 takes a free one.
         catalogue: its catalogue, if elsewhere.
         in_frame: let pages of this machine (a notebook) show it in a frame.
         is_demo: say that these are the demonstration's photographs.
         find: makes the groups; default by the library's settings.
-        endpoints: more embedding servers for the settings page, by backend.
+        encoders: who looks at what the photos show.
+        opened_on_page: answer at once and open the folder behind the page, which says how far that is; a folder
+            that was never scanned is offered to be. Else it is open before this object is there.
+        **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
     """
 
     def __init__(
@@ -42,8 +48,10 @@ class ReviewServer:
         catalogue: Path | None = None,
         in_frame: bool = False,
         is_demo: bool = False,
-        find: Callable[[Catalogue], Tiers] = tiers_by_settings,
-        endpoints: Mapping[str, str] | None = None,
+        find: Callable[[Catalogue], Tiers] | None = None,
+        encoders: Encoders = AS_SET_UP,
+        opened_on_page: bool = False,
+        **options: Any,
     ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,18 +62,21 @@ class ReviewServer:
             raise PhotodupError(cannot_listen(error, HOST, port, "the review page")) from None
         self.port = self._socket.getsockname()[1]
         try:
-            self.session = ReviewSession(root, catalogue, find)
+            self.folder = ReviewedFolder(root, catalogue, find=find, encoders=encoders, **options)
+            if opened_on_page:
+                self.folder.check()
+            else:
+                self.folder.open()
             self._socket.listen(128)  # not before: a browser would wait without a word
         except BaseException:
             self._socket.close()
             raise
         ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
         app = create_app(
-            self.session,
+            self.folder,
             port=self.port,
             frame_ancestors=ancestors,
             is_demo=is_demo,
-            endpoints=endpoints,
         )
         self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
         config = uvicorn.Config(
@@ -75,6 +86,17 @@ class ReviewServer:
         run = {"target": self._server.run, "kwargs": {"sockets": [self._socket]}}
         self._thread = threading.Thread(**run, name="review", daemon=True)
 
+    @property
+    def session(self) -> ReviewSession:
+        """What is reviewed.
+
+        Raises:
+            PhotodupError: it is not open yet.
+        """
+        if self.folder.session is None:
+            raise PhotodupError(f"{printable(self.folder.root)} is not open yet.")
+        return self.folder.session
+
     def start(self) -> "ReviewServer":
         """Start and wait until it answers."""
         self._thread.start()
@@ -82,18 +104,28 @@ class ReviewServer:
             if not self._thread.is_alive():
                 raise PhotodupError(f"The review page could not start on port {self.port}.")
             threading.Event().wait(0.02)
+        if self.folder.session is None and self.folder.was_scanned:
+            self.folder.work.begin(self.folder.opening())
         return self
 
     def stop(self) -> None:
-        """Stop and wait for it."""
+        """Stop and wait for it, and for photos that are being moved."""
+        self.folder.work.stop(_FINISH_S)
         self._server.should_exit = True
         self._thread.join(10)
 
-    def wait(self) -> None:
-        """Wait until it is stopped, by Ctrl-C for example."""
+    def wait(self, then: Callable[[ReviewSession, str], None] | None = None) -> None:
+        """Wait until it is stopped, by Ctrl-C for example.
+
+        Args:
+            then: called once with the session and the address, when the folder is open.
+        """
         try:
             while self._thread.is_alive():
-                self._thread.join(0.5)
+                if then and (session := self.folder.session):
+                    then(session, self.url)
+                    then = None
+                self._thread.join(0.5 if then is None else 0.05)
         except KeyboardInterrupt:
             self.stop()
 
@@ -110,33 +142,41 @@ def review(
     catalogue: Path | None,
     browser: bool,
     is_demo: bool = False,
-    endpoints: Mapping[str, str] | None = None,
+    encoders: Encoders = AS_SET_UP,
     **options: Any,
 ) -> None:
     """Serve until Ctrl-C.
 
     Args:
-        root: a scanned folder.
+        root: a folder of photographs, scanned or not yet.
         port: where to listen; default 8000, 8001 for the demonstration; 0 takes a free one.
         catalogue: its catalogue, if elsewhere.
         browser: open the page there.
         is_demo: say that these are the demonstration's photographs.
-        endpoints: more embedding servers for the settings page, by backend.
-        **options: of `tiers_by_settings`: `keep`, `folders`, `digest`.
+        encoders: who looks at what the photos show.
+        **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
     """
-
-    def find(opened: Catalogue) -> Tiers:
-        return tiers_by_settings(opened, progress=with_bar, **options)
-
     wanted = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
     with ReviewServer(
-        root, port=wanted, catalogue=catalogue, is_demo=is_demo, find=find, endpoints=endpoints
+        root,
+        port=wanted,
+        catalogue=catalogue,
+        is_demo=is_demo,
+        encoders=encoders,
+        opened_on_page=True,
+        **options,
     ) as server:
-        if server.session.note:
-            print(server.session.note)
-        print(f"Review {len(server.session.items)} groups at {server.url}\nStop with Ctrl-C.", flush=True)
-        for sentence in server.session.problems:
-            print(sentence, flush=True)
+        if server.folder.note:
+            print(server.folder.note)
+        print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser:
             webbrowser.open(server.url)
-        server.wait()
+        server.wait(then=_say_what_is_open)
+
+
+def _say_what_is_open(session: ReviewSession, url: str) -> None:
+    if session.note:
+        print(session.note)
+    for sentence in session.problems:
+        print(sentence)
+    print(f"Review {len(session.items)} groups at {url}", flush=True)

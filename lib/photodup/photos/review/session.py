@@ -100,11 +100,12 @@ class ReviewSession(Emptying, GroupList):
         return load_settings(self.own.path)
 
     def change(self, settings: Settings) -> None:
-        """Store settings; group again where they change which photo is kept."""
+        """Store settings; group again where they change which photo is kept, or what counts as one scene."""
         with self._lock:
             before = self.settings
             save_settings(self.own.path, settings)
-            if (settings.keep, settings.folders) != (before.keep, before.folders):
+            kept = [(s.keep, s.folders, s.threshold) for s in (before, settings)]
+            if kept[0] != kept[1]:
                 self.refresh()
 
     # ---- deciding ----------------------------------------------------------------------------------
@@ -215,7 +216,13 @@ class ReviewSession(Emptying, GroupList):
             self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
                 return back_in_folders([path.relative_to(self.root) for path in restored])
-            return "The last decision is undone."
+            n = len(back)
+            return f"{'1 group is' if n == 1 else f'{n} groups are'} as before the last decision."
+
+    @property
+    def undo_moves_files(self) -> bool:
+        """Whether undoing would bring files back."""
+        return bool(self._history and self._history[-1].operations)
 
     @property
     def can_undo(self) -> bool:

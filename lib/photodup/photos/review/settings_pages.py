@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from photodup.photos.background.work import Finished, Task
 from photodup.photos.embed.choose import known_backends, probe
 from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO, inside
@@ -22,7 +23,7 @@ def settings(site: CurrentSite) -> Response:
     """What is stored for this library, and which servers answer."""
     stored = site.session.settings
     chosen = (stored.backend, stored.url or "")
-    states = probe(known_backends(stored, site.endpoints))
+    states = probe(known_backends(stored, site.folder.encoders.endpoints))
     listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
     return site.page(
         "settings.html",
@@ -56,9 +57,14 @@ async def set_keep_rules(site: CurrentSite, request: Request) -> Response:
     places = {rule: number_of(fields.get(rule, ["0"])[0] or "0") for rule in DEFAULT_RULES}
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
     folders = inside(fields.get("folders", [""])[0].splitlines())
-    changed = replace(site.session.settings, keep=tuple(order), folders=folders)
-    await run_in_threadpool(site.session.change, changed)
-    return site.go("/settings")
+    session = site.session
+    changed = replace(session.settings, keep=tuple(order), folders=folders)
+
+    def change(task: Task) -> Finished:
+        session.change(changed)
+        return Finished("/settings")
+
+    return await site.run(Task("Choosing the photos to keep", change, can_stop=False))
 
 
 def _environment_choice() -> str:

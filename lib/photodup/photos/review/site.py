@@ -1,39 +1,80 @@
 """What all addresses of the review page share: the session, the templates, and how a request is read."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import Depends, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
+from photodup.photos.background.work import Task
 from photodup.photos.review import facts
 from photodup.photos.review.items import MARKED, TODO
+from photodup.photos.review.reviewed_folder import ReviewedFolder
 from photodup.photos.review.security import MAX_BODY_BYTES
 from photodup.photos.review.session import ReviewSession
+
+# What is done within this time is answered with its result; what takes longer, with its progress.
+_QUICK_S = 2.0
+
+
+class NotNow(Exception):
+    """Nothing is open yet, or the groups are being changed: there is a page that says how far that is."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """The review page of one session.
+    """The review page of one folder.
 
     Attributes:
-        session: the library under review.
+        folder: what is reviewed, and the long work on it.
         base: what every address begins with: a slash and the token.
         is_demo: say on every page that the photographs are the demonstration's.
-        endpoints: more embedding servers to show on the settings page, by backend.
     """
 
-    session: ReviewSession
+    folder: ReviewedFolder
     base: str
     is_demo: bool = False
-    endpoints: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def session(self) -> ReviewSession:
+        """The library under review.
+
+        Raises:
+            NotNow: it is not open, or its groups are being changed.
+        """
+        task = self.folder.work.running
+        if self.folder.session is None or (task and task.is_exclusive):
+            raise NotNow
+        return self.folder.session
+
+    async def run(self, task: Task) -> Response:
+        """Begin long work; answer with what it led to if that is soon, else with its progress.
+
+        Raises:
+            PhotodupError: other work is running, or this one failed.
+        """
+        self.folder.work.begin(task)
+        await run_in_threadpool(task.ended.wait, _QUICK_S)
+        return self.result(task) if task.ended.is_set() else self.go("/work")
+
+    def result(self, task: Task) -> Response:
+        """Return the page that an ended task led to.
+
+        Raises:
+            PhotodupError: it failed.
+        """
+        if task.finished is None:
+            raise PhotodupError(task.error or "This could not be done.")
+        if task.finished.path:
+            return self.go(task.finished.path)
+        return self.message(task.finished.title, task.finished.sentence)
 
     @cached_property
     def _templates(self) -> Environment:
@@ -50,24 +91,32 @@ class Site:
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Return a page made of a template, its values, and what every page shows."""
-        session = self.session
-        items = session.items.values()
+        session, running = self.folder.session, self.folder.work.running
         common = {
             "base": self.base,
             "is_demo": self.is_demo,
-            "library": printable(session.root),
+            "library": printable(self.folder.root),
+            "task": running,
+            "is_open": session is not None and not (running and running.is_exclusive),
+            "in_album": session is not None and not session.trash.moves_files,
+        }
+        if session is not None:
+            common |= self._counts(session)
+        text = self._templates.get_template(template).render(**common | values)
+        # Names that are not UTF-8 reach sentences as lone surrogates, which no answer can carry.
+        return HTMLResponse(re.sub("[\ud800-\udfff]", "\ufffd", text), status)
+
+    def _counts(self, session: ReviewSession) -> dict[str, Any]:
+        items = session.items.values()
+        return {
             "n_groups": len(session.items),
             "n_decided": sum(item.status != TODO for item in items),
             "n_marked": sum(len(item.remove) for item in items if item.status == MARKED),
             "marked_bytes": sum(item.marked_bytes for item in items),
             "bytes_removed": session.bytes_removed,
             "can_undo": session.can_undo,
-            "in_album": not session.trash.moves_files,
             "tiers": session.tiers,
         }
-        text = self._templates.get_template(template).render(**common | values)
-        # Names that are not UTF-8 reach sentences as lone surrogates, which no answer can carry.
-        return HTMLResponse(re.sub("[\ud800-\udfff]", "\ufffd", text), status)
 
     def message(self, title: str, sentence: str, status: int = 200) -> HTMLResponse:
         """Return a page that says one thing."""

@@ -38,6 +38,7 @@ from photodup.photos.trash.trash_entries import (
     sentence_of,
 )
 from photodup.photos.trash.trash_files import TRASH_FOLDER, TrashFiles
+from photodup.progress import bar
 
 __all__ = ["TRASH_FOLDER", "Moved", "Operation", "PartlyRestoredError", "Removal", "Trash", "TrashError"]
 
@@ -112,7 +113,7 @@ class Trash:
         own_key()
         remaining = RemainingCopies(self.library, removals)
         with self._locked():
-            for removal in removals:
+            for removal in _watched(removals, "move"):
                 leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in needed)
                 files = (removal.path, *leaving)
                 try:
@@ -147,7 +148,7 @@ class Trash:
             everything = self.operations()
             states = {"removing", "restoring", "purging"}
             present = self._present(everything, operations, confirmed, states)
-            for operation in present:
+            for operation in _watched(present, "restore"):
                 try:
                     here = [self._files.require_same(moved) for moved in operation.files]
                     # What was interrupted may have part of its files at home: that is no loss.
@@ -190,7 +191,7 @@ class Trash:
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.files[0].trash))
             staying = [operation for operation in everything if operation not in going]
-            for operation in going:
+            for operation in _watched(going, "delete"):
                 try:
                     self._hand_over(operation, staying)
                 except OSError as error:
@@ -292,3 +293,8 @@ class Trash:
             ) from None
         except OSError as error:
             raise TrashError(sentence_of(error, self.root)) from error
+
+
+def _watched(items: list, what: str) -> Iterable:
+    """Return these, so that a page that waits is told how many are done; a terminal is told nothing."""
+    return bar(items, total=len(items), desc=what, unit="photo", disable=True)

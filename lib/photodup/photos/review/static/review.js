@@ -31,12 +31,43 @@ find("#keys")?.addEventListener("click", () => find("#help").showModal());
 
 // ---- a long removal says that it is at work, and is not sent twice ---------------------------------------
 
-for (const form of all("form[data-busy]")) form.addEventListener("submit", () => {
-  const button = form.querySelector("button");
+for (const form of all("form[data-busy]")) form.addEventListener("submit", (event) => {
+  const button = event.submitter || form.querySelector("button");
   setTimeout(() => { button.disabled = true; }); // after the form has been sent
   button.setAttribute("aria-busy", "true");
   button.textContent = form.dataset.busy;
 });
+
+// ---- work in the background says how far it is; the page that only waits for it goes on when it has ended ----
+
+const work = find("[data-work]");
+if (work) {
+  const part = (name) => work.querySelector(`[data-${name}]`);
+  const wait = "leave" in work.dataset;
+  const ask = async () => {
+    let state;
+    try {
+      const answer = await fetch(work.dataset.work);
+      if (!answer.ok) throw new Error("refused");
+      state = await answer.json();
+    } catch {
+      part("left").textContent = "photodup does not answer: was it stopped?";
+      return setTimeout(ask, 3000);
+    }
+    if (!state.is_running) {
+      if (wait) return location.replace(work.dataset.after);
+      for (const line of work.querySelectorAll("p")) line.hidden = line !== part("ended");
+      return;
+    }
+    part("doing").textContent = state.doing;
+    part("count").textContent = state.total ? `${state.done.toLocaleString("en")} of ${state.total.toLocaleString("en")}` : "";
+    part("left").textContent = state.left;
+    const shown = work.querySelector("progress");
+    if (shown && state.total) { shown.max = state.total; shown.value = state.done; } else shown?.removeAttribute("value");
+    setTimeout(ask, 500);
+  };
+  setTimeout(ask, 300);
+}
 
 // ---- a picture that did not come (the network changed, the machine slept) is asked for again --------------
 

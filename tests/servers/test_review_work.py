@@ -1,0 +1,383 @@
+"""Long work from the page over real HTTP: look for photos, find similar scenes, stop, one at a time, and what is said."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from support.review_library import make_library, photo, save
+
+from photodup.photos.background.work import Finished, Stopped, Task, Work
+from photodup.photos.commands.group_command import tiers_by_settings
+from photodup.photos.library import scan as scanning
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+from photodup.photos.library.settings import Settings, load_settings
+from photodup.photos.review import site
+from photodup.photos.review.reviewed_folder import Encoders
+from photodup.photos.review.serve import ReviewServer
+from photodup.photos.trash.trash import TRASH_FOLDER
+
+SMALL = "a small one"
+
+
+@contextmanager
+def browsing(folder, **options):
+    with ReviewServer(folder, opened_on_page=True, **options) as server:
+        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+        with httpx.Client(base_url=server.url, headers=origin, timeout=60, follow_redirects=True) as client:
+            yield server, client
+
+
+def until_idle(client) -> None:
+    for _ in range(600):
+        if not client.get("work/state").json()["is_running"]:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the work never ends")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Photographs in a folder that photodup has never seen."""
+    library = tmp_path / "photos"
+    save(photo("coffee"), library / "coffee.jpg")
+    save(photo("coffee").resize((300, 200)), library / "small" / "coffee.jpg", quality=80)
+    save(photo("rocket"), library / "rocket.jpg")
+    (library / "broken.jpg").write_bytes(b"\xff\xd8\xff no photograph")
+    return library
+
+
+@pytest.fixture
+def library(tmp_path):
+    return make_library(tmp_path / "library")
+
+
+@pytest.fixture
+def slow_scan(monkeypatch):
+    """Each photograph takes a while, so that there is something to look at and to stop."""
+    read = scanning._read
+
+    def slowly(*arguments):
+        time.sleep(0.3)
+        return read(*arguments)
+
+    monkeypatch.setattr(scanning, "_read", slowly)
+    monkeypatch.setattr(scanning, "available_cores", lambda: 1)
+    monkeypatch.setattr(site, "_QUICK_S", 0)
+
+
+# ---- looking for photos ----------------------------------------------------------------------------------
+
+
+def test_a_folder_that_was_never_scanned_is_offered_to_be_and_nothing_is_written_before(photos):
+    with browsing(photos) as (server, client):
+        answer = client.get("")
+        assert answer.url.path.endswith("/work") and "has not looked at this folder yet" in answer.text
+        assert "Undo" not in answer.text and "photodup scan" not in re.sub(
+            r"(?s)<details.*?</details>", "", answer.text
+        )
+        assert client.get("confirm").url.path.endswith("/work")
+        assert not (photos / ".photodup").exists(), "to look at the page is not to agree"
+        client.post("scan")
+        until_idle(client)
+        text = client.get("").text
+        assert "1 picture with copies" in text and "3 photos are here" in text
+        assert "1 file could not be used" in text and "broken.jpg" in text
+        assert len(server.session.items) == 1
+
+
+def test_what_is_new_or_gone_is_found_from_the_page(library):
+    with browsing(library) as (server, client):
+        until_idle(client)
+        assert len(server.session.items) == 3
+        save(photo("astronaut"), library / "new.jpg")
+        save(photo("astronaut").resize((256, 256)), library / "new small.jpg")
+        (library / "Backup" / "IMG_3.jpg").unlink()
+        shown = client.get("").text
+        assert "1 photo shown here has changed or gone" in shown and "IMG_3.jpg is no longer there" in shown
+        client.post("accept-all")
+        assert "changed or gone since photodup looked: it will stay" in client.get("confirm").text
+        client.post("undo")
+        client.post("scan")
+        until_idle(client)
+        text = client.get("").text
+        assert "2 of them new or changed" in text and "1 gone since the last look" in text
+        assert "changed or gone" not in text and len(server.session.items) == 3
+
+
+def test_a_scan_says_how_far_it_is_is_one_at_a_time_and_stops_cleanly(photos, slow_scan):
+    for number in range(20):
+        save(photo("coffee").rotate(number, expand=False), photos / f"{number}.jpg")
+    with browsing(photos) as (server, client):
+        answer = client.post("scan")
+        assert "Looking for photos" in answer.text and ">Stop<" in answer.text
+        second = client.post("scan")
+        assert second.status_code == 409 and "still busy (looking for photos)" in second.text
+        for _ in range(200):
+            state = client.get("work/state").json()
+            if state.get("done"):
+                break
+            time.sleep(0.05)
+        assert state["doing"] == "Reading the photos" and 0 < state["done"] < state["total"] == 24
+        client.post("work/stop")
+        until_idle(client)
+        text = client.get("work").text
+        assert "What was done so far is kept" in text and "Open it as it is" in text
+        with Catalogue(photos) as catalogue:
+            kept = len(catalogue.photos())
+        assert 0 < kept < 23
+        opened = client.post("open")
+        until_idle(client)
+        assert server.session.tiers.n_photos == kept and opened.status_code == 200
+        client.post("scan")
+        page = client.get("")
+        assert page.status_code == 200 and "data-work=" in page.text, "the groups can be looked at meanwhile"
+        assert client.post("remove").status_code == 409, "but nothing moves"
+        until_idle(client)
+        assert server.session.tiers.n_photos == 23
+
+
+def test_a_server_that_stops_stops_the_scan_too_and_keeps_what_was_read(photos, slow_scan):
+    for number in range(20):
+        save(photo("coffee").rotate(number), photos / f"{number}.jpg")
+    with browsing(photos) as (server, client):
+        client.post("scan")
+        time.sleep(1.0)
+        begun = time.monotonic()
+        server.stop()
+        assert time.monotonic() - begun < 8 and server.folder.work.running is None
+    assert scan(photos, progress=False).n_unchanged > 0
+
+
+def test_what_fails_is_one_sentence_on_the_page(photos):
+    with browsing(photos) as (_, client):
+        (photos / ".photodup").mkdir()
+        (photos / ".photodup" / "notes.txt").write_text("somebody else's")
+        client.post("scan")
+        until_idle(client)
+        text = client.get("work").text
+        assert "was not made by photodup" in text and "Look for photos" in text
+        assert [p.name for p in (photos / ".photodup").iterdir()] == ["notes.txt"]
+
+
+def test_the_command_opens_the_page_of_a_folder_that_was_never_scanned(photos):
+    flags = ["--threshold", "0.6", "--inference-backend", "auto", "--inference-url", "http://127.0.0.1:9"]
+    command = [sys.executable, "-m", "photodup.cli", "review", str(photos), "--port", "0", *flags]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        said = process.stdout.readline()
+        url = said.removeprefix("The page: ").strip()
+        assert "has not looked at this folder yet" in httpx.get(url, follow_redirects=True, timeout=60).text
+        answer = httpx.post(f"{url}scan", headers={"Origin": "/".join(url.split("/")[:3])}, timeout=60)
+        assert answer.status_code == 303
+        assert process.stdout.readline() == "Stop with Ctrl-C.\n"
+        assert process.stdout.readline() == f"Review 1 groups at {url}\n"
+        process.send_signal(signal.SIGINT)
+        _, failed = process.communicate(timeout=60)
+        assert "Traceback" not in failed
+    finally:
+        process.kill()
+        process.wait()
+    nowhere = subprocess.run(
+        [*command[:4], str(photos / "nowhere")], capture_output=True, text=True, check=False
+    )
+    assert nowhere.returncode == 2 and "is not a folder" in nowhere.stderr
+
+
+# ---- similar scenes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bursts(tmp_path):
+    library = tmp_path / "bursts"
+    save(photo("coffee"), library / "one.jpg", taken="2020:05:16 09:00:00")
+    save(photo("coffee").crop((40, 0, 600, 380)), library / "two.jpg", taken="2020:05:16 09:00:09")
+    save(photo("rocket"), library / "rocket.jpg", taken="2021:05:16 09:00:00")
+    scan(library, progress=False)
+    return library
+
+
+def test_similar_scenes_are_found_from_the_page_by_the_encoder_that_is_chosen(bursts, tiny_onnx):
+    asked = []
+    encoders = Encoders(more={SMALL: lambda: asked.append(1) or tiny_onnx})
+    with browsing(bursts, encoders=encoders) as (server, client):
+        until_idle(client)
+        offer = client.get("?tier=similar").text
+        assert "Find similar scenes" in offer and SMALL in offer and "photodup embed" not in offer
+        assert client.post("similar", data={"encoder": "/etc/passwd"}).status_code == 409
+        client.post("similar", data={"encoder": SMALL})
+        until_idle(client)
+        assert asked == [1] and "3 photos were looked at" in client.get("?tier=similar").text
+        assert server.session.tiers.model is not None and server.folder.n_new == 0
+        save(photo("chelsea"), bursts / "new.jpg")
+        client.post("scan")
+        until_idle(client)
+        assert "1 photo is new" in client.get("?tier=similar").text
+
+
+def test_the_command_lines_encoder_is_used_and_an_untrained_one_refused(bursts, tiny_onnx, random_onnx):
+    with browsing(bursts, encoders=Encoders(weights=random_onnx)) as (_, client):
+        until_idle(client)
+        client.post("similar")
+        until_idle(client)
+        assert "was never trained" in client.get("work").text
+        with Catalogue(bursts) as catalogue:
+            assert not catalogue.models(), "nothing was written that would lock the page out"
+    with browsing(bursts, encoders=Encoders(weights=tiny_onnx)) as (server, client):
+        until_idle(client)
+        client.post("similar")
+        until_idle(client)
+        assert server.session.tiers.model is not None
+
+
+def test_vectors_of_a_second_model_are_not_mixed_in(bursts, tiny_onnx, tmp_path):
+    from support.triton import tiny_graph
+
+    other = f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}"
+    more = {"first": lambda: tiny_onnx, "second": lambda: other}
+    with browsing(bursts, encoders=Encoders(more=more)) as (_, client):
+        until_idle(client)
+        client.post("similar", data={"encoder": "first"})
+        until_idle(client)
+        client.post("similar", data={"encoder": "second"})
+        until_idle(client)
+        assert "choose the same one again" in client.get("work").text
+        with Catalogue(bursts) as catalogue:
+            assert len(catalogue.models()) == 1
+
+
+def test_an_encoder_that_does_not_answer_is_one_sentence(bursts):
+    encoders = Encoders(backend="fastapi-pytorch-fp32-http-jpeg", url="http://127.0.0.1:9")
+    with browsing(bursts, encoders=encoders) as (_, client):
+        until_idle(client)
+        client.post("similar")
+        until_idle(client)
+        answer = client.get("work")
+        assert answer.status_code == 409 and "127.0.0.1:9" in answer.text and "Traceback" not in answer.text
+
+
+def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_onnx):
+    with browsing(bursts, encoders=Encoders(weights=tiny_onnx), threshold=0.7) as (server, client):
+        until_idle(client)
+        client.post("similar")
+        until_idle(client)
+        assert server.session.tiers.thresholds.similar == 0.7, "as the command line says"
+        assert 'value="70"' in client.get("?tier=similar").text
+        client.post("threshold", data={"percent": "99"})
+        until_idle(client)
+        assert server.session.tiers.thresholds.similar == server.session.tiers.thresholds.burst == 0.99
+        for wrong in ("0", "101", "nan", "many"):
+            assert client.post("threshold", data={"percent": wrong}).status_code == 409, wrong
+        stored = load_settings(bursts / ".photodup")
+        assert stored.threshold == 0.99
+        with Catalogue(bursts) as catalogue:
+            assert tiers_by_settings(catalogue).thresholds.similar == 0.99, "`photodup group` says the same"
+            assert tiers_by_settings(catalogue, threshold=0.5).thresholds.similar == 0.5
+        client.post("threshold", data={"percent": "99", "usual": "yes"})
+        until_idle(client)
+        assert server.session.tiers.thresholds.similar == 0.95
+        assert load_settings(bursts / ".photodup") == Settings()
+
+
+# ---- removing ---------------------------------------------------------------------------------------------
+
+
+def test_a_removal_says_how_far_it_is_and_no_other_page_is_shown_meanwhile(library, monkeypatch):
+    monkeypatch.setattr(site, "_QUICK_S", 0)
+    with browsing(library) as (server, client):
+        until_idle(client)
+        server.session.accept_all()
+        server.session.trash._files._step = lambda name: time.sleep(0.3)
+        plan = re.search(r'name="plan" value="(\w+)"', client.get("confirm").text)[1]
+        waiting = client.post("remove", data={"plan": plan})
+        assert "Removing photos" in waiting.text and ">Stop<" not in waiting.text
+        client.post("work/stop")
+        assert client.get("").url.path.endswith("/work") and client.get("trash").url.path.endswith("/work")
+        refused = client.post("accept-all")
+        assert refused.status_code == 409 and "this was not done" in refused.text
+        keeper = next(iter(server.session.items.values())).group.keeper
+        assert client.get(f"photo/{keeper.id}/small.jpg").headers["content-type"] == "image/jpeg"
+        until_idle(client)
+        assert "3 moved" in client.get("work").text, "it was not stopped half way"
+        back = client.post("undo")
+        until_idle(client)
+        back = client.get("work")
+        assert "Undone" in back.text and "small coffee.jpg" in back.text
+
+
+def test_what_lies_in_the_trash_is_shown_until_it_is_gone_for_good(library):
+    with browsing(library) as (server, client):
+        until_idle(client)
+        session = server.session
+        client.get("")
+        for one in session.photos.values():
+            client.get(f"photo/{one.id}/small.jpg")
+        session.accept_all()
+        session.apply()
+        (first, *_) = session.trash.listing()
+        addresses = re.findall(r"removed/[\w-]+/small\.jpg", client.get("empty-trash").text)
+        assert len(addresses) == 3
+        assert set(addresses) == set(re.findall(r"removed/[\w-]+/small\.jpg", client.get("trash").text))
+        for address in addresses:
+            assert client.get(address).content.startswith(b"\xff\xd8")
+        changed = library / TRASH_FOLDER / first.files[0].trash
+        whole = changed.read_bytes()
+        changed.write_bytes(whole[:-1] + b"x")
+        assert client.get(f"removed/{first.id}/small.jpg").status_code == 404, "not what was removed"
+        changed.write_bytes(whole)
+        plan = re.search(r'name="plan" value="(\w+)"', client.get("empty-trash").text)[1]
+        assert "deleted for good" in client.post("empty-trash", data={"plan": plan}).text
+        assert {client.get(address).status_code for address in addresses} == {404}
+        kept = {p.md5 for item in session.items.values() for p in item.still_there}
+        left = {p.name[:32] for p in (library / ".photodup" / "thumbnails").rglob("*.jpg")}
+        assert left and left <= kept, "no small picture of what is gone for good"
+
+
+# ---- the work itself --------------------------------------------------------------------------------------
+
+
+def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(capsys):
+    work = Work()
+
+    def fault(task):
+        raise ValueError("secret")
+
+    def stopped(task):
+        task.stop()
+        task.step("more")
+        raise AssertionError("went on")
+
+    for do, error, title in (
+        (lambda task: Finished("/"), None, ""),
+        (fault, "failed by a fault in photodup (ValueError)", None),
+        (stopped, None, "Stopped"),
+    ):
+        task = Task("Trying", do)
+        work.begin(task)
+        assert task.ended.wait(10) and work.running is None
+        assert (task.error is None) == (error is None) and (error or "") in (task.error or "")
+        assert (task.finished.title if task.finished else None) == title
+    assert "secret" in capsys.readouterr().err, "the terminal has what the page does not say"
+    assert not issubclass(Stopped, Exception), "nothing that handles errors may swallow it"
+
+
+def test_the_time_that_is_left_is_said_once_it_is_known():
+    task = Task("Trying", lambda task: Finished("/"))
+    task._tell("scan", 0, 1000)
+    task._step_begun -= 10.1
+    assert task.time_left == ""
+    task._tell("scan", 10, 1000)
+    assert task.time_left == "about 17 minutes left"
+    task._tell("scan", 600, 1000)
+    assert task.time_left == "less than a minute left"
+    task._tell("scan", 1000, 1000)
+    assert task.time_left == "" and task.doing == "Reading the photos"

@@ -159,6 +159,7 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence_with_remedies(tmp_pa
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     last = done.stderr.strip().splitlines()[-1]
+    assert "ERROR:root" not in done.stderr and last.count("Failed to download") == 0
     assert "PhotodupError" in last and "could not be downloaded" in last
     for remedy in ("huggingface.co", "MODEL_PRETRAINED", "random:0"):
         assert remedy in last
@@ -214,6 +215,7 @@ def test_a_download_that_is_tried_again_is_told_once(capfd):
         with _retries_told_once():
             for _ in range(5):
                 client.warning("Retrying in 1s")
+                logging.error("Failed to download weights for tag")
         client.warning("afterwards")
     finally:
         for logger, handler in zip((hub, logging.root), handlers, strict=True):

@@ -77,16 +77,18 @@ def random_clip(name: str, pretrained: str) -> Any:
 
 @contextlib.contextmanager
 def _retries_told_once() -> Iterator[None]:
-    """Let the hub's client warn once: it says every retry twice, on its own handler and on the root's."""
+    """Let the hub's client warn once: it says every retry twice, and open_clip logs what its exception says."""
     hub, client = (logging.getLogger(name) for name in ("huggingface_hub", "huggingface_hub.utils._http"))
     first = iter((True,))
     propagates, hub.propagate = hub.propagate, False
     client.addFilter(told := lambda _: next(first, False))
+    logging.root.addFilter(failed := lambda record: not record.getMessage().startswith("Failed to download"))
     try:
         yield
     finally:
         hub.propagate = propagates
         client.removeFilter(told)
+        logging.root.removeFilter(failed)
 
 
 def _pretrained_clip(name: str, pretrained: str) -> Any:
@@ -107,7 +109,10 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
     except PhotodupError:
         raise
     except Exception as error:  # Network, hub, pickle and shape errors come from four libraries.
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        first: BaseException = error  # what happened; the others say that it did
+        while not looks_like_path and (cause := first.__cause__ or first.__context__):
+            first = cause
+        reason = " ".join(str(first).split())[:160] or type(first).__name__
         if looks_like_path or Path(pretrained).is_file():
             raise PhotodupError(f"{pretrained} cannot be read as weights of {name} ({reason}).") from error
         raise PhotodupError(

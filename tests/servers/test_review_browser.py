@@ -329,6 +329,7 @@ def test_thirty_members_and_a_file_that_went(tmp_path, page):
 
 def test_settings_by_keyboard(server, page):
     page.goto(server.url + "settings")
+    page.get_by_label("content the whole picture").fill("3")
     page.get_by_label("folder in the first").fill("1")
     page.get_by_label("Folders by priority").fill("Shared")
     page.get_by_label("resolution most true detail").fill("2")

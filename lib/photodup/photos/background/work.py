@@ -167,8 +167,14 @@ class Work:
             self.last = task
             threading.Thread(target=task.run, name="review work", daemon=True).start()
 
-    def stop(self, wait_s: float) -> None:
-        """Stop what may be stopped, and wait for the rest."""
+    def stop(self, finish_s: float, stop_s: float) -> None:
+        """End what is running.
+
+        Args:
+            finish_s: how long to wait for what may not be stopped.
+            stop_s: how long for what may. What waits for a server or a download hears nothing until that answers;
+                it has written what was done before.
+        """
         if task := self.running:
             task.stop()
-            task.ended.wait(wait_s)
+            task.ended.wait(stop_s if task.can_stop else finish_s)

@@ -22,6 +22,7 @@ HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001
 # How long Ctrl-C waits for photos that are being moved. Were it cut short, the trash would finish it the next time.
 _FINISH_S = 60.0
+_STOP_S = 10.0  # and for the photo at hand, of work that may be stopped
 
 
 class ReviewServer:
@@ -110,7 +111,7 @@ class ReviewServer:
 
     def stop(self) -> None:
         """Stop and wait for it, and for photos that are being moved."""
-        self.folder.work.stop(_FINISH_S)
+        self.folder.work.stop(_FINISH_S, _STOP_S)
         self._server.should_exit = True
         self._thread.join(10)
 

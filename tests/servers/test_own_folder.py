@@ -207,8 +207,11 @@ def test_a_servers_word_for_its_model_names_no_file_elsewhere(tmp_path):
 
 
 def as_first_edition(file: Path, own: Path) -> None:
-    """Take away what the second edition added: the marker, the application_id and the features."""
+    """Take away what the second edition added: the marker, the application_id, features, the threshold."""
     (own / MARKER).unlink()
+    if (file_of_settings := own / "settings.json").exists():
+        settings = json.loads(file_of_settings.read_text())
+        file_of_settings.write_text(json.dumps({k: v for k, v in settings.items() if k != "threshold"}))
     for features in own.glob("features.sqlite*"):
         features.unlink()
     with closing(sqlite3.connect(file)) as db:

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from photodup.photos.library import schema
 from photodup.photos.own.catalogue_file import APPLICATION_ID, Kind, kind_of, left_behind
 from photodup.photos.own.first_edition import copy_decisions, is_own_folder_of_first_edition
 from photodup.photos.own.own_folder import OwnFolder, locate_catalogue
+
+BUSY_S = 30  # how long one photodup waits for another that writes
 
 
 class CatalogueError(PhotodupError):
@@ -75,7 +78,7 @@ class CatalogueDatabase:
                 f"({error.strerror}): give another place with --catalogue FILE."
             ) from None
         with self._explained():
-            self.connection = sqlite3.connect(file, timeout=30, isolation_level=None)
+            self.connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
             try:
                 self._bring_up_to_date(kind)
             except BaseException:
@@ -107,6 +110,23 @@ class CatalogueDatabase:
                 )
         return kind
 
+    def _set(self, pragma: str) -> None:
+        """Set a pragma, also while another photodup opens the same new file.
+
+        Two that change a file's journal mode at once would wait for each other: SQLite refuses one of them without
+        calling its busy handler (sqlite.org/c3ref/busy_handler.html), whatever the connection's timeout.
+        """
+        until = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self.connection.execute(f"PRAGMA {pragma}")
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
+
     def _bring_up_to_date(self, kind: Kind) -> None:
         self._refuse_foreign()
         pragmas = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
@@ -115,7 +135,7 @@ class CatalogueDatabase:
             # it is comes before the log is begun: it must stand in the file itself.
             pragmas = ("page_size = 16384", f"application_id = {APPLICATION_ID}", *pragmas)
         for pragma in pragmas:
-            self.connection.execute(f"PRAGMA {pragma}")
+            self._set(pragma)
         with self.transaction():
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()
             if version > len(schema.MIGRATIONS):

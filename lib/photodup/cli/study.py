@@ -8,6 +8,7 @@ import typer
 study = typer.Typer(no_args_is_help=True, help="Run the notebooks against servers, and read what they found.")
 
 Only = Annotated[list[str] | None, typer.Option(help="notebook prefix such as 03; repeat for more")]
+Sizes = Annotated[str, typer.Option(help="quick, smoke (both in notebooks/) or full")]
 
 
 # Typer has no repeated option of two words, and papermill's users have -p KEY VALUE in their fingers.
@@ -16,7 +17,7 @@ def study_run(
     context: typer.Context,
     run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
     endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
-    sizes: Annotated[str, typer.Option(help="quick, smoke (both in notebooks/) or full")] = "quick",
+    sizes: Sizes = "quick",
     only: Only = None,
     weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
@@ -73,7 +74,7 @@ def study_rehearse(
     by: Annotated[
         list[str] | None, typer.Option(help="how notebooks find it: file, address; both unless given")
     ] = None,
-    sizes: Annotated[str, typer.Option(help="quick, smoke (both in notebooks/) or full")] = "quick",
+    sizes: Sizes = "quick",
     link: Annotated[str, typer.Option(help="preset of the emulated link in front")] = "us-east",
 ) -> None:
     """Run the notebooks against a "rented machine" on this one, and print which questions were decided.

@@ -31,6 +31,7 @@ def overview(site: CurrentSite, tier: str = "copies", status: str = "", number: 
     session = site.session
     shown = session.select(tier if tier in ("copies", "similar") else None, status or None)
     items, number, n_pages = _one_page(shown, number, PAGE_SIZE)
+    last = site.folder.work.last
     return site.page(
         "overview.html",
         items=items,
@@ -46,8 +47,8 @@ def overview(site: CurrentSite, tier: str = "copies", status: str = "", number: 
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
         outcome=session.last,
         problems=session.problems,
-        news=site.folder.work.last.finished if site.folder.work.last else None,
-        failed=site.folder.work.last.error if site.folder.work.last else None,
+        news=last.finished if last else None,
+        failed=last.error if last else None,
         n_new=site.folder.n_new,
         encoders=list(site.folder.encoders.more),
         is_small=bool(session.tiers.model and session.tiers.model.name == site.folder.encoders.small_model),

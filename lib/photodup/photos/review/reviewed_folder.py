@@ -19,6 +19,7 @@ from photodup.photos.library.apple import scan_apple_photos
 from photodup.photos.library.catalogue import Catalogue, Model
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
 from photodup.photos.library.settings import load_settings
+from photodup.photos.own.own_folder import locate_catalogue
 from photodup.photos.review.session import ReviewSession
 
 _GROUPING = "Finding copies"
@@ -87,7 +88,7 @@ class ReviewedFolder:
     @property
     def was_scanned(self) -> bool:
         """Whether there is a catalogue to open."""
-        return os.path.isfile(self._catalogue or self.root / ".photodup" / "catalogue.sqlite")
+        return os.path.isfile(locate_catalogue(self.root, self._catalogue)[0])
 
     def check(self) -> None:
         """Look at what can be wrong before anything long begins; an unscanned folder is right.

@@ -119,16 +119,12 @@ def answer(found: Compared) -> str:
         parts += [f"{_names(alike)} {'is' if len(alike) == 1 else 'are'} equal" if alike else ""]
         parts += [f"undecided: {_names(open_ones)}" if open_ones else ""]
         said.append(f"{words}, compared with {ours().label}: {'; '.join(p for p in parts if p)}.")
-    if any(outcome.verdict == "different" for outcome in _of_triton(found)):
+    of_triton = (found.outcomes.get(f"{SERVERS['triton'].label}, {load}") for load in ("one", "eight"))
+    if any(outcome and outcome.verdict == "different" for outcome in of_triton):
         said.append(
             "Triton computes with ONNX Runtime, all others with PyTorch: notebook 06 compares servers with one engine."
         )
     return "\n".join(said)
-
-
-def _of_triton(found: Compared) -> list[Outcome]:
-    label = SERVERS["triton"].label
-    return [o for load in ("one", "eight") for name, o in found.verdicts(load).items() if name == label]
 
 
 def _listed(found: list[tuple[str, Outcome]], verb: tuple[str, str]) -> str:

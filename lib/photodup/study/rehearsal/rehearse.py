@@ -12,7 +12,7 @@ from photodup.serving.check import check, render_check
 from photodup.serving.control_key import VARIABLE
 from photodup.study.notebook.weights import prepare_model
 from photodup.study.rehearsal.rented import LINK, WITHOUT, Rented, rented_machine, save
-from photodup.study.report.facts import notebook_rows, state_of
+from photodup.study.report.facts import notebook_rows
 from photodup.study.runner.execute import run_study
 
 WAYS = ("file", "address")
@@ -79,7 +79,7 @@ def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> l
         outcomes = run_study(name, sizes=sizes, only=only, again=True, **options)
     wanted = {outcome.notebook for outcome in outcomes}
     return [
-        Line(row["stem"], row["status"], state_of(row["status"], row["answer"]) == "decided", row["answer"])
+        Line(row["stem"], row["status"], row["decided"] == "decided", row["answer"])
         for row in notebook_rows(name)
         if row["stem"] in wanted
     ]

@@ -81,15 +81,14 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
         executed = executed_notebook(run, source)
         opening = nbformat.read(source, as_version=4).cells[0].source
         outcome = outcomes.get(source.stem, {})
+        answer = printed_answer(executed) if executed else ""
         yield {
             "stem": source.stem,
             "title": _first(r"^#\s*(.+)$", opening) or source.stem,
             "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
-            "answer": printed_answer(executed) if executed else "",
+            "answer": answer,
             "status": outcome.get("status", "not_run"),
-            "decided": state_of(
-                outcome.get("status", "passed"), printed_answer(executed) if executed else ""
-            ),
+            "decided": state_of(outcome.get("status", "passed"), answer),
             "seconds": outcome.get("seconds"),
             "href": page_address(run, source) if executed else "",
         }

@@ -39,6 +39,8 @@ def draw_frontier(
     arms = compared.arms
     at_one = arms[arms.load == latency_load].set_index("side")
     at_many = arms[arms.load == rate_load].set_index("side")
+    rates = at_many.throughput_images_per_s.astype(float).dropna()
+    most = at_many.engine[rates.idxmax()] if len(rates) else None
     drawn = 0
     for side in at_one.index.intersection(at_many.index):
         one, many = at_one.loc[side], at_many.loc[side]
@@ -55,9 +57,18 @@ def draw_frontier(
         ax.plot(x, y, MARKERS.get(one.server, "o"), color=color, markersize=8, zorder=3)
         server = SERVERS.get(one.server, one.server)
         text = (labels or {}).get(side) or f"{one.precision.upper()}, {server}"
-        # Two servers with one engine lie on each other: one name above, one below.
-        look = {"textcoords": "offset points", "fontsize": 8, "color": color, "ha": "right"}
-        ax.annotate(text, (x, y), xytext=(-8, 6 if one.server == "triton" else -13), **look)
+        # Two servers with one engine lie on each other: one name above, one below. Two engines lie side by side: the
+        # names of the one that gives most stand on the right.
+        to_right = one.engine == most
+        look = {
+            "textcoords": "offset points",
+            "fontsize": 8,
+            "color": color,
+            "ha": "left" if to_right else "right",
+        }
+        ax.annotate(
+            text, (x, y), xytext=(8 if to_right else -8, 6 if one.server == "triton" else -13), **look
+        )
         drawn += 1
     ax.margins(x=0.14, y=0.1)  # room for the names
     return drawn

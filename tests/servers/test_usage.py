@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from support.triton import needs_triton
 
@@ -87,7 +88,9 @@ def test_a_point_of_the_service_says_what_the_service_used(tmp_path: Path, rando
     point = measure_point(run, "fastapi-pytorch-fp32-http-jpeg", LOAD, SHORT, check=False)
 
     assert 0.05 < point["server_cpu_cores"] < os.cpu_count() + 0.5
-    assert point["server_memory_mib"] == pytest.approx(random_service.rss_mb(), rel=0.4)
+    # Its share of shared pages falls with every other process that has them: between its own pages and all of them.
+    own_mib = psutil.Process(random_service.process.pid).memory_full_info().uss / 2**20
+    assert 0.6 * own_mib < point["server_memory_mib"] < 1.4 * random_service.rss_mb()
     assert "gpu_utilization" not in point or environment.describe()["gpus"]
 
 

@@ -80,9 +80,11 @@ def tuned(*finalists):
     trials = [
         {
             "setting": f.setting.name,
+            **f.setting.as_record(),
             "rung": 0,
             "score": 9.0,
             "why": "",
+            "seconds": 1.0,
             "seen": [{"in_flight": 1, "latency_ms": 20.0, "images_per_s": 40.0}],
         }
         for f in finalists
@@ -152,6 +154,32 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
     assert first.best.setting == every[8]
     assert once().sentence() == first.sentence()
     assert len(asked) == made + 1, "only what failed is tried again"
+
+
+def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, tmp_path, monkeypatch):
+    """The setting that answers most in a closed loop keeps the bound at the lowest rate of those left."""
+    from photodup.bench.record.record import RunStore
+    from photodup.serving.endpoints import from_ports
+    from photodup.study.notebook.run import Run
+
+    offered = []
+
+    def exact(run, setting, bound, about, *, seconds, n_measurements):
+        offered.append((setting, seconds, n_measurements))
+        rate = 60.0 - every.index(setting)
+        return slo.SloRate(rate, rate - 2, rate + 2, 0.95, bound.bound_ms, bound.percentile, ())
+
+    monkeypatch.setattr(search, "exact_trial", exact)
+    monkeypatch.setattr(
+        search, "quick_trial", lambda run, s, *_: {"score": 10.0 + every.index(s), "seen": []}
+    )
+    with RunStore(tmp_path / "run") as store:
+        run = Run("t", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), store)
+        found = search.tune(run, every[:9], BOUND, rung_seconds=(1.0,))
+
+    assert found.best.setting == every[6], "the best of the three that go on"
+    assert [n for _, _, n in offered] == [search.OPEN_MEASUREMENTS] * 3 + [search.EXACT_MEASUREMENTS] * 2
+    assert found.measured_s == 9 * 1.0 + 3 * 24.0 + 2 * 80.0
 
 
 def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch):

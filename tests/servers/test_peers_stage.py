@@ -10,7 +10,7 @@ from support.paths import ROOT
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.study.notebook.run import open_run
-from photodup.study.peers import outcomes, peers, stage
+from photodup.study.peers import alone, outcomes, peers, stage
 
 
 @pytest.fixture
@@ -35,10 +35,11 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
     pictures = [encoded(photo(240, 230, seed), "JPEG") for seed in range(8)]
     monkeypatch.setattr(stage, "payload_photos", lambda n: pictures)
     # A tiny encoder answers in a millisecond or two: what else the machine does may double that for long.
-    small = {"STARTS": 2, "SHORTEST_S": 0.4, "OVERLOAD_S": 1.0, "HALF_WIDTH": 2.0, "RECOVERED": 30}
-    for name, value in small.items():
+    for name, value in {"SHORTEST_S": 0.4, "HALF_WIDTH": 2.0}.items():
         monkeypatch.setattr(stage, name, value)
-    monkeypatch.setattr(stage, "PROBE", replace(stage.PROBE, min_duration_s=0.4, max_duration_s=0.4))
+    for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30, "RATE_SECONDS": 0.5}.items():
+        monkeypatch.setattr(alone, name, value)
+    monkeypatch.setattr(alone, "PROBE", replace(alone.PROBE, min_duration_s=0.4, max_duration_s=0.4))
     monkeypatch.setenv("MODEL_PRETRAINED", random_onnx)
     run = open_run("made-up")
     store = RunStore(tmp_path / "run")
@@ -49,7 +50,7 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
 def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(slow_service):
     payloads = stage.Payloads("images", (encoded(photo(60, 60, 1), "JPEG"),), "a picture", "image/jpeg")
     one = peers.Started(slow_service.url, 0.0, slow_service.process.pid)
-    seen = stage._overloaded(peers.SERVERS["fastapi"], one, payloads, 40.0)
+    seen = alone._overloaded(peers.SERVERS["fastapi"], one, payloads, 40.0)
     assert seen["failed"] > 12 and seen["answered"] > 12 and "503" in seen["error"]
     assert seen["recovered_s"] is not None and seen["recovered_s"] < 20
 
@@ -57,7 +58,7 @@ def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(slow_service):
 @pytest.fixture
 def slow_service(launch, monkeypatch):
     """A service that gives 20 images a second and refuses what would wait for half a second."""
-    monkeypatch.setattr(stage, "OVERLOAD_S", 3.0)
+    monkeypatch.setattr(alone, "OVERLOAD_S", 3.0)
     program = (str(ROOT / "tests" / "support" / "slow_encoder.py"),)
     server = launch(program=program, SLOW_MS=50, MAX_WAIT_S=0.5)
     server.wait()
@@ -67,20 +68,22 @@ def slow_service(launch, monkeypatch):
 @pytest.mark.slow
 def test_all_is_measured_once_and_read_again(small):
     said: list[str] = []
-    stage.measure_servers(small, rounds=2, say=said.append)
+    stage.measure_servers(small, passes=("fp32", "many"), rounds=2, say=said.append)
     found = outcomes.compared(small)
     assert [s.name for s in found.servers] == ["fastapi", "litserve"] and not found.missing
-    for alone in found.alone.values():
-        assert len(alone["first_answer_s"]) == 2 and alone["cosine_min"] > peers.MIN_COSINE
-        assert alone["memory_loaded_mib"] > 50
-        overload = alone["overload"]
+    for seen in found.alone.values():
+        assert len(seen["first_answer_s"]) == 2 and seen["cosine_min"] > peers.MIN_COSINE
+        assert seen["memory_loaded_mib"] > 50
+        overload = seen["overload"]
         assert overload["answered"] + overload["failed"] > 20 and overload["recovered_s"] is not None
-    assert len(found.outcomes) == 3 and len(found.checks) == 2
+    assert len(found.outcomes) == 3 and len(found.checks) == 3
     assert all(outcome.n_rounds + outcome.n_dropped <= 2 for outcome in found.outcomes.values())
     records = sorted(small.store.records_dir.glob("server-*.json"))
-    assert len(records) == 2 + 2 * (3 * 2 + 1)  # alone; in each round three loads of both, and one arm again
+    # Alone and the rate of both; in each round three loads of both, and ours again under each.
+    assert len(records) == 2 + 2 + 2 * (3 * 2 + 3)
+    assert {name for name, rate in outcomes.rates(small).items() if rate["seen"]} == {"fastapi", "litserve"}
     times = [path.stat().st_mtime_ns for path in records]
-    stage.measure_servers(small, rounds=2, say=said.append)  # nothing again
+    stage.measure_servers(small, passes=("fp32", "many"), rounds=2, say=said.append)  # nothing again
     assert [path.stat().st_mtime_ns for path in records] == times
     assert any("2 rounds" in line for line in said)
 
@@ -89,9 +92,9 @@ def test_a_server_that_embeds_otherwise_is_not_timed(small):
     weights = stage.choose_weights()
     photos = stage.wires.jpegs(stage.payload_photos(8))
     payloads = stage.Payloads("images", tuple(photos), "pictures", "image/jpeg")
-    reference = stage._reference(weights, photos)
+    reference = stage.reference_embeddings(weights, photos)
     peer = stage.SERVERS["litserve"]
     with peers.started(peer, weights) as one:
-        assert stage._check(peer, one, payloads, reference) > peers.MIN_COSINE
+        assert stage.check(peer, one, payloads, reference) > peers.MIN_COSINE
         with pytest.raises(PhotodupError, match=r"LitServe embeds otherwise: cosine .* is needed"):
-            stage._check(peer, one, payloads, reference[::-1])
+            stage.check(peer, one, payloads, reference[::-1])

@@ -10,8 +10,8 @@ from support.paths import ROOT
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.errors import PhotodupError
 from photodup.study.notebook.run import Run, open_run
-from photodup.study.peers import figures, peers, stage
-from photodup.study.peers.outcomes import compared
+from photodup.study.peers import figures, peers, stage, tables
+from photodup.study.peers.outcomes import compared, rates
 from photodup.study.peers.weights import _descriptions, hugging_face_names
 
 NAMES = [name for name, server in peers.SERVERS.items() if not server.is_ours]
@@ -136,7 +136,7 @@ def recorded(tmp_path, monkeypatch) -> Run:
     run = replace(run, directory=tmp_path / "made-up", store=RunStore(tmp_path / "made-up"))
     random = np.random.default_rng(0)
     names, factor = ["fastapi", "litserve", "mosec", "ray"], {"litserve": 1.2}
-    declared = stage.declared(names, run.name)
+    declared = [d for p in ("fp32", "many") for d in stage.declared(names, run.name, stage.PASSES[p])]
     checks = [{"server": "fastapi", "load": "one", "metric": "latency_ms_p50"}]
     checks += [{"server": "fastapi", "load": "eight", "metric": "throughput_images_per_s"}]
     plan = {
@@ -146,7 +146,10 @@ def recorded(tmp_path, monkeypatch) -> Run:
         "checks": checks,
         "dropped": [],
     }
-    run.measure_or_load(stage.PLAN, lambda: plan, config={"weights": "random:0"})
+    for planned in (stage.PASSES["fp32"], stage.PASSES["many"]):
+        config = stage.plan_config(planned, "random:0")
+        run.measure_or_load(stage.PLAN, lambda plan=plan: dict(plan), config=config)
+        plan = plan | {"checks": []}
     for name in names[:3]:
         for load in stage.LOADS:
             for number in range(1, 9):
@@ -200,3 +203,51 @@ def test_a_run_without_servers_says_so(tmp_path):
         == figures.overload(found).iloc[0, 0]
         == "none was measured in this run"
     )
+
+
+def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
+    """Rounds at the fastest precision are a pass of their own: other records, other arms, the same judge."""
+    names, planned = ["fastapi", "litserve"], stage.PASSES["fastest"]
+    plan = {"servers": names, "rounds": 6, "checks": [], "dropped": []}
+    plan["kept"] = [d.name for d in stage.declared(names, recorded.name, planned)]
+    recorded.measure_or_load(stage.PLAN, lambda: plan, config=stage.plan_config(planned, "random:0"))
+    random = np.random.default_rng(1)
+    for name, quicker in (("fastapi", 5.0), ("litserve", 2.0)):
+        for load in planned.loads:
+            for number in range(1, 7):
+                near = random.normal(1, 0.005)
+                point = {"valid": True, "verdict": "valid", "latency_ms_p50": 100 / quicker * near}
+                point["throughput_images_per_s"] = 20 * quicker * near
+                server = planned.server(name)
+                config = stage.round_config(server, load, number, False, "random:0")
+                found = {"point": point, "raw": {"latency_ms": np.full(30, 100 / quicker)}}
+                recorded.measure_or_load(
+                    stage.round_key(server, load), lambda found=found: dict(found), config=config
+                )
+
+    fp32, fast = compared(recorded), compared(recorded, passes=("fastest",))
+
+    assert fp32.outcomes["LitServe, one"].effect == pytest.approx(0.2, abs=0.02), "as without the other pass"
+    assert fast.outcomes["LitServe, one"].effect == pytest.approx(1.5, abs=0.05)
+    table = tables.at_fastest(fp32, fast).set_index("server")
+    assert list(table["precision, engine"]) == ["int8, openvino", "bf16, pytorch"]
+    assert table["÷ FP32's latency"]["FastAPI (ours)"] == "0.20"
+    assert table["÷ FP32's throughput"]["LitServe"] == "2.40"
+
+
+def test_a_rate_under_the_bound_or_the_reason_is_shown(recorded):
+    rate = {"rate_per_s": 9.5, "low": 9.0, "high": 10.1, "because": "", "seen": [{"rate_per_s": 9.0}]}
+    none = {
+        "rate_per_s": None,
+        "low": None,
+        "high": None,
+        "because": "Even 2 requests/s do not meet 250 ms.",
+        "seen": [],
+    }
+    for name, found in (("fastapi", rate), ("mosec", none)):
+        config = stage.rate_config(peers.SERVERS[name], "random:0")
+        recorded.measure_or_load(stage.RATE, lambda found=found: dict(found), config=config)
+    table = tables.under_bound(rates(recorded)).set_index("server")
+    assert table["highest rate (requests/s)"].to_dict() == {"FastAPI (ours)": "9.5", "mosec": "–"}
+    assert "do not meet" in table["why not"]["mosec"]
+    assert tables.under_bound({}).iloc[0, 0] == "none was measured in this run"

@@ -1,6 +1,7 @@
 """What every peer's server here computes: open_clip's ViT-B/32 on JPEG bytes, as its own documentation shows.
 
-PEER_WEIGHTS names the checkpoint. Nothing of photodup is imported: these are the servers that a user would write.
+PEER_WEIGHTS names the checkpoint, PEER_DTYPE what it computes in (default `float32`). Nothing of photodup is imported: these
+are the servers that a user would write.
 """
 
 import io
@@ -32,7 +33,8 @@ class Model:
         name, weights = os.environ.get("PEER_MODEL", "ViT-B-32"), os.environ["PEER_WEIGHTS"]
         open_clip = _open_clip()
         model, _, self.transform = open_clip.create_model_and_transforms(name, pretrained=weights)
-        self.visual = model.visual.eval()
+        self.dtype = getattr(torch, os.environ.get("PEER_DTYPE", "float32"))
+        self.visual = model.visual.eval().to(self.dtype)
 
     def prepare(self, data: bytes) -> torch.Tensor:
         from PIL import Image
@@ -41,5 +43,5 @@ class Model:
 
     def embed(self, images: list[torch.Tensor]) -> list[list[float]]:
         with torch.inference_mode():
-            features = self.visual(torch.stack(images))
+            features = self.visual(torch.stack(images).to(self.dtype)).float()
             return torch.nn.functional.normalize(features, dim=-1).tolist()

@@ -49,16 +49,22 @@ def study_run(
 def study_peers(
     run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
     server: Annotated[list[str] | None, typer.Option(help="name in tools/peers; repeat; default all")] = None,
+    passes: Annotated[
+        list[str] | None,
+        typer.Option("--pass", help="fp32, fastest or many (32 in flight); repeat; default all"),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="6 are needed for a verdict")] = 8,
-    minutes: Annotated[float, typer.Option(help="longest time of the rounds")] = 120.0,
+    minutes: Annotated[float, typer.Option(help="longest time of the rounds of each pass")] = 120.0,
 ) -> None:
     """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
     from photodup.study.notebook.run import open_run
-    from photodup.study.peers.stage import measure_servers
+    from photodup.study.peers.stage import PASSES, measure_servers
 
     opened = open_run(run)
     with opened.store:
-        measure_servers(opened, only=server or (), rounds=rounds, budget_min=minutes)
+        measure_servers(
+            opened, only=server or (), passes=passes or tuple(PASSES), rounds=rounds, budget_min=minutes
+        )
 
 
 @study.command("rehearse")

@@ -113,7 +113,7 @@ def render_repository(
         raise PhotodupError(f"Decoder {decoder!r} is unknown: use one of {', '.join(DECODERS)}.")
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
-    names = _available(target, exported) if models is None else _with_steps(models)
+    names = _available(target, exported) if models is None else with_steps(models)
     for name in names:
         folder = out_dir / name
         (folder / "1").mkdir(parents=True, exist_ok=True)
@@ -238,7 +238,8 @@ def _steps(name: str) -> tuple[str, ...]:
     return ()
 
 
-def _with_steps(models: Iterable[str]) -> list[str]:
+def with_steps(models: Iterable[str]) -> list[str]:
+    """Return models with those that their ensembles call, each once and before it is needed."""
     return list(dict.fromkeys(step for name in models for step in (*_steps(name), name)))
 
 

@@ -18,12 +18,17 @@ from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.peers import SERVERS, Server
 from photodup.study.peers.stage import (
     ALONE,
-    LOADS,
     METRIC,
     OURS,
+    PASSES,
     PLAN,
+    RATE,
+    Pass,
     arm_of,
+    config_of,
     declared,
+    plan_config,
+    rate_config,
     round_config,
     round_key,
 )
@@ -65,25 +70,54 @@ class Compared:
         }
 
 
-def compared(run: Run) -> Compared:
-    """Read everything that a run has of the servers."""
+def compared(run: Run, *, passes: Sequence[str] = ("fp32", "many")) -> Compared:
+    """Read what a run has of the servers.
+
+    Args:
+        passes: names in `PASSES`, of one precision: FP32 unless told otherwise.
+    """
     reading, weights = run.reading(), choose_weights()
-    plan = reading.measure_or_load(PLAN, _never, config={"weights": weights}, may_fail=True)
-    names, rounds = plan.get("servers", ()), plan.get("rounds", 0)
     alone = {
         s.name: found
         for s in SERVERS.values()
-        if (
-            found := reading.measure_or_load(ALONE, _never, config=_alone_config(s, weights), may_fail=True)
-        ).get("ready_s")
+        if (found := reading.measure_or_load(ALONE, _never, config=config_of(s, weights), may_fail=True)).get(
+            "ready_s"
+        )
     }
+    names: dict[str, None] = {}
+    outcomes: dict[str, Outcome] = {}
+    checks: list[Outcome] = []
+    tables: list[pd.DataFrame] = []
+    for one in (PASSES[name] for name in passes):
+        plan = reading.measure_or_load(PLAN, _never, config=plan_config(one, weights), may_fail=True)
+        read = _Rounds(reading, one, weights, plan.get("rounds", 0))
+        names |= dict.fromkeys(plan.get("servers", ()))
+        said, of_itself = _judged(run.name, plan, one, read)
+        outcomes |= said
+        checks += of_itself
+        tables.append(_arms(plan.get("servers", ()), one, read))
     servers = tuple(s for s in SERVERS.values() if s.name in names or s.name in alone)
     missing = tuple(
         f"{s.label} was not measured in this run" + (f": {s.missing}." if s.missing else ".")
         for s in SERVERS.values()
         if s not in servers
     )
-    read = _Rounds(reading, weights, rounds)
+    return Compared(servers, missing, outcomes, tuple(checks), _beside(tables), alone)
+
+
+def rates(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Return server → its highest rate under the bound (see `alone.highest_rate`), of those that were asked."""
+    reading, weights = run.reading(), choose_weights()
+    found = {
+        s.name: reading.measure_or_load(RATE, _never, config=rate_config(s, weights), may_fail=True)
+        for s in SERVERS.values()
+    }
+    return {name: one for name, one in found.items() if "seen" in one}
+
+
+def _judged(
+    machine: str, plan: Mapping[str, Any], one: Pass, read: _Rounds
+) -> tuple[dict[str, Outcome], list[Outcome]]:
     comparisons = [
         Comparison(
             d.name,
@@ -93,43 +127,35 @@ def compared(run: Run) -> Compared:
             d.b,
             read.pairs(d.a.side.server, d.b.side.server, d.name, d.metric),
         )
-        for d in declared(names, run.name)
+        for d in declared(plan.get("servers", ()), machine, one)
         if d.name in plan.get("kept", ())
     ]
     checks = []
     for row in plan.get("checks", ()):
-        arm = arm_of(SERVERS[row["server"]], row["load"], run.name)
+        arm = arm_of(one.server(row["server"]), row["load"], machine)
         pairs = read.against_itself(row["server"], row["load"], row["metric"])
         name = f"A/A {metric_named(row['metric']).quantity}, {SERVERS[row['server']].label}, {row['load']}"
         checks.append(Comparison(name, "A/A", row["metric"], arm, arm, pairs, is_check=True))
-    judged = judge_pass([*comparisons, *checks], Plan(looks=(max(rounds, 1),)))
-    outcomes = {c.name: o for c, o in zip(comparisons, judged, strict=False)}
-    return Compared(
-        servers, missing, outcomes, tuple(judged[len(comparisons) :]), _arms(servers, read), alone
-    )
+    judged = judge_pass([*comparisons, *checks], Plan(looks=(max(plan.get("rounds", 0), 1),)))
+    return {c.name: o for c, o in zip(comparisons, judged, strict=False)}, judged[len(comparisons) :]
 
 
 def _never() -> dict[str, Any]:
     raise AssertionError("a run that is only read measures nothing")
 
 
-def _alone_config(server: Server, weights: str) -> dict[str, Any]:
-    config = round_config(server, "", 0, False, weights)
-    return {key: config[key] for key in ("server_compared", "version", "weights")}
-
-
 class _Rounds:
     """The recorded rounds, each read once."""
 
-    def __init__(self, run: Run, weights: str, rounds: int) -> None:
-        self.run, self.weights, self.numbers = run, weights, range(1, rounds + 1)
+    def __init__(self, run: Run, of: Pass, weights: str, rounds: int) -> None:
+        self.run, self.of, self.weights, self.numbers = run, of, weights, range(1, rounds + 1)
         self._seen: dict[tuple[str, str, int, bool], Mapping[str, Any]] = {}
 
     def point(self, name: str, load: str, number: int, again: bool = False) -> Mapping[str, Any]:
         """Return a round's point; empty where there is none."""
         key = (name, load, number, again)
         if key not in self._seen:
-            config = round_config(SERVERS[name], load, number, again, self.weights)
+            config = round_config(self.of.server(name), load, number, again, self.weights)
             found = self.run.measure_or_load(
                 round_key(SERVERS[name], load), _never, config=config, may_fail=True
             )
@@ -157,19 +183,19 @@ class _Rounds:
         found = []
         for n in self.numbers:
             if self.point(name, load, n).get("valid"):
-                config = round_config(SERVERS[name], load, n, False, self.weights)
+                config = round_config(self.of.server(name), load, n, False, self.weights)
                 stem = self.run.store.name_of(round_key(SERVERS[name], load), config=config)
                 found.append(latencies.read(self.run.directory, stem).get("latency_ms"))
         return [one for one in found if one is not None and len(one)]
 
 
-def _arms(servers: Sequence[Server], read: _Rounds) -> pd.DataFrame:
+def _arms(names: Sequence[str], of: Pass, read: _Rounds) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for server in servers:
-        row: dict[str, Any] = {"server": server.name, "label": server.label, "engine": server.engine}
-        for load in LOADS:
+    for server in map(of.server, names):
+        row: dict[str, Any] = {"server": server.name}
+        for load in of.loads:
             points = [read.point(server.name, load, n) for n in read.numbers]
             counted = [p for p in points if p.get("verdict") in COUNTED]
             counted = that_count(counted, lambda p: p["verdict"] == "valid", Plan().needed)
@@ -177,10 +203,19 @@ def _arms(servers: Sequence[Server], read: _Rounds) -> pd.DataFrame:
             figures = pooled(values) if len(values) >= 2 else (None, None, None)
             row |= dict(zip((load, f"{load}_low", f"{load}_high"), figures, strict=True))
             row[f"{load}_rounds"] = len(values)
-        tail = pooled_p99(read.raw(server.name, "one")) or (None, None, None)
-        row |= dict(zip(("p99", "p99_low", "p99_high"), tail, strict=True))
+            if load == "one":
+                tail = pooled_p99(read.raw(server.name, load)) or (None, None, None)
+                row |= dict(zip(("p99", "p99_low", "p99_high"), tail, strict=True))
         rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else ["server"])
+
+
+def _beside(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the tables of several passes as one, a row for each server."""
+    whole = tables[0]
+    for table in tables[1:]:
+        whole = whole.merge(table, on="server", how="outer", sort=False)
+    return whole
 
 
 def ours() -> Server:

@@ -14,7 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from photodup.bench.anyurl.http_protocols import Answer, Multipart, OpenAi, Post
 from photodup.bench.anyurl.measure import adapter_of
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
+from photodup.embedding.backends import Backend
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
@@ -33,7 +34,6 @@ from photodup.study.peers.weights import checkpoint, hugging_face
 
 MIN_COSINE = 0.9999  # of a peer's embeddings to ours, before anything is timed
 TOOLS = "tools/peers"
-TRITON_MODEL = "openclip_vit_b32_jpeg"
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Server:
         environment: from the same, what the process gets beside ours.
         ready: path that answers 200 when it embeds.
         how: one sentence on how it is configured, and by which of its documents.
+        precision: of the weights, such as `bf16`.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Server:
     ready: str = ""
     command: Callable[[int, str], list[str]] | None = None
     environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, weights: {})
+    precision: str = "fp32"
 
     @property
     def is_ours(self) -> bool:
@@ -98,6 +100,13 @@ def _script(name: str) -> Callable[[int, str], list[str]]:
     return lambda port, weights: _python(name, str(project_root() / TOOLS / f"{name}_server.py"))
 
 
+# What our scripts for the peers read, and what Infinity does.
+_TORCH_DTYPE = {
+    precision: {"PEER_DTYPE": dtype, "INFINITY_DTYPE": dtype}
+    for precision, dtype in (("fp32", "float32"), ("bf16", "bfloat16"))
+}
+
+
 def _usual(port: int, weights: str) -> dict[str, str]:
     return {
         "PORT": str(port),
@@ -120,7 +129,7 @@ def _mosec(port: int, weights: str) -> list[str]:
 
 def _infinity(port: int, weights: str) -> list[str]:
     # Results of inputs seen before would be read from a disk otherwise, and the same photographs are sent again.
-    options = ["--no-vector-disk-cache", "--engine", "torch", "--device", "cpu", "--dtype", "float32"]
+    options = ["--no-vector-disk-cache", "--engine", "torch", "--device", "cpu"]
     options += ["--batch-size", "32", "--no-bettertransformer", "--no-compile", "--host", "127.0.0.1"]
     where = ["--model-id", str(hugging_face(weights)), "--served-model-name", "clip", "--port", str(port)]
     return [str(_folder("infinity") / "bin" / "infinity_emb"), "v2", *where, *options]
@@ -209,6 +218,18 @@ SERVERS = {
 }
 
 
+FASTEST_OF_OURS = ("openvino", "int8")
+FASTEST_OF_PEERS = "bf16"  # PyTorch's on a processor with its instructions
+
+
+def fastest(server: Server) -> Server:
+    """Return a server at the fastest precision that it supports on a CPU; its engine may be another then."""
+    if server.is_ours:
+        engine, precision = FASTEST_OF_OURS
+        return replace(server, engine=engine, precision=precision)
+    return replace(server, precision=FASTEST_OF_PEERS)
+
+
 class PostedImage(Post):
     """A JPEG as the body, answered with `embeddings`."""
 
@@ -223,10 +244,15 @@ class BentoForm(Multipart):
         return rows_of_numbers(json.loads(answer[1]))
 
 
+def triton_model(server: Server) -> str:
+    """Return the model that our Triton serves with this server's engine and precision, from JPEGs."""
+    return Backend("triton", server.engine, server.precision, "http", "jpeg").triton_model
+
+
 def adapter(server: Server, base: str, payloads: Payloads) -> Any:
     """Return what asks this server, for the load generator."""
-    path = server.path or f"/v2/models/{TRITON_MODEL}"
-    model = {"triton": TRITON_MODEL, "infinity": "clip"}.get(server.name, "")
+    path = server.path or f"/v2/models/{triton_model(server)}"
+    model = {"triton": triton_model(server), "infinity": "clip"}.get(server.name, "")
     target = Target(base, path, server.protocol, model)
     if server.name == "triton":
         return adapter_of(target, payloads)
@@ -258,7 +284,7 @@ def started(
     if server.missing:
         raise PhotodupError(server.missing + ".")
     if server.name == "triton":
-        with _triton(weights) as triton:
+        with _triton(server, weights) as triton:
             yield triton
         return
     port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
@@ -268,9 +294,12 @@ def started(
 
         command = [sys.executable, *PROGRAM]
         own = {"MODEL_PRETRAINED": weights, "PORT": str(port), "HOST": "127.0.0.1", **(settings or {})}
+        if server.precision != "fp32":
+            own |= {"ENGINE": server.engine, "PRECISION": server.precision}
         ready = "/readyz"
     else:
-        command, own, ready = server.command(port, weights), server.environment(port, weights), server.ready
+        command, ready = server.command(port, weights), server.ready
+        own = server.environment(port, weights) | _TORCH_DTYPE[server.precision]
     environment = {
         k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV") or server.is_ours
     }
@@ -284,12 +313,12 @@ def started(
 
 
 @contextlib.contextmanager
-def _triton(weights: str) -> Iterator[Started]:
+def _triton(server: Server, weights: str) -> Iterator[Started]:
     from photodup.serving.embedded import export_models
-    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.repository import render_repository, with_steps
     from photodup.serving.triton.server import EmbeddedTriton
 
-    models = ("openclip_vit_b32_uint8", TRITON_MODEL, "openclip_vit_b32_preprocess")
+    models = with_steps([triton_model(server)])
     made = export_models({"MODEL_PRETRAINED": weights})
     where = {"model_digest": made["model_digest"], "pretrained": made["pretrained"]}
     folder = build_dir() / "triton" / "peers"

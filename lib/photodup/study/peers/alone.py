@@ -1,0 +1,176 @@
+"""One server of the comparison by itself: start-up, memory, twice its rate, and the highest rate under a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.backends.adapters import cosine_to_reference
+from photodup.bench.judge.point import Sample
+from photodup.bench.judge.slo import LatencyBound, slo_rate
+from photodup.bench.load.load import measure
+from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.usage import memory_mib
+from photodup.errors import PhotodupError
+from photodup.study.peers.peers import MIN_COSINE, Server, Started, adapter, started
+
+STARTS = 3
+PATIENT = {"MAX_WAIT_S": "60"}
+"""For our service where queues of 32 are measured; at twice its rate it is as `photodup serve` starts it."""
+PROBE = Stopping(min_duration_s=3.0, min_requests=1, max_duration_s=3.0, warmup_requests=2)
+PROBED = Load("closed_loop", concurrency=8, span="prepared")
+OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
+RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # a single request is back within so many times its latency before
+BOUND = LatencyBound(95, 250)
+RATE_SECONDS, RATE_MEASUREMENTS = 8.0, 8
+LOWEST, HIGHEST = (
+    0.2,
+    1.1,
+)  # of what a server gives with 8 in flight: between them lies the rate under the bound
+
+
+def reference_embeddings(weights: str, photos: Sequence[bytes]) -> np.ndarray:
+    from photodup.embedding.engines.encoder import load_model
+    from photodup.embedding.imaging import decode, to_uint8
+
+    model = load_model(pretrained=weights, device="cpu")
+    return model.embed_pixels(np.stack([to_uint8(decode(photo)) for photo in photos]))
+
+
+def check(
+    server: Server, one: Started, payloads: Payloads, reference: np.ndarray, least: float = MIN_COSINE
+) -> float:
+    """Return the lowest cosine to our own embeddings, which are no constant.
+
+    Raises:
+        PhotodupError: the server embeds something else, so its times say nothing.
+    """
+    cosine = cosine_to_reference(adapter(server, one.base, payloads), payloads.items, reference)
+    if not cosine >= least:
+        raise PhotodupError(
+            f"{server.label} embeds otherwise: cosine {cosine:.6f}, at least {least} is needed."
+        )
+    return cosine
+
+
+def measure_alone(server: Server, weights: str, payloads: Payloads, reference: np.ndarray) -> dict[str, Any]:
+    first_answer_s, ready_s, facts_seen = [], [], {}
+    for number in range(STARTS):
+        with started(server, weights, settings={} if number else PATIENT) as one:
+            ready_s.append(one.ready_s)
+            first_answer_s.append(one.ready_s + _single_ms(server, one, payloads, 1)[0] / 1000)
+            if number == 0:
+                facts_seen = {
+                    "cosine_min": check(server, one, payloads, reference),
+                    "memory_mib": memory_mib(one.pid),
+                }
+                rate = probed_rate(server, one, payloads, PROBED)
+                facts_seen["memory_loaded_mib"] = memory_mib(one.pid)
+            elif number == 1:
+                facts_seen["overload"] = _overloaded(server, one, payloads, rate)
+    return {"ready_s": ready_s, "first_answer_s": first_answer_s, "how": server.how, **facts_seen}
+
+
+def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -> dict[str, Any]:
+    """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
+    before = float(np.median(_single_ms(server, one, payloads, 8)))
+    load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
+    seen = _Kept()
+    # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
+    stopping = Stopping(min_duration_s=OVERLOAD_S, max_duration_s=OVERLOAD_S, warmup_requests=0)
+    point = measure(adapter(server, one.base, payloads), payloads.items, load, stopping, observer=seen)
+    ended = time.monotonic()
+    while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
+        with contextlib.suppress(PhotodupError, OSError):
+            if _single_ms(server, one, payloads, 1)[0] <= RECOVERED * before:
+                break
+        time.sleep(0.05)
+    answered, failed = len(seen.latency_ms), len(seen.errors)
+    return {
+        "offered_per_s": OVERLOAD * rate,
+        "answered": answered,
+        "failed": failed,
+        "error": max(set(seen.errors), key=seen.errors.count) if seen.errors else "",
+        "latency_ms_p50": float(np.median(seen.latency_ms)) if answered else None,
+        "latency_ms_p95": float(np.percentile(seen.latency_ms, 95)) if answered >= 200 else None,
+        "duration_s": point.get("duration_s"),
+        "recovered_s": waited if waited < RECOVERY_LIMIT_S else None,
+        "single_ms_before": before,
+    }
+
+
+class _Kept:
+    """Keeps the single requests of an overloaded server, which a point that failed does not have."""
+
+    tolerates_errors = True  # what is refused under overload is the result
+
+    def __init__(self) -> None:
+        self.latency_ms, self.errors = np.empty(0), []
+
+    def see(self, window: Any, elapsed_s: float) -> bool:
+        return False
+
+    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
+        self.latency_ms = (rows[:, -1] - rows[:, 1]) * 1000
+        self.errors = [said for _, said in errors]
+
+
+def _single_ms(server: Server, one: Started, payloads: Payloads, count: int) -> list[float]:
+    asks = adapter(server, one.base, payloads)
+    connection, found = asks.open(), []
+    try:
+        for item in payloads.items[:count]:
+            request = asks.prepare([item])
+            began = time.perf_counter()
+            connection.decode(connection.request(request))
+            found.append((time.perf_counter() - began) * 1000)
+    finally:
+        connection.close()
+        asks.close()
+    return found
+
+
+def probed_rate(server: Server, one: Started, payloads: Payloads, load: Load) -> float:
+    """Return requests/s under a load, from a short measurement.
+
+    Raises:
+        PhotodupError: the server did not hold it.
+    """
+    point = measure(adapter(server, one.base, payloads), payloads.items, load, PROBE)
+    if point.get("error") or not point.get("throughput_images_per_s"):
+        why = point.get("error") or "nothing was answered"
+        raise PhotodupError(f"{server.label} with {load.concurrency} in flight: {why}.")
+    return point["throughput_images_per_s"]
+
+
+def highest_rate(server: Server, weights: str, payloads: Payloads) -> dict[str, Any]:
+    """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `SloRate.as_record` does."""
+    draws = iter(range(10_000))
+    with started(server, weights, settings=PATIENT) as one:
+        about_per_s = probed_rate(server, one, payloads, PROBED)
+
+        def offered(rate_per_s: float) -> Sample:
+            load = Load("server", concurrency=IN_FLIGHT, offered_per_s=rate_per_s, span="prepared")
+            stopping = Stopping(
+                RATE_SECONDS, max_duration_s=RATE_SECONDS, warmup_requests=2, seed=next(draws)
+            )
+            point = measure(adapter(server, one.base, payloads), payloads.items, load, stopping)
+            raw = point.get("raw")
+            if raw is None:
+                return Sample([], [], error=str(point.get("error", "nothing was answered")))
+            return Sample(raw["latency_ms"], raw["finished_s"], point["n_errors"], point.get("arrived_per_s"))
+
+        found = slo_rate(
+            offered,
+            bound_ms=BOUND.bound_ms,
+            percentile=BOUND.percentile,
+            low_per_s=LOWEST * about_per_s,
+            high_per_s=HIGHEST * about_per_s,
+            n_measurements=RATE_MEASUREMENTS,
+        )
+    return found.as_record()

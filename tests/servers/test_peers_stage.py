@@ -79,8 +79,8 @@ def test_all_is_measured_once_and_read_again(small):
     assert len(found.outcomes) == 3 and len(found.checks) == 3
     assert all(outcome.n_rounds + outcome.n_dropped <= 2 for outcome in found.outcomes.values())
     records = sorted(small.store.records_dir.glob("server-*.json"))
-    # Alone and the rate of both; in each round three loads of both, and ours again under each.
-    assert len(records) == 2 + 2 + 2 * (3 * 2 + 3)
+    # Alone and the rate of both; in each round three loads of both, and in each pass one arm again.
+    assert len(records) == 2 + 2 + 2 * (3 * 2 + 2)
     assert {name for name, rate in outcomes.rates(small).items() if rate["seen"]} == {"fastapi", "litserve"}
     times = [path.stat().st_mtime_ns for path in records]
     stage.measure_servers(small, passes=("fp32", "many"), rounds=2, say=said.append)  # nothing again

@@ -163,6 +163,35 @@ def test_settings_reach_the_model_that_computes():
     assert (batcher.max_queue_delay_microseconds, list(batcher.preferred_batch_size)) == (10_000, [4])
 
 
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [
+        ('backend: "python" instance_group [ { kind: KIND_CPU } ]', {"threads": "1"}),
+        ('backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]', {"intra_op_thread_count": "1"}),
+        ('backend: "onnxruntime" instance_group [ { kind: KIND_GPU } ]', {}),
+    ],
+)
+def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, expected):
+    from photodup.serving.triton.config import parse_config
+    from photodup.study.rounds.arms import configure
+
+    config = parse_config(served)
+    configure(config, instances=2, threads=1)
+    assert config.instance_group[0].count == 2
+    assert {name: value.string_value for name, value in config.parameters.items()} == expected
+    configure(waiting := parse_config('backend: "python"'), delay_us=5)
+    assert waiting.dynamic_batching.max_queue_delay_microseconds == 5 and not waiting.instance_group
+
+
+@pytest.mark.parametrize("notebook", ["04_profile_serialization", "07_scale_gpus", "08_compare_grpc_http"])
+def test_a_rented_machine_with_fp32_alone_has_both_sides_of_a_comparison(notebook):
+    from photodup.serving.embedded import MODELS
+
+    served = from_ports("198.18.0.2", models=MODELS).backends
+    pairs = [pair.on(served) for pair in declared.declarations().of([notebook], at_least=2)]
+    assert any(all(side.backend.name in served for side in (pair.a, pair.b)) for pair in pairs)
+
+
 def test_the_repositorys_own_file_is_sound():
     found = declared.declarations()
     assert found.pairs and {p.notebook for p in found.pairs} <= {p.stem for p in _notebooks()}

@@ -115,14 +115,16 @@ def configure(
 
     Args:
         instances: executions at the same time.
-        threads: of each instance, on a CPU.
+        threads: of each instance, on a CPU; instances on a GPU share it as they are.
         delay_us: how long the batcher may wait for more requests, microseconds.
         preferred: images at which a batch goes out at once, however long it might still wait.
     """
     if instances is not None:
         config.instance_group[0].count = instances
-    if threads is not None:
-        config.parameters["threads"].string_value = str(threads)
+    if threads is not None and config.instance_group[0].kind != config.instance_group[0].KIND_GPU:
+        # Our Python model's name for it, or that of the stock ONNX Runtime backend of the CPU image.
+        name = "intra_op_thread_count" if config.backend == "onnxruntime" else "threads"
+        config.parameters[name].string_value = str(threads)
     if delay_us is not None:
         config.dynamic_batching.max_queue_delay_microseconds = delay_us
     if preferred is not None:

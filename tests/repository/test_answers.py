@@ -13,10 +13,7 @@ TYPED = re.compile(r"(?<![\w.#/])\d[\d.,]*(?!\w)")
 # notebook -> typed number -> why it may stand there.
 ALLOWED = {
     "00_start_here": {"10": "a notebook's number", "12": "a notebook's number"},
-    "02_export_to_onnx": {
-        "0.1": "the promise that the study printed",
-        "1": "the fault that is planted there",
-    },
+    "02_export_to_onnx": {"0.1": "the promise that the study printed"},
     "04_profile_serialization": {"10": "the wait, as comparisons.yaml declares it"},
     "05_trt_fp16": {"06": "a notebook's number"},
     "06_compare_three_backends": {"05": "a notebook's number"},

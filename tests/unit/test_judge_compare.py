@@ -24,7 +24,7 @@ from photodup.bench.judge.measured import Measured, Round
 from photodup.bench.judge.point import Point
 from photodup.bench.judge.pool import pooled
 from photodup.bench.judge.schedule import Declared, Measurement, comparisons_of, extension, run, schedule
-from photodup.bench.judge.sentence import comparison_sentence
+from photodup.bench.judge.sentence import comparison_row, comparison_sentence, plain_sentence
 from photodup.errors import PhotodupError
 
 
@@ -67,6 +67,24 @@ def test_the_three_verdicts_and_their_sentences():
     wide = judged(1 + 0.3 * np.array([1, -1, 0.5, -0.5, 0.2, -0.2, 0.8, -0.8]))
     assert wide.verdict == "undecided" and wide.rounds_to_decide > 8
     assert f"undecided; about {wide.rounds_to_decide} rounds would decide" in comparison_sentence(wide)
+
+
+def test_an_answer_says_one_number_of_a_comparison_and_the_row_says_the_rest():
+    different, equal = judged(STEADY * 1.10), judged(STEADY * 1.01)
+    assert plain_sentence(different) == "The median latency of B is 10% higher than that of A."
+    assert plain_sentence(judged(STEADY / 1.25)) == "The median latency of B is 20% lower than that of A."
+    assert plain_sentence(equal) == "The median latency of B and A is equal within 5%."
+    wide = judged(1 + 0.3 * np.array([1, -1, 0.5, -0.5, 0.2, -0.2, 0.8, -0.8]))
+    remedy = f"about {wide.rounds_to_decide} rounds would decide"
+    assert plain_sentence(wide).endswith(f"than that of A is undecided: {remedy}.")
+    none = replace(different, verdict=None, because="A was away.")
+    assert plain_sentence(none) == "The median latency of B and A was not compared: A was away."
+    row = comparison_row(different)
+    assert row["effect"].startswith("+10.0% [+") and row["values"] == "55 against 50 ms"
+    assert (row["rounds"], row["spread between rounds"], row["what would decide"]) == ("8", "0.2%", "")
+    assert comparison_row(wide)["what would decide"] == remedy
+    row = comparison_row(none)
+    assert (row["verdict"], row["effect"], row["what would decide"]) == ("not compared", "", "A was away.")
 
 
 def test_where_different_and_equal_both_hold_equal_is_said():

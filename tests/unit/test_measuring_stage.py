@@ -63,6 +63,9 @@ def test_a_planted_difference_is_found_and_its_sentence_holds_the_pooled_figures
     outcome = compared["halved, one"]
     assert outcome.verdict == "different" and -0.45 < outcome.effect < -0.25, outcome.because
     assert "different by -3" in compared.sentence("halved, one")
+    assert compared.plain("halved, one").startswith("The median latency of fast is 3")
+    table = compared.table("halved, one", "of another run, one")
+    assert list(table.index) == ["halved, one"] and table.verdict.tolist() == ["different"]
     fast = compared.figure("fast", "one", "latency_ms_p50")
     assert fast["low"] <= fast["value"] <= fast["high"] and fast["n_rounds"] >= 6
     assert fast["value"] == pytest.approx(outcome.value_b, rel=0.02)

@@ -24,8 +24,39 @@ def comparison_sentence(outcome: Outcome) -> str:
     elif outcome.verdict == "equal":
         said = f"equal within {metric.margin:.0%} ({outcome.effect:+.1%} {interval}: {figures}; {measured})"
     else:
-        said = f"undecided; {_remedy(outcome)} ({outcome.effect:+.1%} {interval}: {figures}; {measured})"
+        said = f"undecided; {remedy(outcome)} ({outcome.effect:+.1%} {interval}: {figures}; {measured})"
     return f"{subject}: {said}."
+
+
+def plain_sentence(outcome: Outcome) -> str:
+    """Return a comparison as an answer says it, with one number; the rest of it is in `comparison_row`."""
+    a, b, metric = outcome.comparison.a.side.label, outcome.comparison.b.side.label, outcome.metric
+    because = outcome.because.removesuffix(".")
+    if outcome.verdict is None:
+        return f"The {metric.words} of {b} and {a} was not compared: {because}."
+    if outcome.verdict == "equal":
+        return f"The {metric.words} of {b} and {a} is equal within {metric.margin:.0%}."
+    if outcome.verdict == "different":
+        direction = "higher" if outcome.effect > 0 else "lower"
+        return f"The {metric.words} of {b} is {abs(outcome.effect):.0%} {direction} than that of {a}."
+    return f"Whether the {metric.words} of {b} is higher than that of {a} is undecided: {remedy(outcome)}."
+
+
+def comparison_row(outcome: Outcome) -> dict[str, str]:
+    """Return what `comparison_sentence` says as the cells of a table's row."""
+    told, metric = outcome.verdict is not None, outcome.metric
+    unsteady = f", {outcome.n_unsteady} not steady" if told and outcome.n_unsteady else ""
+    decide = remedy(outcome) if outcome.verdict == "undecided" else ""
+    figures = f"{_number(outcome.value_b)} against {_number(outcome.value_a)} {metric.unit}" if told else ""
+    return {
+        "figure": metric.words,
+        "verdict": outcome.verdict or "not compared",
+        "effect": f"{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]" if told else "",
+        "values": figures,
+        "rounds": f"{outcome.n_rounds}{unsteady}",
+        "spread between rounds": f"{outcome.spread:.1%}" if told else "",
+        "what would decide": decide if told else outcome.because,
+    }
 
 
 def figure_sentence(point: Point, metric: str) -> str:
@@ -43,7 +74,8 @@ def figure_sentence(point: Point, metric: str) -> str:
     )
 
 
-def _remedy(outcome: Outcome) -> str:
+def remedy(outcome: Outcome) -> str:
+    """Return why an undecided comparison is that, or how many rounds would decide it."""
     if outcome.because:
         return outcome.because
     if outcome.rounds_to_decide is None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from photodup.bench.judge.compare import Outcome
+from photodup.bench.judge.sentence import comparison_row
 from photodup.study.notebook import charts
 from photodup.study.peers.outcomes import Compared, ours
 from photodup.study.peers.peers import SERVERS
@@ -100,42 +101,52 @@ def _short(error: str) -> str:
 
 
 def answer(found: Compared) -> str:
-    """Return the answer in sentences that carry their comparisons: latency, throughput, and what was not decided."""
+    """Return the answer in plain words: who needs less time for one photograph, who gives more under load, the caveat."""
     if not found.outcomes:
         return "Not measured: no server was measured in this run."
-    said = []
-    for load, words, low_is_good in (
-        ("one", "With one photograph at a time", True),
-        ("eight", "With eight in flight", False),
-    ):
-        better, worse, alike, open_ones = [], [], [], []
-        for label, outcome in found.verdicts(load).items():
-            if outcome.verdict == "different":
-                (better if (outcome.effect < 0) == low_is_good else worse).append((label, outcome))
-            else:
-                (alike if outcome.verdict == "equal" else open_ones).append((label, outcome))
-        parts = [_listed(better, ("is faster", "are faster") if low_is_good else ("gives more", "give more"))]
-        parts += [_listed(worse, ("is slower", "are slower") if low_is_good else ("gives less", "give less"))]
-        parts += [f"{_names(alike)} {'is' if len(alike) == 1 else 'are'} equal" if alike else ""]
-        parts += [f"undecided: {_names(open_ones)}" if open_ones else ""]
-        said.append(f"{words}, compared with {ours().label}: {'; '.join(p for p in parts if p)}.")
-    of_triton = (found.outcomes.get(f"{SERVERS['triton'].label}, {load}") for load in ("one", "eight"))
-    if any(outcome and outcome.verdict == "different" for outcome in of_triton):
-        said.append(
-            "Triton computes with ONNX Runtime, all others with PyTorch: notebook 06 compares servers with one engine."
+    faster, open_ones = _better(found, "one")
+    if faster:
+        first, outcome = faster[0]
+        said = (
+            f"One photograph takes {abs(outcome.effect):.0%} less time with {first} than with {ours().label}"
         )
-    return "\n".join(said)
+        said += f", and less, too, with {_joined([name for name, _ in faster[1:]])}" if faster[1:] else ""
+    else:
+        said = f"No server is found to take less time for one photograph than {ours().label}"
+    parts = [f"{said}; undecided: {_joined(open_ones)}." if open_ones else f"{said}."]
+    more, open_ones = _better(found, "eight")
+    who = f"only {_joined([name for name, _ in more])}" if more else "no server"
+    giving = f"With eight in flight {who} is found to give more"
+    parts.append(f"{giving}; undecided: {_joined(open_ones)}." if open_ones else f"{giving}.")
+    if SERVERS["triton"].label in dict([*faster, *more]):
+        parts.append(
+            "Triton computes with ONNX Runtime and the others with PyTorch, so this is engine and server together."
+        )
+    return "\n".join(parts)
 
 
-def _listed(found: list[tuple[str, Outcome]], verb: tuple[str, str]) -> str:
-    """Return who differs and by how much, the most different first; `verb` for one and for several."""
-    ordered = sorted(found, key=lambda pair: -abs(pair[1].effect))
-    named = [f"{label} ({o.effect:+.0%} [{o.low:+.0%}, {o.high:+.0%}])" for label, o in ordered]
-    return f"{_joined(named)} {verb[len(named) > 1]}" if named else ""
+def answer_table(found: Compared) -> pd.DataFrame:
+    """Return what stands behind the answer, one row a server: verdict, effect and interval under both loads."""
+    import pandas as pd
+
+    loads = {"one": "time of one photograph", "eight": "throughput, eight in flight"}
+    cells = {words: found.verdicts(load) for load, words in loads.items()}
+    index = list(dict.fromkeys(label for outcomes in cells.values() for label in outcomes))
+    columns = {words: [_cell(outcomes.get(label)) for label in index] for words, outcomes in cells.items()}
+    return pd.DataFrame(columns, index=pd.Index(index, name=f"against {ours().label}", dtype=object))
 
 
-def _names(found: list[tuple[str, Outcome]]) -> str:
-    return _joined([label for label, _ in found])
+def _cell(outcome: Outcome | None) -> str:
+    row = comparison_row(outcome) if outcome else {"verdict": "not compared", "effect": ""}
+    return ", ".join(part for part in (row["verdict"], row["effect"]) if part)
+
+
+def _better(found: Compared, load: str) -> tuple[list[tuple[str, Outcome]], list[str]]:
+    """Return who is found better than ours under a load, the most different first, and who stays undecided."""
+    verdicts, sign = found.verdicts(load), -1 if load == "one" else 1
+    better = [(name, o) for name, o in verdicts.items() if o.verdict == "different" and sign * o.effect > 0]
+    undecided = [name for name, o in verdicts.items() if o.verdict not in ("different", "equal")]
+    return sorted(better, key=lambda pair: -abs(pair[1].effect)), undecided
 
 
 def _joined(words: list[str]) -> str:

@@ -10,7 +10,7 @@ from photodup.bench.judge import facts
 from photodup.bench.judge.compare import Comparison, Outcome, Plan, judge_pass
 from photodup.bench.judge.measured import COUNTED, MISSING, Measured, Round
 from photodup.bench.judge.pool import pooled, pooled_p99, that_count
-from photodup.bench.judge.sentence import comparison_sentence
+from photodup.bench.judge.sentence import comparison_row, comparison_sentence, plain_sentence
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.rounds.arms import Arm, read_round
 from photodup.study.rounds.declared import Declarations, Pair, declarations
@@ -45,6 +45,10 @@ class Compared:
         """Return the judge's sentence for a comparison, by its name."""
         return comparison_sentence(self[name])
 
+    def plain(self, name: str) -> str:
+        """Return a comparison, by its name, as an answer says it: with one number."""
+        return plain_sentence(self[name])
+
     def __getitem__(self, name: str) -> Outcome:
         if name not in self.outcomes:
             raise NotMeasured(f"the comparison {name!r} is not declared in comparisons.yaml")
@@ -76,27 +80,13 @@ class Compared:
             "n_rounds": found.n_rounds,
         }
 
-    def table(self) -> pd.DataFrame:
-        """Return the comparisons as a table: what, verdict, effect with its interval, rounds, spread."""
+    def table(self, *names: str) -> pd.DataFrame:
+        """Return comparisons as a table, by default all: what stands behind an answer, which says one number of it."""
         import pandas as pd
 
-        rows = []
-        for pair in self.pairs:
-            outcome = self.outcomes[pair.name]
-            told = outcome.verdict is not None
-            rows.append(
-                {
-                    "comparison": pair.name,
-                    "figure": outcome.metric.words,
-                    "verdict": outcome.verdict or "not compared",
-                    "effect": f"{outcome.effect:+.1%}" if told else "",
-                    "interval": f"[{outcome.low:+.1%}, {outcome.high:+.1%}]" if told else "",
-                    "rounds": outcome.n_rounds,
-                    "spread": f"{outcome.spread:.1%}" if told else "",
-                    "why": outcome.because,
-                }
-            )
-        return pd.DataFrame(rows)
+        known = [name for name in names or [pair.name for pair in self.pairs] if name in self.outcomes]
+        rows = [comparison_row(self.outcomes[name]) for name in known]
+        return pd.DataFrame(rows, index=pd.Index(known, name="comparison", dtype=object))
 
 
 def compare_rounds(

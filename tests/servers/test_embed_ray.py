@@ -11,6 +11,7 @@ from support.review_library import make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.commands.embed_command import Asked, embed_and_print
+from photodup.photos.embed import over_ray
 from photodup.photos.embed.choose import Choice
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
@@ -47,6 +48,23 @@ def test_without_ray_it_is_one_sentence(library):
 def test_an_unknown_engine_is_refused(library):
     with pytest.raises(PhotodupError, match="no engine 'spark'"):
         embed_and_print(library, engine="spark")
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "each"),
+    [
+        ([8], 1, 8),
+        ([8], 2, 4),
+        ([8], 3, 2),
+        ([1, 1, 1], 1, 1),  # not the cores of the machine that asks: no node has them
+        ([8, 8], 3, 4),
+        ([8, 2], 2, 4),
+        ([2, 2], 9, 1),
+        ([], 2, 1),  # a cluster that starts its machines when they are asked for
+    ],
+)
+def test_every_worker_asks_for_cores_that_some_machine_has(machines, workers, each):
+    assert over_ray.cores_each(machines, workers) == each
 
 
 @needs_ray

@@ -62,6 +62,20 @@ def test_purge_is_the_only_unlink(library):
     assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
 
 
+def test_a_look_at_each_photo_in_the_trash_reads_the_journal_once_per_change(library, monkeypatch):
+    folder, md5 = library
+    trash, reads, read = Trash(folder), [], Journal.read
+    monkeypatch.setattr(Journal, "read", lambda journal: reads.append(1) or read(journal))
+    assert trash.find("none") is None
+    (done,), _ = Trash(folder).remove([removal(folder, md5)])  # another process writes the same journal
+    reads.clear()
+    assert [trash.find(done.id).files == done.files for _ in range(20)] == [True] * 20
+    assert trash.find("none") is None and len(reads) == 1
+    trash.restore([done])
+    reads.clear()
+    assert [trash.find(done.id) for _ in range(20)] == [None] * 20 and len(reads) == 1
+
+
 def test_a_taken_name_is_not_overwritten(library):
     folder, md5 = library
     trash = Trash(folder)

@@ -2,14 +2,15 @@
 
 Ray starts the workers on this machine, or on the cluster that RAY_ADDRESS names; there the library must lie
 under the same path on every machine. Vectors come back here and are written as they come, so an
-interruption costs what is in flight, and a second run continues.
+interruption costs what is in flight, and a second run continues. Where a machine of the cluster is lost, Ray gives
+its batches to the others.
 """
 
 import contextlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,8 @@ def embed_with_ray(
         choice: who embeds; every worker connects as it says.
         embedder: connected the same way; says which model it is.
         batch: photographs per call.
-        workers: default: as many as cores for a server, one for a model in the process (it uses all cores).
+        workers: default: as many as cores here for a server, one on each machine for a model in the process (it
+            uses all cores).
         progress: show a bar with rate and time left.
 
     Raises:
@@ -97,9 +99,10 @@ def embed_with_ray(
     is_local = choice.mode == "local" or (
         choice.backend is not None and parse_backend(choice.backend).is_local
     )
-    workers = workers or (1 if is_local else available_cores())
     path_of = dict(todo)
     with _cluster(ray):
+        cores = _cores_of_machines(ray)
+        workers = workers or (max(1, len(cores)) if is_local else available_cores())
         rows = [{"md5": md5, "path": os.fsencode(path)} for md5, path in todo]
         made = {"choice": choice, "digest": digest, "root": os.fsencode(catalogue.root), "dim": dim}
         vectors = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // batch)).map_batches(
@@ -108,7 +111,7 @@ def embed_with_ray(
             batch_size=batch,
             compute=ray.data.ActorPoolStrategy(size=workers),
             # A worker that only waits for a server needs little of a core; one that computes needs its share.
-            num_cpus=max(1, available_cores() // workers) if is_local else 0.5,
+            num_cpus=cores_each(cores, workers) if is_local else 0.5,
         )
         try:
             with bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown:
@@ -119,6 +122,22 @@ def embed_with_ray(
             raise PhotodupError(f"Embedding with Ray stopped: {_reason(error)}") from error
     report.seconds = time.perf_counter() - started
     return report
+
+
+def cores_each(machines: Sequence[int], workers: int) -> int:
+    """Return the most cores that each of `workers` may ask for so that all have room, and at least one.
+
+    A worker that asks for more cores than any machine has would wait for ever.
+    """
+    for cores in range(max(machines, default=1), 1, -1):
+        if sum(machine // cores for machine in machines) >= workers:
+            return cores
+    return 1
+
+
+def _cores_of_machines(ray: Any) -> list[int]:
+    cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    return [n for n in cores if n]
 
 
 def _embedded(answer: Mapping[str, np.ndarray], path_of: Mapping[str, Path]) -> Embedded:

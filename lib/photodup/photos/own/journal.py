@@ -56,6 +56,14 @@ class Journal:
             ) from None
         return [_parsed(line) for line in lines[:-1]]
 
+    def state(self) -> tuple[int, ...] | None:
+        """Return what changes with every write to the file, or None where there is none to look at."""
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
     def damaged(self, number: int) -> str:
         """Return the sentence about a line (from 1) that cannot be used."""
         return (

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from photodup.photos.review import facts, pictures
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
 from photodup.photos.review.site import CurrentSite
+from photodup.photos.trash.trash import Trash
 
 router = APIRouter()
 
@@ -170,9 +171,8 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
 def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     """A photo that lies in the trash, put there by this user's photodup."""
     session = site.session
-    listing = session.trash.listing() if session.trash.moves_files else []
-    found = next((o for o in listing if o.id == name and o.files), None)
-    if found is None:
+    found = session.trash.find(name) if isinstance(session.trash, Trash) else None
+    if found is None or not found.files:
         raise pictures.Refused("There is no such photo in the trash.")
     kept = {"Cache-Control": "private, no-cache", "ETag": f'"{found.files[0].md5}-removed"'}
     if request.headers.get("if-none-match") == kept["ETag"]:

@@ -68,6 +68,7 @@ class Trash:
             raise TrashError(f"{printable(self.root)} is a symbolic link: replace it by a real folder.")
         self._journal = Journal(self.root / "journal.jsonl", on_step, within=self.library)
         self._steps = OperationSteps(self.library, self._files, self._journal, on_step)
+        self._in_trash: tuple[tuple[int, ...] | None, dict[str, Operation]] = None, {}
         if self.contents().interrupted:
             with suppress(TrashError), self._locked():
                 pass  # taking the lock recovers; where nothing can be written, there is still much to read
@@ -88,6 +89,18 @@ class Trash:
     def listing(self) -> list[Operation]:
         """Return this user's operations whose files are in the trash now, newest first."""
         return self.contents().listing
+
+    def find(self, name: str) -> Operation | None:
+        """Return this user's operation of that id if its files are in the trash now.
+
+        The journal is read again only after it changed: a page of a thousand pictures asks a thousand times.
+        """
+        state = self._journal.state()  # before reading, so a line that comes meanwhile is read the next time
+        known, operations = self._in_trash
+        if state is None or state != known:
+            operations = {operation.id: operation for operation in self.listing()}
+            self._in_trash = state, operations
+        return operations.get(name)
 
     def unsigned(self) -> list[Operation]:
         """Return the operations that this user's photodup did not write, newest first."""

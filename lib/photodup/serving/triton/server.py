@@ -63,7 +63,6 @@ class EmbeddedTriton:
         host: Address to listen on; loopback unless a link is emulated in front.
         timeout_s: How long to wait for readiness.
         progress: Receives a line of text now and then; None is silent.
-        server_args: Further arguments for `tritonserver`, such as `--log-verbose=1`.
 
     Attributes:
         http_port, grpc_port, metrics_port: Ports in use.
@@ -82,12 +81,11 @@ class EmbeddedTriton:
         host: str = "127.0.0.1",
         timeout_s: float = 120.0,
         progress: Callable[[str], None] | None = None,
-        server_args: Sequence[str] = (),
     ) -> None:
         self.repository, self.host, self.timeout_s = Path(repository), host, timeout_s
         self.models = list(models) if models is not None else models_in(self.repository)
         self.http_port, self.grpc_port, self.metrics_port = http_port, grpc_port, metrics_port
-        self.progress, self.server_args = progress, list(server_args)
+        self.progress = progress
         self.startup_s = 0.0
         self._process: ServerProcess | None = None
         self._key_files = contextlib.ExitStack()
@@ -178,7 +176,6 @@ class EmbeddedTriton:
             *(PREFIX + name for name in _HIDDEN.values()),
             "--exit-timeout-secs=2",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-            *self.server_args,
         ]
 
     def load(self, model: str, config: "ModelConfig | None" = None) -> None:

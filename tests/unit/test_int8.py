@@ -126,19 +126,19 @@ def test_layers_can_stay_float(made, tmp_path):
         quantise(source, photographs(40), directory=tmp_path, keep_float=["no_such_layer"])
 
 
-def test_the_fastest_precision_is_the_one_that_passed(made, tmp_path):
+def test_only_the_gate_s_own_file_has_passed(made, tmp_path):
     from dataclasses import replace
 
     source, _, _ = made
-    assert reduced.fastest_passed(source, "openvino", tmp_path) == "fp32"
+    assert reduced.has_passed(source, "openvino", "fp32", tmp_path)
     path = quantise(source, photographs(40), directory=tmp_path)
-    assert reduced.fastest_passed(source, "openvino", tmp_path) == "fp32", "not asked is not passed"
+    assert not reduced.has_passed(source, "openvino", "int8", tmp_path), "not asked is not passed"
     notes = reduced.read_notes(path)
-    for verdict, wanted in (("refused", "fp32"), ("undecided", "fp32"), ("passed", "int8")):
+    for verdict, wanted in (("refused", False), ("undecided", False), ("passed", True)):
         reduced.write_notes(path, replace(notes, gate={"verdict": verdict}))
-        assert reduced.fastest_passed(source, "openvino", tmp_path) == wanted
+        assert reduced.has_passed(source, "openvino", "int8", tmp_path) == wanted
     path.with_suffix(".bin").write_bytes(b"other weights")
-    assert reduced.fastest_passed(source, "openvino", tmp_path) == "fp32", "a result counts for its own file"
+    assert not reduced.has_passed(source, "openvino", "int8", tmp_path), "a result counts for its own file"
 
 
 def test_quantising_reports_to_nobody():

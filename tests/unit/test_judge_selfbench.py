@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 from photodup.bench.judge.compare import EXTENDED
-from photodup.bench.judge.facts import Arm, Load, Side
-from photodup.bench.judge.point import Looks, Sample, judge_point
-from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.selfbench.judge.__main__ import main
-from photodup.selfbench.judge.live import check_live
 from photodup.selfbench.judge.report import measure_judge
 from photodup.selfbench.judge.simulate import coverage, verdicts
 from photodup.selfbench.judge.traces import Source, disturbed, read_traces, sources
@@ -95,20 +91,3 @@ def test_a_run_without_raw_latencies_is_refused_in_one_sentence(tmp_path, capsys
     (tmp_path / "records").mkdir()
     assert main([str(tmp_path)]) == 2
     assert "has no point with raw latencies" in capsys.readouterr().err
-
-
-def test_a_live_check_compares_each_arm_with_itself():
-    generator, calls = np.random.default_rng(0), []
-
-    def measure():
-        calls.append(1)
-        latency = generator.normal(50, 2, 300)
-        return judge_point(Sample(latency, np.cumsum(latency) / 1000), Load(), looks=Looks((15.0,)))
-
-    arm = Arm(Side("null server", "null", "none", "fp32", "http", "jpeg"), Load())
-    result = check_live([(arm, measure)], repeats=10)
-    assert result.n == 20 and result.false_claims == 0
-    assert len(calls) == 10 * 2 * 8
-    assert all("null server again" in sentence for sentence in result.sentences)
-    with pytest.raises(PhotodupError, match="one repeat or more"):
-        check_live([], repeats=1)

@@ -167,8 +167,6 @@ def emulated_engine(triton_model: str) -> str:
     return engine if _EMULATED.fullmatch(engine) else ""
 
 
-def backend_of(
-    engine: str, protocol: str, wire: str, *, server: str = "triton", precision: str | None = None
-) -> Backend:
-    """Return the backend of these parts, in the engine's usual precision unless one is given."""
-    return Backend(server, engine, precision or USUAL_PRECISION.get(engine, "fp32"), protocol, wire)
+def backend_of(engine: str, protocol: str, wire: str, *, server: str = "triton") -> Backend:
+    """Return the backend of these parts, in the engine's usual precision."""
+    return Backend(server, engine, USUAL_PRECISION.get(engine, "fp32"), protocol, wire)

@@ -14,8 +14,8 @@ from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.endpoints import Endpoints, from_ports
-from photodup.serving.process.ports import claim_ports
-from photodup.serving.service.start import ServiceProcess, reachable
+from photodup.serving.process.ports import claim_ports, reachable
+from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 

@@ -34,7 +34,7 @@ class Metric:
 
 
 # The tail varies more from round to round than the middle, so its margin is wider. Margins stand here alone and are
-# never chosen after the numbers are known. `min_answers` are LoadGen's (see `photodup.bench.judge.stats`); they count
+# never chosen after the numbers are known. `min_answers` are LoadGen's, of its early stopping; they count
 # independent answers, so `min_effective` stands beside it: of simulated points of 1,000 answers with an autocorrelation
 # of .95, worth 25 independent ones, 74 % of the p99's intervals held the truth; at .8 (111 independent ones) 95 %. Of
 # points resampled from recorded ones, with 100 to 150 independent answers 90 %, above that 93 %.

@@ -193,13 +193,6 @@ class Link:
         """Put the calling thread at the client's end for good: the `initializer` of a thread pool."""
         _setns(self._namespace)
 
-    def run_client(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Run `function` in a fresh thread at the client's end and return what it returns."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(1, initializer=self.enter) as pool:
-            return pool.submit(function, *args, **kwargs).result()
-
     def run_client_process(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Run an importable `function` in a fresh process at the client's end: what gRPC clients need."""
         from concurrent.futures import ProcessPoolExecutor

@@ -84,30 +84,6 @@ def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, flo
     }
 
 
-def congestion(connection: socket.socket) -> str:
-    """Return the congestion control of a connection, e.g. `cubic`."""
-    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).partition(b"\0")[0].decode()
-
-
-def set_congestion(connection: socket.socket, name: str) -> None:
-    """Choose the congestion control of a socket. Connect first: a route that names one overrides it.
-
-    Raises:
-        PhotodupError: the kernel does not offer it.
-    """
-    try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-    except OSError as error:
-        raise PhotodupError(
-            f"No congestion control {name!r} here ({error.strerror}): choose from {available_congestion()}."
-        ) from None
-
-
-def available_congestion() -> list[str]:
-    with open("/proc/sys/net/ipv4/tcp_available_congestion_control") as file:
-        return file.read().split()
-
-
 class ByteSink:
     """A server on 127.0.0.1 that reads a length and as many bytes, then answers one byte: it takes no
     time."""

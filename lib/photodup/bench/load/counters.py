@@ -195,19 +195,12 @@ def probe(
     return around
 
 
-def account_of(
-    backend: str | Backend, models: Sequence[str] | None = None
-) -> Callable[[Sample, Sample], dict[str, Any]]:
-    """Return what turns two readings of this backend's metrics into columns.
-
-    Args:
-        backend: one of FastAPI's or Triton's.
-        models: Triton only: when another model than the backend's own is asked.
-    """
+def account_of(backend: str | Backend) -> Callable[[Sample, Sample], dict[str, Any]]:
+    """Return what turns two readings of the metrics of a backend of FastAPI's or Triton's into columns."""
     asked = parse_backend(backend)
     if asked.server == "fastapi":
         return fastapi_window
-    served = models or served_models(asked)
+    served = served_models(asked)
 
     def account(before: Sample, after: Sample) -> dict[str, Any]:
         return triton_window(before, after, served)

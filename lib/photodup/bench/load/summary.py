@@ -7,7 +7,6 @@ import numpy as np
 from photodup.bench.judge.facts import METRICS
 from photodup.bench.judge.point import Sample, judge_point
 from photodup.bench.load.plan import Load, Stopping
-from photodup.bench.load.scaling import little_ratio
 from photodup.bench.load.workers import ROW, Window
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
@@ -142,3 +141,11 @@ def _invalidate(point: dict[str, Any], reason: str) -> None:
     point["valid"] = False
     point["verdict"] = "unsteady" if point.get("verdict") == "valid" else point.get("verdict")
     point["invalid_because"] = "; ".join(filter(None, [point["invalid_because"], reason]))
+
+
+def little_ratio(concurrency: float, requests_per_s: float, latency_ms_mean: float) -> float:
+    """Return (throughput × mean latency) ÷ concurrency; 1 when `concurrency` really was in flight.
+
+    Below about 0.95 the generator did not hold the load it names, or the numbers are from different windows.
+    """
+    return requests_per_s * latency_ms_mean / 1000 / concurrency

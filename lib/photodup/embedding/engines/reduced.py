@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from photodup.embedding.engines.model import SUPPORTED, ImageModel
+from photodup.embedding.engines.model import ImageModel
 from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.openvino import model_sha256
-from photodup.embedding.engines.processor import can_compute
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
@@ -166,17 +165,6 @@ def has_passed(source: Source, engine: str, precision: str, directory: Path | No
     if notes is None or not notes.has_passed or notes.model_digest != source.model_digest:
         return False
     return precision != "int8" or (path.is_file() and notes.sha256 == _sha256_of(path))
-
-
-def fastest_passed(source: Source, engine: str, directory: Path | None = None) -> str:
-    """Return the fastest precision that passed the gate and that this processor computes: int8, bf16 or fp32."""
-    return next(
-        precision
-        for precision in FASTEST_FIRST
-        if precision in SUPPORTED[engine]
-        and can_compute(precision)
-        and has_passed(source, engine, precision, directory)
-    )
 
 
 def may_decide(precision: str, verdict: str) -> bool:

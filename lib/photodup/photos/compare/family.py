@@ -17,8 +17,8 @@ from photodup.photos.compare.verify import verify, verify_with_map
 
 # Members that writing is looked for against: enough for a majority.
 _JUDGES = 5
-# Share of the picture that a member must show beyond the keeper to count as wider, and that all must miss to be whole.
-WIDER, WHOLE = 0.004, 0.008
+# Share of the picture that a member must show beyond the keeper to count as wider.
+WIDER = 0.004
 # Detail that is finer by less is the same.
 FINER = 1.12
 # Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.

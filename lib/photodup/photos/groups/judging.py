@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
@@ -52,19 +52,12 @@ class Judge:
         photos: one for each content, by row.
         rules: which photo to keep.
         store: where measurements are remembered.
-        progress: wraps the families to measure and their number, as tqdm does.
     """
 
     def __init__(
-        self,
-        catalogue: Catalogue,
-        photos: Sequence[Photo],
-        rules: KeepRules,
-        store: EvidenceStore,
-        progress: Callable[[Iterable, int], Iterable] = lambda families, total: families,
+        self, catalogue: Catalogue, photos: Sequence[Photo], rules: KeepRules, store: EvidenceStore
     ) -> None:
         self._catalogue, self._photos, self._rules, self._store = catalogue, photos, rules, store
-        self._progress = progress
 
     def keepers(self, found: Sequence[Family], search: CopySearch) -> list[tuple[int, Choice]]:
         """Return the keeper's row of each family, and why it is the keeper; several families at a time."""
@@ -80,7 +73,7 @@ class Judge:
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
             work = [(place, family, kept, proven) for place, family, kept in waiting]
             measured = pool.map(lambda one: self._measured(*one), work)
-            for place, family, merits, choice, lacks in self._progress(measured, len(work)):
+            for place, family, merits, choice, lacks in measured:
                 chosen[place] = choice
                 self._store.remember(self._key("merits", family), merits)
                 self._store.remember(self._key("lacks", family, choice[0]), lacks)

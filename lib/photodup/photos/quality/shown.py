@@ -5,7 +5,7 @@ Each photograph and its edits are written as files with names that tell nothing,
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,25 +83,17 @@ def at_least(hits: int, n: int, confidence: float = 0.95) -> float:
     return float(beta.ppf(1 - confidence, hits, n - hits + 1)) if hits else 0.0
 
 
-def measure_shown(
-    originals: Sequence[Original],
-    transforms: Sequence[Transform],
-    folder: Path,
-    embed_library: Callable[[Catalogue], None] | None = None,
-) -> Shown:
-    """Write, scan and group a library of edits.
+def measure_shown(originals: Sequence[Original], transforms: Sequence[Transform], folder: Path) -> Shown:
+    """Write, scan and group a library of edits; hashes alone find.
 
     Args:
         originals: different photographs.
         transforms: their edits.
         folder: an empty folder; the files are left there.
-        embed_library: stores embeddings of trained weights in the catalogue; without it, hashes alone find.
     """
     truth = _plant(originals, transforms, folder)
     scan(folder, progress=False)
     with Catalogue(folder) as catalogue:
-        if embed_library:
-            embed_library(catalogue)
         shown = judge_shown(find_tiers(catalogue), truth)
         return replace(shown, bound=said_of_strangers(catalogue, truth))
 

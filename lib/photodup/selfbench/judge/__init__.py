@@ -2,7 +2,7 @@
 
 May import: bench. Run `python -m photodup.selfbench.judge`.
 Read `simulate` first (what is planted and counted), then `traces` (how
-recorded points are read, resampled and disturbed); `live` does the same with real servers through callbacks.
+recorded points are read, resampled and disturbed).
 
 What it printed for the reference run (43 recorded points resampled, seed 0, a minute of one core): no false claim in
 400 comparisons of a server with itself, at fixed and at extended rounds; 97 % of planted 10 % found where the spread

@@ -6,6 +6,11 @@ from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 
 
+def reachable(host: str) -> str:
+    """Return the address under which a client on this machine reaches a server that listens on `host`."""
+    return "127.0.0.1" if host in ("", "0.0.0.0") else host
+
+
 def claim_ports(host: str, wanted: dict[str, int]) -> dict[str, int]:
     """Return a port for each name; 0 is replaced by a free one, all different.
 

@@ -4,6 +4,8 @@ import contextlib
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -112,6 +114,19 @@ def _prune(folder: Path, keep: int = 40) -> None:
     with contextlib.suppress(OSError):  # another process prunes as well
         for old in sorted(folder.glob("*-*.log"), key=lambda path: path.stat().st_mtime)[:-keep]:
             old.unlink(missing_ok=True)
+
+
+def answers(url: str) -> bool:
+    """Say whether the server at `url` answers a GET with 200 by now; another status means that it still loads.
+
+    Raises:
+        OSError: nothing answers there yet.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        return False
 
 
 def last_error(log: str) -> str:

@@ -2,13 +2,11 @@
 
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 
 from photodup.paths import build_dir
-from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.process import ServerProcess
+from photodup.serving.process.ports import claim_ports, reachable
+from photodup.serving.process.process import ServerProcess, answers
 
 PROGRAM = ("-m", "photodup.serving.service")
 # Whoever starts one from here measures queues, so they may grow; `photodup serve` alone refuses what waits long.
@@ -21,16 +19,8 @@ def command() -> list[str]:
 
 
 def is_ready(url: str) -> bool:
-    """Say whether the service at `url` embeds by now.
-
-    Raises:
-        OSError: nothing answers there yet.
-    """
-    try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=2) as answer:
-            return answer.status == 200
-    except urllib.error.HTTPError:
-        return False  # 503 while the model loads
+    """Say whether the service at `url` embeds by now; see `answers`."""
+    return answers(f"{url}/readyz")
 
 
 class ServiceProcess:
@@ -82,8 +72,3 @@ class ServiceProcess:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
-
-
-def reachable(host: str) -> str:
-    """Return the address under which a client on this machine reaches a server that listens on `host`."""
-    return "127.0.0.1" if host in ("", "0.0.0.0") else host

@@ -9,7 +9,7 @@ import yaml
 from photodup.errors import PhotodupError
 from photodup.serving.triton.models.emulation import compute_ms, emulated_embedding
 
-__all__ = ["WIRE_SUFFIXES", "Preset", "emulated_embedding", "emulated_models", "parse_emulated", "presets"]
+__all__ = ["WIRE_SUFFIXES", "Preset", "emulated_embedding", "parse_emulated", "presets"]
 
 WIRE_SUFFIXES = {"": "TYPE_FP32", "_fp16": "TYPE_FP16", "_uint8": "TYPE_UINT8", "_jpeg": "TYPE_STRING"}
 
@@ -75,8 +75,3 @@ def parse_emulated(model: str) -> tuple[Preset, str]:
             "_jpeg for another wire."
         )
     return presets()[name], suffix
-
-
-def emulated_models(gpu: str) -> list[str]:
-    """Names of the Triton models of one emulated GPU, one per wire (the JPEG one needs the uint8 one)."""
-    return [f"emulated_{gpu}{suffix}" for suffix in WIRE_SUFFIXES]

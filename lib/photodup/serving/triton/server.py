@@ -12,8 +12,6 @@ key is on the command line, and a line of progress says so. Processes of the sam
 import contextlib
 import glob
 import os
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,8 +22,8 @@ from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving import control_key
 from photodup.serving.process.hidden_arguments import PREFIX, WARNING
-from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.process import ServerProcess
+from photodup.serving.process.ports import claim_ports, reachable
+from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
 from photodup.serving.triton.control import load_model, unload_model
 from photodup.serving.triton.installed import (
@@ -65,7 +63,6 @@ class EmbeddedTriton:
         host: Address to listen on; loopback unless a link is emulated in front.
         timeout_s: How long to wait for readiness.
         progress: Receives a line of text now and then; None is silent.
-        server_args: Further arguments for `tritonserver`, such as `--log-verbose=1`.
 
     Attributes:
         http_port, grpc_port, metrics_port: Ports in use.
@@ -84,12 +81,11 @@ class EmbeddedTriton:
         host: str = "127.0.0.1",
         timeout_s: float = 120.0,
         progress: Callable[[str], None] | None = None,
-        server_args: Sequence[str] = (),
     ) -> None:
         self.repository, self.host, self.timeout_s = Path(repository), host, timeout_s
         self.models = list(models) if models is not None else models_in(self.repository)
         self.http_port, self.grpc_port, self.metrics_port = http_port, grpc_port, metrics_port
-        self.progress, self.server_args = progress, list(server_args)
+        self.progress = progress
         self.startup_s = 0.0
         self._process: ServerProcess | None = None
         self._key_files = contextlib.ExitStack()
@@ -99,17 +95,17 @@ class EmbeddedTriton:
     @property
     def http_url(self) -> str:
         """`http://host:port`; the same address for a client on this machine if Triton listens on all."""
-        return f"http://{_client_host(self.host)}:{self.http_port}"
+        return f"http://{reachable(self.host)}:{self.http_port}"
 
     @property
     def grpc_url(self) -> str:
         """`host:port`, without a scheme, as gRPC clients want it."""
-        return f"{_client_host(self.host)}:{self.grpc_port}"
+        return f"{reachable(self.host)}:{self.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
         """Address of the Prometheus page."""
-        return f"http://{_client_host(self.host)}:{self.metrics_port}/metrics"
+        return f"http://{reachable(self.host)}:{self.metrics_port}/metrics"
 
     def start(self) -> "EmbeddedTriton":
         """Start the server and wait until every model asked for is ready.
@@ -145,7 +141,7 @@ class EmbeddedTriton:
         try:
             self._key_files.enter_context(control_key.kept([self.http_url, self.grpc_url], key))
             self.startup_s = self._process.wait_ready(
-                lambda: _status(f"{self.http_url}/v2/health/ready") == 200,
+                lambda: answers(f"{self.http_url}/v2/health/ready"),
                 self.timeout_s,
                 self.progress,
                 _explain,
@@ -180,7 +176,6 @@ class EmbeddedTriton:
             *(PREFIX + name for name in _HIDDEN.values()),
             "--exit-timeout-secs=2",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-            *self.server_args,
         ]
 
     def load(self, model: str, config: "ModelConfig | None" = None) -> None:
@@ -240,15 +235,3 @@ def remove_stale_shared_memory() -> None:
 def _remove_shared_memory(prefix: str) -> None:
     for path in glob.glob(f"/dev/shm/{prefix}*"):
         Path(path).unlink(missing_ok=True)
-
-
-def _client_host(host: str) -> str:
-    return "127.0.0.1" if host in ("", "0.0.0.0") else host
-
-
-def _status(url: str) -> int:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code

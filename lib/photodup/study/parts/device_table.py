@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.record import environment
-from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
 from photodup.selfbench import device as device_bench
@@ -109,24 +109,6 @@ def add_shares(lines: Sequence[dict[str, Any]], makers: Mapping[str, float]) -> 
         for name, known in (("share_of_measured_peak", measured), ("share_of_makers_peak", makers)):
             peak = known.get(line["precision"])
             line[name] = line["tflops"] / peak if peak else None
-
-
-def read_lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the lines that a run's records hold, with their shares; failed ones with `not_run`.
-
-    Args:
-        directory: a run's folder, `results/<run>`.
-    """
-    lines, gpus = [], []
-    for record in load_records(directory):
-        config = record["config"]
-        if not record["key"].startswith("device ") or "precision" not in config:
-            continue
-        line = {k: config[k] for k in ("engine", "precision", "device", "batch") if k in config}
-        lines.append(line | (record["result"] if record["status"] == "ok" else {"not_run": record["error"]}))
-        gpus += [config["on"]] if str(config["device"]).startswith("cuda") and "on" in config else []
-    add_shares(lines, makers_peaks(gpus[0]) if gpus else {})
-    return lines
 
 
 def peaks(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -143,8 +143,7 @@ def balancer(ports: list[int]) -> Iterator[str]:
         PhotodupError: there is no nginx, or it does not start.
     """
     from photodup.serving.process.ports import claim_ports
-    from photodup.serving.process.process import ServerProcess
-    from photodup.serving.triton.server import _status
+    from photodup.serving.process.process import ServerProcess, answers
 
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if program is None:
@@ -157,7 +156,7 @@ def balancer(ports: list[int]) -> Iterator[str]:
         command = [program, "-p", scratch, "-c", str(config), "-e", "stderr"]
         server = ServerProcess("nginx", command, build_dir() / "logs" / f"nginx-{port}.log")
         try:
-            server.wait_ready(lambda: _status(f"http://127.0.0.1:{port}/v2/health/ready") == 200, 20.0)
+            server.wait_ready(lambda: answers(f"http://127.0.0.1:{port}/v2/health/ready"), 20.0)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.stop()

@@ -118,24 +118,6 @@ def value(row_id: str, rows: "pd.DataFrame | None" = None) -> float:
     return float(rows.at[row_id, "value"])
 
 
-def references(measurements: "pd.DataFrame", ratios: "pd.DataFrame") -> "pd.DataFrame":
-    """Return one row per (table cell, value): which number or ratio stands in which cell.
-
-    Columns: `owner`, `document`, `table`, `row`, `column`. Places in prose are left out.
-    """
-    import pandas as pd
-
-    found = []
-    for owner, row in pd.concat([measurements, ratios]).iterrows():
-        places = [f"{row['document']}/{row['table']}/{row['cell']}"] if row["cell"] else []
-        places += [place.partition("=")[0] for place in str(row["also_in"]).split("; ") if place]
-        for place in places:
-            if match := re.fullmatch(r"([\w-]+)/([\w-]+)/r(\d+)c(\d+)", place):
-                document, table, line, column = match.groups()
-                found.append((owner, document, table, int(line), int(column)))
-    return pd.DataFrame(found, columns=["owner", "document", "table", "row", "column"])
-
-
 def _interval(row: "pd.Series", column: str) -> tuple[float, float]:
     """What the printed digits allow: half a unit of the last one either way, or ±10 % after "~"."""
     number = float(row[column])

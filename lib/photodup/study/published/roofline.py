@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 IMAGE_GFLOP = 8.82  # ViT-B/32 image tower, one multiply-add = 2; open_clip docs/model_profile.csv
-PARAMETERS = 87.85e6  # the same table
-BYTES_PER_WEIGHT = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 _COLUMN = {"bf16": "fp16"}  # the same units at the same rate on every device of the table
 # Words of a driver's name that make another device of the same number: fewer units, or a lower clock.
 _QUALIFIERS = {"TI", "SUPER", "LAPTOP", "MAX", "MOBILE", "D", "PCIE", "NVL", "MIG", "ADA", "PRO", "SERVER"}
@@ -40,8 +39,8 @@ def _device(name: str, precision: str) -> "pd.Series":
     devices = load_devices()
     if name not in devices.index:
         raise PhotodupError(f"No peak rates for {name!r}: add a line to results/published/devices.csv.")
-    if precision not in BYTES_PER_WEIGHT:
-        raise PhotodupError(f"No precision {precision!r}: use one of {', '.join(BYTES_PER_WEIGHT)}.")
+    if precision not in PRECISIONS:
+        raise PhotodupError(f"No precision {precision!r}: use one of {', '.join(PRECISIONS)}.")
     return devices.loc[name]
 
 
@@ -68,27 +67,16 @@ def device_named(gpu: str) -> str | None:
 def makers_peaks(gpu: str) -> dict[str, float]:
     """Return the maker's dense peak rates of a GPU in TFLOP/s by precision; empty for one not in devices.csv."""
     device = device_named(gpu)
-    return {} if device is None else {p: _peak_tflops(device, p) for p in BYTES_PER_WEIGHT}
+    return {} if device is None else {p: _peak_tflops(device, p) for p in PRECISIONS}
 
 
 def _peak_tflops(device: str, precision: str) -> float:
     return float(_device(device, precision)[f"{_COLUMN.get(precision, precision)}_tflops"])
 
 
-def achieved_tflops(throughput_images_per_s: float, *, image_gflop: float = IMAGE_GFLOP) -> float:
+def achieved_tflops(throughput_images_per_s: float) -> float:
     """Return the arithmetic rate in TFLOP/s that a throughput in images per second means."""
-    return throughput_images_per_s * image_gflop / 1000
-
-
-def peak_images_per_s(device: str, precision: str = "fp16", *, gpus: int = 1) -> float:
-    """Return images per second at the device's peak rate: an upper bound nobody reaches (60 % is good)."""
-    return _peak_tflops(device, precision) * 1000 / IMAGE_GFLOP * gpus
-
-
-def weight_floor_ms(device: str, precision: str = "fp32") -> float:
-    """Return the least time for one image at batch 1 in ms: reading every weight once from device memory."""
-    memory = _device(device, precision)["memory_gb_per_s"] * 1e9
-    return PARAMETERS * BYTES_PER_WEIGHT[precision] / memory * 1000
+    return throughput_images_per_s * IMAGE_GFLOP / 1000
 
 
 def share_of_peak(
@@ -128,10 +116,10 @@ def precision_of(backend: str) -> str:
     return parse_backend(backend).precision if backend else "fp32"
 
 
-def published_shares(precision: str | None = None) -> "pd.DataFrame":
+def published_shares() -> "pd.DataFrame":
     """Return every published throughput as a share of its device's peak, smallest first.
 
-    `precision` None takes each engine's own (see `precision_of`). Only rows whose
+    Each engine counts in its own precision (see `precision_of`). Only rows whose
     hardware is in devices.csv: CPU rows do not say which CPU.
     """
     rows = load_measurements()
@@ -141,32 +129,13 @@ def published_shares(precision: str | None = None) -> "pd.DataFrame":
     table["throughput_images_per_s"] = rows["value"]
     table["tflops"] = rows["value"].map(achieved_tflops)
     table["share_of_peak"] = [
-        share_of_peak(r["value"], r["hardware"], precision or precision_of(r["backend"]), gpus=int(r["gpus"]))
+        share_of_peak(r["value"], r["hardware"], precision_of(r["backend"]), gpus=int(r["gpus"]))
         for _, r in rows.iterrows()
     ]
     return table.sort_values("share_of_peak")
 
 
-def published_compute(precision: str | None = None) -> "pd.DataFrame":
-    """Return every published GPU time beside the weight-read floor; `times_floor` is their quotient."""
-    rows = load_measurements()
-    rows = rows[(rows["quantity"] == "gpu_compute_ms") & rows["hardware"].isin(load_devices().index)]
-    table = rows[["step", "hardware", "backend", "how_measured"]].copy()
-    table["gpu_compute_ms"] = rows["value"]
-    table["floor_ms"] = [
-        weight_floor_ms(r["hardware"], precision or precision_of(r["backend"])) for _, r in rows.iterrows()
-    ]
-    table["times_floor"] = table["gpu_compute_ms"] / table["floor_ms"]
-    return table.sort_values("times_floor")
-
-
-def measured_shares(
-    points: "pd.DataFrame",
-    *,
-    device: str | None = None,
-    precision: str = "fp32",
-    peak_tflops: float | None = None,
-) -> "pd.DataFrame":
+def measured_shares(points: "pd.DataFrame", *, peak_tflops: float) -> "pd.DataFrame":
     """Return the valid points of a run with `tflops` and `share_of_peak`; empty when there are none.
 
     Emulated engines compute nothing and are left out. A share above 1 is impossible and means a wrong device,
@@ -179,8 +148,7 @@ def measured_shares(
     usable = usable[measured][columns].copy()
     usable["tflops"] = usable["throughput_images_per_s"].map(achieved_tflops)
     usable["share_of_peak"] = [
-        share_of_peak(value, device, precision, peak_tflops=peak_tflops)
-        for value in usable["throughput_images_per_s"]
+        share_of_peak(value, peak_tflops=peak_tflops) for value in usable["throughput_images_per_s"]
     ]
     return usable.sort_values("share_of_peak")
 

@@ -9,8 +9,6 @@ rented machine does: figures of a rehearsal are no results.
 import contextlib
 import functools
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +21,7 @@ from photodup.paths import build_dir
 from photodup.serving.control_key import new_key
 from photodup.serving.embedded import MODELS, export_models
 from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
-from photodup.serving.process.process import ServerProcess
+from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready
 from photodup.serving.triton.repository import render_repository
@@ -97,8 +95,8 @@ def rented_machine(
         address = way.client_address
         with way.client_namespace():  # processes are born in the namespace of the thread that starts them
             started = _start(stack, address, without, repository, key, service_env)
-        for process, answers in started:
-            process.wait_ready(answers, timeout_s, progress)
+        for process, check in started:
+            process.wait_ready(check, timeout_s, progress)
         found = from_ports(
             address,
             0 if "fastapi" in without else PORTS["fastapi"],
@@ -167,14 +165,6 @@ def _start(
         triton = start_shipped(repository, key=key, arguments=[*arguments, metrics], log="rehearsal-triton")
         stack.callback(triton.stop)
         started.append(
-            (triton, functools.partial(_ready, f"http://{address}:{PORTS['http']}/v2/health/ready"))
+            (triton, functools.partial(answers, f"http://{address}:{PORTS['http']}/v2/health/ready"))
         )
     return started
-
-
-def _ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return answer.status == 200
-    except urllib.error.HTTPError:
-        return False  # while models load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from photodup.bench.judge.facts import SMALLEST_EFFECT
@@ -17,21 +17,13 @@ SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
 _VERDICTS = {"different": charts.BAD, "equal": charts.GOOD, "undecided": charts.MUTED}
 
 
-def draw_frontier(
-    ax: Axes,
-    compared: Compared,
-    *,
-    latency_load: str,
-    rate_load: str,
-    labels: Mapping[str, str] | None = None,
-) -> int:
+def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load: str) -> int:
     """Draw each side at its throughput (x, images/s) and its median latency (y, ms), with 95 % intervals.
 
     Colour is the engine, shape the server. The faint line upwards ends at the 99th percentile of latency.
 
     Args:
         latency_load, rate_load: the loads under which the two were measured.
-        labels: side -> text beside its point; default its precision and server.
 
     Returns:
         How many sides could be drawn.
@@ -56,7 +48,7 @@ def draw_frontier(
             ax.plot(x, one.latency_ms_p99, "_", color=color, alpha=0.5, zorder=1)
         ax.plot(x, y, MARKERS.get(one.server, "o"), color=color, markersize=8, zorder=3)
         server = SERVERS.get(one.server, one.server)
-        text = (labels or {}).get(side) or f"{one.precision.upper()}, {server}"
+        text = f"{one.precision.upper()}, {server}"
         # Two servers with one engine lie on each other: one name above, one below. Two engines lie side by side: the
         # names of the one that gives most stand on the right.
         to_right = one.engine == most

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support import triton
 from support.paths import ROOT
 from support.service import Running, start
@@ -19,6 +20,10 @@ from support.service import Running, start
 # process would then wait for ever, on a CI that runs in the background alone.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine takes longer, and that is no fault: what a property takes is never asserted.
+settings.register_profile("photodup", deadline=None)
+settings.load_profile("photodup")
 
 os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend on a 600 MB download
 os.environ["PHOTODUP_ROOT"] = str(ROOT)

@@ -50,6 +50,14 @@ def test_an_unknown_engine_is_refused(library):
         embed_and_print(library, engine="spark")
 
 
+@needs_ray
+@quiet
+def test_a_cluster_that_is_not_there_is_one_sentence(library, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(PhotodupError, match=r"no Ray cluster at RAY_ADDRESS=127\.0\.0\.1:1 \(.*leave out"):
+        embed_and_print(library, engine="ray")
+
+
 @pytest.mark.parametrize(
     ("machines", "workers", "each"),
     [

@@ -9,6 +9,7 @@ its batches to the others.
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -152,18 +153,48 @@ def _embedded(answer: Mapping[str, np.ndarray], path_of: Mapping[str, Path]) -> 
     return found
 
 
+def _require_listener(address: str) -> None:
+    """Ask before Ray does: it tries an address for minutes, and then ends the process.
+
+    Raises:
+        PhotodupError: nobody listens there.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):  # such as `auto`
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError as error:
+        raise PhotodupError(
+            f"There is no Ray cluster at RAY_ADDRESS={address} ({error}): correct it, or leave out `--engine ray`."
+        ) from error
+
+
 @contextlib.contextmanager
 def _cluster(ray: Any):
     """Join or start Ray, quietly; leave a Ray that was there before as it is."""
     was_there = ray.is_initialized()
     if not was_there:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
-        ray.init(
-            include_dashboard=None if os.environ.get("RAY_ADDRESS") else False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": environment},
-        )
+        address = os.environ.get("RAY_ADDRESS")
+        _require_listener(address or "")
+        try:
+            ray.init(
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": environment},
+            )
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # what Ray raises for an address and for a slow start
+            where = (
+                f"There is no Ray cluster at RAY_ADDRESS={address}" if address else "Ray did not start here"
+            )
+            said = str(error).strip().partition("\n")[0]
+            raise PhotodupError(f"{where} ({said}): correct it, or leave out `--engine ray`.") from error
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:

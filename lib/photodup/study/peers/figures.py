@@ -9,7 +9,7 @@ from photodup.bench.judge.compare import Outcome
 from photodup.bench.judge.sentence import comparison_row
 from photodup.study.notebook import charts
 from photodup.study.peers.outcomes import Compared, ours
-from photodup.study.peers.peers import SERVERS
+from photodup.study.peers.peers import SERVERS, fastest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,7 @@ def answer(found: Compared) -> str:
     """Return the answer in plain words: who needs less time for one photograph, who gives more under load, the caveat."""
     if not found.outcomes:
         return "Not measured: no server was measured in this run."
-    faster, open_ones = _better(found, "one")
+    faster, open_one = _better(found, "one")
     if faster:
         first, outcome = faster[0]
         said = (
@@ -113,16 +113,38 @@ def answer(found: Compared) -> str:
         said += f", and less, too, with {_joined([name for name, _ in faster[1:]])}" if faster[1:] else ""
     else:
         said = f"No server is found to take less time for one photograph than {ours().label}"
-    parts = [f"{said}; undecided: {_joined(open_ones)}." if open_ones else f"{said}."]
-    more, open_ones = _better(found, "eight")
+        said += f"; undecided: {_joined(open_one)}" if open_one else ""
+    more, open_eight = _better(found, "eight")
     who = f"only {_joined([name for name, _ in more])}" if more else "no server"
-    giving = f"With eight in flight {who} is found to give more"
-    parts.append(f"{giving}; undecided: {_joined(open_ones)}." if open_ones else f"{giving}.")
+    parts = [f"{said}.", f"With eight in flight {who} is found to give more."]
+    if faster and open_one:
+        parts.append(f"Undecided for one photograph: {_joined(open_one)}.")
+    if open_eight:
+        parts.append(f"Undecided with eight in flight: {_joined(open_eight)}.")
     if SERVERS["triton"].label in dict([*faster, *more]):
         parts.append(
             "Triton computes with ONNX Runtime and the others with PyTorch, so this is engine and server together."
         )
     return "\n".join(parts)
+
+
+def fastest_sentence(fast: Compared) -> str:
+    """Return who is found slower than ours under both loads where each computes in its fastest precision; "" if unknown."""
+    peers = [server for server in SERVERS.values() if not server.is_ours]
+    one, eight = fast.verdicts("one"), fast.verdicts("eight")
+    slower = [
+        server.label
+        for server in peers
+        if (a := one.get(server.label)) is not None
+        and (b := eight.get(server.label)) is not None
+        and (a.verdict, b.verdict) == ("different", "different")
+        and a.effect > 0 > b.effect
+    ]
+    if not slower:
+        return ""
+    precision = fastest(ours()).precision.upper()
+    who = "every peer" if len(slower) == len(peers) else _joined(slower)
+    return f"Each at its fastest precision, {ours().label} in {precision} is found faster than {who} under both loads."
 
 
 def answer_table(found: Compared) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from photodup.bench.judge.pool import pooled, pooled_p99, that_count
 from photodup.bench.judge.sentence import comparison_sentence
 from photodup.bench.record import latencies
 from photodup.study.notebook.weights import choose_weights
-from photodup.study.peers.peers import SERVERS, Server
+from photodup.study.peers.peers import SERVERS, Server, fastest
 from photodup.study.peers.stage import (
     ALONE,
     METRIC,
@@ -106,10 +106,10 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32", "many")) -> Compared:
 
 
 def rates(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return server → its highest rate under the bound (see `alone.highest_rate`), of those that were asked."""
+    """Return server → its highest rate under the bound at its fastest precision (see `alone.highest_rate`), where asked."""
     reading, weights = run.reading(), choose_weights()
     found = {
-        s.name: reading.measure_or_load(RATE, _never, config=rate_config(s, weights), may_fail=True)
+        s.name: reading.measure_or_load(RATE, _never, config=rate_config(fastest(s), weights), may_fail=True)
         for s in SERVERS.values()
     }
     return {name: one for name, one in found.items() if "seen" in one}

@@ -11,8 +11,6 @@ import json
 import os
 import re
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +27,7 @@ from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.process import ServerProcess
+from photodup.serving.process.process import ServerProcess, answers
 from photodup.study.peers.weights import checkpoint, hugging_face
 
 MIN_COSINE = 0.9999  # of a peer's embeddings to ours, before anything is timed
@@ -49,7 +47,8 @@ class Server:
         environment: from the same, what the process gets beside ours.
         ready: path that answers 200 when it embeds.
         how: one sentence on how it is configured, and by which of its documents.
-        precision: of the weights, such as `bf16`.
+        precision: asked for, such as `bf16`.
+        keeps_fp32: on a CPU it computes in FP32 whatever precision is asked for.
     """
 
     name: str
@@ -62,6 +61,12 @@ class Server:
     command: Callable[[int, str], list[str]] | None = None
     environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, weights: {})
     precision: str = "fp32"
+    keeps_fp32: bool = False
+
+    @property
+    def computed(self) -> str:
+        """The precision that it computes in."""
+        return "fp32" if self.keeps_fp32 else self.precision
 
     @property
     def is_ours(self) -> bool:
@@ -169,6 +174,7 @@ SERVERS = {
                 "DO_NOT_TRACK": "1",
                 "INFINITY_ANONYMOUS_USAGE_STATS": "0",
             },
+            keeps_fp32=True,  # its vision models take another `--dtype` on CUDA alone
         ),
         Server(
             "litserve",
@@ -306,7 +312,7 @@ def started(
     process = ServerProcess(server.label, command, log, environment | own)
     base = f"http://127.0.0.1:{port}"
     try:
-        ready_s = process.wait_ready(lambda: _answers(base + ready), timeout_s)
+        ready_s = process.wait_ready(lambda: answers(base + ready), timeout_s)
         yield Started(base, ready_s, process.pid)
     finally:
         process.stop()
@@ -325,11 +331,3 @@ def _triton(server: Server, weights: str) -> Iterator[Started]:
     repository = render_repository("cpu-embedded", folder, made["files"], models=models, **where)
     with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as triton:
         yield Started(triton.http_url, triton.startup_s, triton.pid)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return answer.status == 200
-    except urllib.error.HTTPError:
-        return False

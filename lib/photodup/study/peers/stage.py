@@ -116,11 +116,12 @@ def measure_servers(
             kind="server",
             may_fail=True,
         )
-        say(f"{server.label}, its highest rate under {BOUND}")
+        quick = fastest(server)  # in FP32 a single request takes half the bound here
+        say(f"{server.label} in {quick.precision}, its highest rate under {BOUND}")
         run.measure_or_load(
             RATE,
-            lambda server=server: highest_rate(server, weights, payloads),
-            config=rate_config(server, weights),
+            lambda quick=quick: highest_rate(quick, weights, payloads),
+            config=rate_config(quick, weights),
             kind="server-rate",
             may_fail=True,
         )
@@ -146,7 +147,7 @@ def measure_servers(
 def arm_of(server: Server, load: str, machine: str) -> facts.Arm:
     """Return what the judge calls this server under this load."""
     side = facts.Side(
-        server.label, server.name, server.engine, server.precision, "http", "jpeg", machine=machine
+        server.label, server.name, server.engine, server.computed, "http", "jpeg", machine=machine
     )
     return facts.Arm(side, LOADS[load].as_judged())
 
@@ -178,7 +179,7 @@ def round_key(server: Server, load: str) -> str:
 
 
 def rate_config(server: Server, weights: str) -> dict[str, Any]:
-    """Return what identifies the record of a server's highest rate under `BOUND`."""
+    """Return what identifies the record of the highest rate under `BOUND` of a server."""
     return config_of(server, weights) | asdict(BOUND)
 
 

@@ -24,7 +24,7 @@ def at_fastest(fp32: Compared, fast: Compared) -> pd.DataFrame:
         rows.append(
             {
                 "server": server.label,
-                "precision, engine": f"{server.precision}, {server.engine}",
+                "precision, engine": f"{server.computed}, {server.engine}",
                 "one in flight (ms)": _with_interval(row, "one"),
                 "÷ FP32's latency": _ratio(row, was, "one"),
                 "eight in flight (images/s)": _with_interval(row, "eight"),
@@ -41,6 +41,7 @@ def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     rows = [
         {
             "server": SERVERS[name].label,
+            "precision": fastest(SERVERS[name]).computed,
             "highest rate (requests/s)": "–" if rate["because"] else f"{rate['rate_per_s']:.1f}",
             "95 % interval": "" if rate["because"] else f"{rate['low']:.1f} to {rate['high']:.1f}",
             "why not": rate["because"],

@@ -64,7 +64,7 @@ class HttpProtocol:
 
 
 class Multipart(HttpProtocol):
-    """Images as files of a form; an answer with `embeddings`."""
+    """Images as files of a form; an answer with `embeddings`, or the rows alone, as BentoML answers."""
 
     def body(self, items: Sequence[bytes]) -> tuple[bytes, str]:
         boundary = _BOUNDARY.encode()
@@ -76,6 +76,9 @@ class Multipart(HttpProtocol):
         return parts + b"--%s--\r\n" % boundary, f"multipart/form-data; boundary={_BOUNDARY}"
 
     def decode(self, answer: Answer) -> np.ndarray:
+        content = json.loads(answer[1])
+        if isinstance(content, list) and all(isinstance(row, list) for row in content):
+            return rows_of_numbers(content)
         return _embeddings(_json_of(answer), "embeddings")
 
 

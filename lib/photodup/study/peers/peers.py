@@ -243,13 +243,6 @@ class PostedImage(Post):
         return rows_of_numbers(json.loads(answer[1])["embeddings"])
 
 
-class BentoForm(Multipart):
-    """BentoML answers the rows alone."""
-
-    def decode(self, answer: Answer) -> np.ndarray:
-        return rows_of_numbers(json.loads(answer[1]))
-
-
 def triton_model(server: Server) -> str:
     """Return the model that our Triton serves with this server's engine and precision, from JPEGs."""
     return Backend("triton", server.engine, server.precision, "http", "jpeg").triton_model
@@ -262,7 +255,7 @@ def adapter(server: Server, base: str, payloads: Payloads) -> Any:
     target = Target(base, path, server.protocol, model)
     if server.name == "triton":
         return adapter_of(target, payloads)
-    kinds = {"infinity": OpenAi, "bentoml": BentoForm, "mosec": PostedImage, "ray": PostedImage}
+    kinds = {"infinity": OpenAi, "mosec": PostedImage, "ray": PostedImage}
     return kinds.get(server.name, Multipart)(target, payloads)
 
 

@@ -594,6 +594,8 @@ def test_a_goal_is_judged_by_the_study_s_own_rows_and_never_by_a_run():
     assert found["verdict"] == GOAL_MISSED and found["here"].startswith("900 ms")
     assert found["because"] == "its own rows give 5,614 ms where it asked for at most 2,000 ms"
     assert verdict("no-loss-of-throughput", met_here)["verdict"] == GOAL_MET
+    shown = [place["verdict"] for place in found["breakdown"]]
+    assert shown and not {REPRODUCED, CONTRADICTED} & set(shown), "a place meets or misses a goal, too"
 
 
 def test_latencies_and_throughputs_have_a_floor_each():

@@ -115,7 +115,7 @@ def _judge_one(
         "breakdown": [
             {
                 "where": where,
-                "verdict": o.verdict,
+                "verdict": _AS_GOAL.get(o.verdict, o.verdict) if claim.goal else o.verdict,
                 "here": o.text(claim.unit),
                 "because": o.because,
                 "records": o.records,
@@ -185,12 +185,16 @@ def _untested(places: Mapping[str, Outcome]) -> Outcome:
     return Outcome(NOT_TESTABLE, because=had)
 
 
+# What a study wished for is met or missed; only what it says to have found is reproduced or contradicted.
+_AS_GOAL = {REPRODUCED: GOAL_MET, CONTRADICTED: GOAL_MISSED}
+
+
 def _goal(claim: Claim, published: tuple, here: Outcome) -> Outcome:
     """Judge a goal by the study's own rows; what this run has of it is shown beside it."""
     assert isinstance(claim.predicate, Bounded)
     value, low, high = published
     judged = claim.predicate.place(low, high)
-    verdict = {REPRODUCED: GOAL_MET, CONTRADICTED: GOAL_MISSED}.get(judged, UNDECIDED)
+    verdict = _AS_GOAL.get(judged, UNDECIDED)
     at_least, at_most = claim.predicate.bounds
     wanted = [f"at least {number(at_least, claim.unit)}"] if at_least > -WIDEST else []
     wanted += [f"at most {number(at_most, claim.unit)}"] if at_most < WIDEST else []

@@ -90,9 +90,9 @@ test-notebooks: install
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 600 \
 	  --nbval-sanitize-with tests/repository/nbval_sanitize.cfg notebooks/[0-9]*.ipynb
 
-# Who shares a server, the browser or a file's fixtures shares a process (tests/conftest.py).
+# Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
 test-rooms: install
-	$(BIN)/pytest -n 2 --dist loadgroup --durations 40 $(GATE) tests/unit tests/servers tests/repository
+	$(BIN)/pytest -n 2 --dist loadfile --durations 40 $(GATE) tests/unit tests/servers tests/repository
 
 # Random inputs to the service, to trash and catalogue and to the decoders, on loopback alone; prints counts.
 FUZZ_MINUTES ?= 2

@@ -36,26 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PHOTODUP_CONFIG"), ignore_errors=True))
 
 
-# With `-n 2 --dist loadgroup` the tests of a group run in one process. Who shares an expensive thing shares a group
-# (the first that fits); the rest stays with its file, whose fixtures are then made once.
-GROUPS = {
-    "browser": "browser",
-    "tiny_triton": "triton",
-    "real_service": "model",
-    "real_model": "model",
-    "small_service": "service",
-    "random_service": "service",
-}
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            shared = next((group for fixture, group in GROUPS.items() if fixture in item.fixturenames), None)
-            item.add_marker(pytest.mark.xdist_group(shared or item.path.stem))
-
-
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

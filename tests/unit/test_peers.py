@@ -224,18 +224,29 @@ def test_a_run_without_servers_says_so(tmp_path):
 def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     """Rounds at the fastest precision are a pass of their own: other records, other arms, the same judge."""
     names, planned = ["fastapi", "litserve"], stage.PASSES["fastest"]
-    plan = {"servers": names, "rounds": 6, "checks": [], "dropped": []}
+    checks = [
+        {"server": name, "load": load, "metric": stage.METRIC[load]}
+        for name in names
+        for load in planned.loads
+    ]
+    plan = {"servers": names, "rounds": 6, "checks": checks, "dropped": []}
     plan["kept"] = [d.name for d in stage.declared(names, recorded.name, planned)]
     recorded.measure_or_load(stage.PLAN, lambda: plan, config=stage.plan_config(planned, "random:0"))
     random = np.random.default_rng(1)
-    for name, quicker in (("fastapi", 5.0), ("litserve", 2.0)):
+    arms = [
+        ("fastapi", 5.0, False),
+        ("fastapi", 5.0, True),
+        ("litserve", 2.0, False),
+        ("litserve", 2.0, True),
+    ]
+    for name, quicker, again in arms:
         for load in planned.loads:
             for number in range(1, 7):
                 near = random.normal(1, 0.005)
                 point = {"valid": True, "verdict": "valid", "latency_ms_p50": 100 / quicker * near}
                 point["throughput_images_per_s"] = 20 * quicker * near
                 server = planned.server(name)
-                config = stage.round_config(server, load, number, False, "random:0")
+                config = stage.round_config(server, load, number, again, "random:0")
                 found = {"point": point, "raw": {"latency_ms": np.full(30, 100 / quicker)}}
                 recorded.measure_or_load(
                     stage.round_key(server, load), lambda found=found: dict(found), config=config

@@ -79,7 +79,7 @@ class Multipart(HttpProtocol):
         content = json.loads(answer[1])
         if isinstance(content, list) and all(isinstance(row, list) for row in content):
             return rows_of_numbers(content)
-        return _embeddings(_json_of(answer), "embeddings")
+        return _embeddings(_object(content), "embeddings")
 
 
 class Base64(HttpProtocol):
@@ -128,7 +128,10 @@ class Post(HttpProtocol):
 
 
 def _json_of(answer: Answer) -> dict[str, Any]:
-    content = json.loads(answer[1])
+    return _object(json.loads(answer[1]))
+
+
+def _object(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise AnswerError(f"The answer is no JSON object but {str(content)[:60]!r}: is the protocol right?")
     return content

@@ -143,6 +143,14 @@ def _invalidate(point: dict[str, Any], reason: str) -> None:
     point["invalid_because"] = "; ".join(filter(None, [point["invalid_because"], reason]))
 
 
+def sample_of_point(point: dict[str, Any]) -> Sample:
+    """Return what a measured point brought back, for a search by rate; without answers it says why."""
+    raw = point.get("raw")
+    if raw is None:
+        return Sample([], [], error=str(point.get("error", "nothing was answered")))
+    return Sample(raw["latency_ms"], raw["finished_s"], point["n_errors"], point.get("arrived_per_s"))
+
+
 def little_ratio(concurrency: float, requests_per_s: float, latency_ms_mean: float) -> float:
     """Return (throughput × mean latency) ÷ concurrency; 1 when `concurrency` really was in flight.
 

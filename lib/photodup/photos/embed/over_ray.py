@@ -157,17 +157,11 @@ def _require_listener(address: str) -> None:
     """Ask before Ray does: it tries an address for minutes, and then ends the process.
 
     Raises:
-        PhotodupError: nobody listens there.
+        OSError: nobody listens there.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit()):  # such as `auto`
-        return
-    try:
+    if host and port.isdigit():  # not such as `auto`
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except OSError as error:
-        raise PhotodupError(
-            f"There is no Ray cluster at RAY_ADDRESS={address} ({error}): correct it, or leave out `--engine ray`."
-        ) from error
 
 
 @contextlib.contextmanager
@@ -176,9 +170,9 @@ def _cluster(ray: Any):
     was_there = ray.is_initialized()
     if not was_there:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
-        address = os.environ.get("RAY_ADDRESS")
-        _require_listener(address or "")
+        address = os.environ.get("RAY_ADDRESS", "")
         try:
+            _require_listener(address)
             ray.init(
                 include_dashboard=None if address else False,
                 log_to_driver=False,
@@ -189,7 +183,7 @@ def _cluster(ray: Any):
             OSError,
             RuntimeError,
             ValueError,
-        ) as error:  # what Ray raises for an address and for a slow start
+        ) as error:  # also what Ray raises where it starts too slowly
             where = (
                 f"There is no Ray cluster at RAY_ADDRESS={address}" if address else "Ray did not start here"
             )

@@ -94,6 +94,7 @@ class Site:
         session, running = self.folder.session, self.folder.work.running
         common = {
             "base": self.base,
+            "work_page": f"{self.base}/work",
             "is_demo": self.is_demo,
             "library": printable(self.folder.root),
             "task": running,

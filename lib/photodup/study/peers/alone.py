@@ -15,6 +15,7 @@ from photodup.bench.judge.point import Sample
 from photodup.bench.judge.slo import LatencyBound, slo_rate
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.summary import sample_of_point
 from photodup.bench.load.usage import memory_mib
 from photodup.errors import PhotodupError
 from photodup.study.peers.peers import MIN_COSINE, Server, Started, adapter, started
@@ -28,13 +29,12 @@ OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # a single request is back within so many times its latency before
 BOUND = LatencyBound(95, 250)
 RATE_SECONDS, RATE_MEASUREMENTS = 8.0, 8
-LOWEST, HIGHEST = (
-    0.2,
-    1.1,
-)  # of what a server gives with 8 in flight: between them lies the rate under the bound
+# Of what a server gives with 8 in flight: between them lies the rate under the bound.
+LOWEST, HIGHEST = 0.2, 1.1
 
 
 def reference_embeddings(weights: str, photos: Sequence[bytes]) -> np.ndarray:
+    """Return our own embeddings of these JPEGs, float32 [n, dim] of length 1: what every server has to answer."""
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.imaging import decode, to_uint8
 
@@ -59,6 +59,7 @@ def check(
 
 
 def measure_alone(server: Server, weights: str, payloads: Payloads, reference: np.ndarray) -> dict[str, Any]:
+    """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
     first_answer_s, ready_s, facts_seen = [], [], {}
     for number in range(STARTS):
         with started(server, weights, settings={} if number else PATIENT) as one:
@@ -160,10 +161,7 @@ def highest_rate(server: Server, weights: str, payloads: Payloads) -> dict[str, 
                 RATE_SECONDS, max_duration_s=RATE_SECONDS, warmup_requests=2, seed=next(draws)
             )
             point = measure(adapter(server, one.base, payloads), payloads.items, load, stopping)
-            raw = point.get("raw")
-            if raw is None:
-                return Sample([], [], error=str(point.get("error", "nothing was answered")))
-            return Sample(raw["latency_ms"], raw["finished_s"], point["n_errors"], point.get("arrived_per_s"))
+            return sample_of_point(point)
 
         found = slo_rate(
             offered,

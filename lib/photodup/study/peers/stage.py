@@ -23,6 +23,7 @@ from photodup.study.notebook.weights import choose_weights, payload_photos
 from photodup.study.peers.alone import (
     BOUND,
     PATIENT,
+    PROBED,
     check,
     highest_rate,
     measure_alone,
@@ -40,7 +41,7 @@ OURS = "fastapi"  # what every other server is compared with
 N_PHOTOS, ROUNDS = 64, 8
 LOADS = {
     "one": Load("single_stream", span="prepared"),
-    "eight": Load("closed_loop", concurrency=8, span="prepared"),
+    "eight": PROBED,
     "thirty-two": Load("closed_loop", concurrency=32, span="prepared"),
 }
 METRIC = {

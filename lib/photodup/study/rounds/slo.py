@@ -76,6 +76,7 @@ def sample_at(
     """
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.load import measure
+    from photodup.bench.load.summary import sample_of_point
     from photodup.study.notebook.weights import payload_photos
 
     point = measure(
@@ -87,7 +88,4 @@ def sample_at(
         min_cosine=MIN_COSINE.get(backend.wire, 0.999),
         way=run.measure_way(),
     )
-    raw = point.get("raw")
-    if raw is None:
-        return Sample([], [], error=str(point.get("error", "nothing was answered")))
-    return Sample(raw["latency_ms"], raw["finished_s"], point["n_errors"], point.get("arrived_per_s"))
+    return sample_of_point(point)

@@ -60,7 +60,9 @@ def check(
 
 def measure_alone(server: Server, weights: str, payloads: Payloads, reference: np.ndarray) -> dict[str, Any]:
     """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
-    first_answer_s, ready_s, facts_seen = [], [], {}
+    first_answer_s: list[float] = []
+    ready_s: list[float] = []
+    facts_seen: dict[str, Any] = {}
     for number in range(STARTS):
         with started(server, weights, settings={} if number else PATIENT) as one:
             ready_s.append(one.ready_s)
@@ -111,7 +113,8 @@ class _Kept:
     tolerates_errors = True  # what is refused under overload is the result
 
     def __init__(self) -> None:
-        self.latency_ms, self.errors = np.empty(0), []
+        self.latency_ms = np.empty(0)
+        self.errors: list[str] = []
 
     def see(self, window: Any, elapsed_s: float) -> bool:
         return False

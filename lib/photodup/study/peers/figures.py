@@ -10,19 +10,21 @@ from photodup.bench.judge.sentence import comparison_row
 from photodup.study.notebook import charts
 from photodup.study.peers.outcomes import Compared, ours
 from photodup.study.peers.peers import SERVERS, fastest
+from photodup.study.peers.stage import LOADS, METRIC
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 
-def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "") -> int:
+def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fastest: bool = False) -> int:
     """Draw each server's pooled figure under a load with its interval; return how many were drawn.
 
     Args:
         tail: column of `arms` that is drawn as a faint line to its own mark.
+        is_fastest: the rounds are those of each server's fastest precision.
     """
-    servers = list(reversed(SERVERS.values()))
+    servers = [fastest(server) if is_fastest else server for server in reversed(SERVERS.values())]
     known = {row["server"]: row for row in found.arms.to_dict("records")}
     drawn = 0
     for place, server in enumerate(servers):
@@ -52,6 +54,16 @@ def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "") -> int
     ax.set_xlim(left=0)
     ax.grid(False, axis="y")
     return drawn
+
+
+def engines(fast: Compared) -> str:
+    """Return which servers compute with which engine and precision where each is at its fastest, as one caption."""
+    by_engine: dict[str, list[str]] = {}
+    for row in fast.arms.to_dict("records"):
+        server = fastest(SERVERS[row["server"]])
+        engine = {"pytorch": "PyTorch", "openvino": "OpenVINO"}.get(server.engine, server.engine)
+        by_engine.setdefault(f"{engine} {server.computed.upper()}", []).append(server.label)
+    return "; ".join(f"{engine}: {_joined(names)}" for engine, names in by_engine.items()) + "."
 
 
 def costs(found: Compared) -> pd.DataFrame:
@@ -107,12 +119,10 @@ def answer(found: Compared) -> str:
     faster, open_one = _better(found, "one")
     if faster:
         first, outcome = faster[0]
-        said = (
-            f"One photograph takes {abs(outcome.effect):.0%} less time with {first} than with {ours().label}"
-        )
+        said = f"In FP32 one photograph takes {abs(outcome.effect):.0%} less time with {first} than with {ours().label}"
         said += f", and less, too, with {_joined([name for name, _ in faster[1:]])}" if faster[1:] else ""
     else:
-        said = f"No server is found to take less time for one photograph than {ours().label}"
+        said = f"In FP32 no server is found to take less time for one photograph than {ours().label}"
         said += f"; undecided: {_joined(open_one)}" if open_one else ""
     more, open_eight = _better(found, "eight")
     who = f"only {_joined([name for name, _ in more])}" if more else "no server"
@@ -129,22 +139,22 @@ def answer(found: Compared) -> str:
 
 
 def fastest_sentence(fast: Compared) -> str:
-    """Return who is found slower than ours under both loads where each computes in its fastest precision; "" if unknown."""
+    """Return who is found slower than ours under every load where each computes in its fastest precision; "" if unknown."""
     peers = [server for server in SERVERS.values() if not server.is_ours]
-    one, eight = fast.verdicts("one"), fast.verdicts("eight")
-    slower = [
-        server.label
-        for server in peers
-        if (a := one.get(server.label)) is not None
-        and (b := eight.get(server.label)) is not None
-        and (a.verdict, b.verdict) == ("different", "different")
-        and a.effect > 0 > b.effect
-    ]
+    judged = {load: verdicts for load in METRIC if (verdicts := fast.verdicts(load))}
+    slower = [s.label for s in peers if judged and all(_is_slower(v.get(s.label)) for v in judged.values())]
     if not slower:
         return ""
     precision = fastest(ours()).precision.upper()
     who = "every peer" if len(slower) == len(peers) else _joined(slower)
-    return f"Each at its fastest precision, {ours().label} in {precision} is found faster than {who} under both loads."
+    many = _joined([str(LOADS[load].concurrency) for load in judged])
+    return f"Each at its fastest precision, {ours().label} in {precision} is found faster than {who} with {many} in flight."
+
+
+def _is_slower(outcome: Outcome | None) -> bool:
+    if outcome is None or outcome.verdict != "different":
+        return False
+    return outcome.effect > 0 if "latency" in outcome.comparison.metric else outcome.effect < 0
 
 
 def answer_table(found: Compared) -> pd.DataFrame:

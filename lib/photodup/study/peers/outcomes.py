@@ -70,7 +70,7 @@ class Compared:
         }
 
 
-def compared(run: Run, *, passes: Sequence[str] = ("fp32", "many")) -> Compared:
+def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
     """Read what a run has of the servers.
 
     Args:

@@ -131,6 +131,19 @@ def test_black_and_white_is_never_suggested(tmp_path, original):
     assert marked(group) == set() and "black and white" in group.difference(group.members[0])
 
 
+def test_yellow_writing_on_white_makes_no_colour_picture_of_a_grey_one(tmp_path, original):
+    """White and yellow differ in blue alone, so the writing itself is not found."""
+    lighter = np.linspace(0, 2, 320).clip(0, 1)[:, None] * np.full((320, 480), 255)
+    white, light = Image.new("L", original.size, "white"), Image.fromarray(lighter).convert("L")
+    grey = Image.composite(white, original.convert("L"), light).convert("RGB")
+    save(grey, tmp_path / "z" / "original.jpg", quality=90)
+    save(written(grey), tmp_path / "caption.jpg", quality=95)
+    save(grey, tmp_path / "other.jpg", quality=40)
+    group = group_of(tmp_path)
+    assert group.keeper.path.stem == "original", group.choice.reason
+    assert "in colour" in group.difference(next(p for p in group.members if p.path.stem == "caption"))
+
+
 @pytest.mark.parametrize(
     ("suffix", "form"), [("tif", "TIFF"), ("webp", "WEBP"), ("png", "PNG"), ("gif", "GIF")]
 )

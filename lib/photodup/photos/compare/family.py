@@ -10,7 +10,13 @@ from photodup.photos.compare.detail import finest, places, spectra
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
 from photodup.photos.compare.merit import COARSE, Merit
-from photodup.photos.compare.overlays import LEAST_PART, LEAST_WRITING, compare_parts, displaced
+from photodup.photos.compare.overlays import (
+    LEAST_PART,
+    LEAST_WRITING,
+    coloured_in_strokes,
+    compare_parts,
+    displaced,
+)
 from photodup.photos.compare.snapping import snapped
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
 from photodup.photos.compare.verify import verify, verify_with_map
@@ -144,8 +150,9 @@ class LaidFamily:
     def _judge(self) -> dict[int, Merit]:
         told = told_apart_from_margins(self.laid)
         whole = np.any(list(told.values()), axis=0)
+        written = self._written()
         # Coloured writing makes no colour picture.
-        chroma = [self._chroma[row][self._writing[row] >= LEAST_WRITING] for row in self.laid]
+        chroma = [self._chroma[row][row in written] for row in self.laid]
         most = max(chroma)
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
         best = max(self._finest.values())
@@ -157,7 +164,7 @@ class LaidFamily:
         merits = {}
         for (row, one), own_chroma in zip(self.laid.items(), chroma, strict=True):
             added = one.added
-            if self._writing[row] >= LEAST_WRITING:
+            if row in written:
                 added += ("writing or a mark",)
             share = self._share(row)
             merits[row] = Merit(
@@ -190,6 +197,14 @@ class LaidFamily:
                 ),
             )
         return merits
+
+    def _written(self) -> set[int]:
+        """Return the members with writing: found beside others, or (yellow on white) the one colour where most have none."""
+        written = {row for row, share in self._writing.items() if share >= LEAST_WRITING}
+        coloured = {row for row, (every, _) in self._chroma.items() if every > _COLOURFUL}
+        if 2 * len(coloured) < len(self.laid):
+            written |= {row for row in coloured if coloured_in_strokes(self.laid[row])}
+        return written
 
     def _compression(self, row: int) -> dict[str, float | bool]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""

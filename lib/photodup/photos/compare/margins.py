@@ -16,7 +16,7 @@ def told_apart_from_margins(laid: Mapping[int, Laid]) -> dict[int, np.ndarray]:
     """Return bool[h, w] by row: what each member shows of the picture, as far as that can be told from a margin."""
     import cv2
 
-    frames = sum(one.frame.astype(int) for one in laid.values())
+    frames = np.sum([one.frame.astype(int) for one in laid.values()], axis=0)
     margins = {row: one.frame & ~one.picture for row, one in laid.items()}
     voted = 2 * sum(margin.astype(int) for margin in margins.values()) >= np.maximum(frames, 1)
     found = {}

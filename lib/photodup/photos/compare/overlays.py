@@ -15,6 +15,8 @@ _HARDER = 1.35
 # Strokes of writing are thinner than this on the canvas, pixels, and come in some number.
 _STROKE = np.ones((11, 11), np.uint8)
 _LETTERS = 4
+# Of writing no more than this share is wider than a stroke. A place has a colour beyond this chroma, greys.
+_SOLID, _COLOUR = 0.3, 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def compare_parts(first: Laid, second: Laid) -> Overlay:
         if who is not None:
             laid_over[who] += size
         solid = cv2.morphologyEx(region.astype(np.uint8), cv2.MORPH_OPEN, _STROKE)
-        if who is None or solid.sum() > 0.3 * region.sum():
+        if who is None or solid.sum() > _SOLID * region.sum():
             parts += size
         else:
             strokes[who] += len(np.unique(letters[box][region]))
@@ -74,6 +76,16 @@ def compare_parts(first: Laid, second: Laid) -> Overlay:
     # A few letters at least: a bird in one of two pictures is thin, too, and no writing.
     parts += sum(thin[who] for who in thin if strokes[who] < _LETTERS)
     return Overlay(laid_over[0] / n, laid_over[1] / n, parts / n)
+
+
+def coloured_in_strokes(one: Laid) -> bool:
+    """Return whether nearly all that has a colour is as thin as the strokes of writing."""
+    import cv2
+
+    chroma = cv2.cvtColor(one.rgb, cv2.COLOR_RGB2YCrCb)[:, :, 1:].astype(np.int16) - 128
+    coloured = ((np.abs(chroma).max(axis=2) > _COLOUR) & one.picture).astype(np.uint8)
+    solid = cv2.morphologyEx(coloured, cv2.MORPH_OPEN, _STROKE)
+    return bool(solid.sum() <= _SOLID * coloured.sum())
 
 
 def displaced(first: Laid, second: Laid, patch: int = 40) -> float:

@@ -101,7 +101,7 @@ class _Work:
         known = self._kept.read([self._photos[i].md5 for i in missing]) if self._kept else {}
         new = [i for i in missing if self._photos[i].md5 not in known]
         self._hold(set(new), pool)
-        made = {i: Strongest.of(self._held[i]) for i in new if self._held[i] is not None}
+        made = {i: Strongest.of(found) for i in new if (found := self._held[i]) is not None}
         self._strongest.update((i, known.get(self._photos[i].md5) or made.get(i)) for i in missing)
         while len(self._strongest) > _MAX_STRONGEST:
             self._strongest.popitem(last=False)

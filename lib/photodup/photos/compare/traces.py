@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -73,7 +74,8 @@ def _standard_table() -> tuple[int, ...]:
     """Return the brightness table of the JPEG standard, by row: that of quality 50."""
     buffer = io.BytesIO()
     Image.new("L", (8, 8)).save(buffer, "JPEG", quality=50)
-    return tuple(Image.open(buffer).quantization[0])
+    image: Any = Image.open(buffer)  # a JPEG, which has its tables
+    return tuple(image.quantization[0])
 
 
 def coarsest_step(grey: np.ndarray) -> float:

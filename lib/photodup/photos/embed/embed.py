@@ -146,8 +146,8 @@ class UnderWay:
             error.args = (f"{error} {kept}: the same command goes on from there.",)
 
 
-def require_fit(embedder: "Embedder") -> None:
-    """Refuse a backend whose vectors no decision may rest on.
+def require_fit(embedder: "Embedder") -> str:
+    """Return the digest of the model; refuse a backend whose vectors no decision may rest on.
 
     Raises:
         PhotodupError: they could not be told from another model's, or its precision has not passed the gate.
@@ -159,6 +159,7 @@ def require_fit(embedder: "Embedder") -> None:
         )
     if not may_decide(embedder.precision, embedder.gate):
         raise PhotodupError(f"{embedder.backend} {why_not(embedder.precision, embedder.gate)}.")
+    return embedder.model_digest
 
 
 @dataclass

@@ -39,11 +39,11 @@ class OnePass:
     def __init__(
         self, catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
     ) -> None:
-        require_fit(embedder)
+        digest = require_fit(embedder)
         self._catalogue, self._embedder, self._batch, self._progress = catalogue, embedder, batch, progress
         self.look = Look(embedder.view, embedder.draft_size)
-        self.report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
-        self._known = set(catalogue.embedded(embedder.model_digest))
+        self.report = EmbedReport(digest, is_random=embedder.is_random)
+        self._known = set(catalogue.embedded(digest))
         self._pending: list[tuple[str, Path, np.ndarray]] = []
         self._under_way = UnderWay(catalogue, embedder, self.report)
         self._started = time.perf_counter()

@@ -26,6 +26,7 @@ ORIGINAL = "original"
 # Edits that keep the whole picture at its full resolution: which of the two came first, not every file tells.
 TWINS = frozenset({"mirror", "brightness", "contrast", "colour"})
 _QUALITY = 92
+CONFIDENCE = 0.95  # of a lower bound
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,15 @@ class Shown:
             f"{self.n_redundant} edits ({self.n_files} files)",
             f"  complete {self.n_complete} of {self.n_photos}, pure {self.n_pure} of {self.n_groups}, redundant files "
             f"suggested {self.n_found} of {self.n_redundant}, wrongly suggested {self.n_false}",
-            f"  right keepers {self.n_right} of {self.n_groups} (at least {right:.1%} with 95 % confidence), the "
-            f"original itself {self.n_original}",
+            f"  right keepers {self.n_right} of {self.n_groups} (at least {right:.1%} with {CONFIDENCE:.0%} confidence), "
+            f"the original itself {self.n_original}",
             "  suggested, by edit: "
             + ", ".join(f"{name} {share:.2f}" for name, share in self.found_by_edit.items()),
             *([f"  {self.bound}"] if self.bound else []),
         ]
 
 
-def at_least(hits: int, n: int, confidence: float = 0.95) -> float:
+def at_least(hits: int, n: int, confidence: float = CONFIDENCE) -> float:
     """Return the one-sided lower bound (Clopper and Pearson) of a share that was `hits` of `n`; 0 for none."""
     from scipy.stats import beta
 

@@ -15,7 +15,7 @@ from photodup.photos.embed.choose import choose
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.results import Tiers
-from photodup.photos.library.apple import scan_apple_photos
+from photodup.photos.library import apple
 from photodup.photos.library.catalogue import Catalogue, Model
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
 from photodup.photos.library.settings import load_settings
@@ -142,8 +142,7 @@ class ReviewedFolder:
     def _scanned(self, task: Task) -> Finished:
         task.step("Looking for photos in all folders")
         if self.session is not None and not self.session.trash.moves_files:
-            given = {"catalogue": self._catalogue} if self._catalogue else {}
-            report = scan_apple_photos(self.root, **given, progress=False)
+            report = apple.scan_apple_photos(self.root, self._catalogue or apple.CATALOGUE, progress=False)
         else:
             report = scan(self.root, self._catalogue, progress=False)
         self._opened(task)

@@ -1,5 +1,7 @@
 """Long work on the page: how far it is, stopping it, and starting it (scan, similar scenes, another threshold)."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
@@ -31,7 +33,7 @@ def state(site: CurrentSite) -> Response:
     return JSONResponse(_state(site.folder.work.running))
 
 
-def _state(task: Task | None) -> dict[str, object]:
+def _state(task: Task | None) -> dict[str, Any]:
     if task is None:
         return {"is_running": False}
     return {

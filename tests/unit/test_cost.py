@@ -5,7 +5,16 @@ import math
 import pandas as pd
 import pytest
 
-from photodup.study.parts.cost import COLUMNS, MEASURED, WAYS, cheapest, scaling_costs
+from photodup.study.notebook.gaps import NotMeasured
+from photodup.study.parts.cost import (
+    COLUMNS,
+    MEASURED,
+    WAYS,
+    cheapest,
+    cost_table,
+    fastest_in_both,
+    scaling_costs,
+)
 
 
 def point(server, rate, arrangement=None, devices=None, valid=True):
@@ -74,3 +83,36 @@ def test_the_cheapest_that_serves_enough_is_named():
     )
     assert "the most is 380" in cheapest(table, 5000)
     assert table[table["how"] == MEASURED]["efficiency"].notna().all()
+
+
+def arm(server, engine, rate, load="eight"):
+    return {
+        "load": load,
+        "server": server,
+        "engine": engine,
+        "precision": "int8",
+        "label": f"{engine} in {server}",
+        "throughput_images_per_s": rate,
+    }
+
+
+def test_the_fastest_engine_behind_both_servers_is_priced_and_an_engine_behind_one_is_not():
+    arms = [arm("triton", "trt", 900.0), arm("triton", "openvino", 70.0), arm("fastapi", "openvino", 72.0)]
+    arms += [
+        arm("triton", "onnx", 30.0),
+        arm("fastapi", "onnx", 29.0),
+        arm("fastapi", "onnx", 99.0, load="one"),
+    ]
+    label, one = fastest_in_both(pd.DataFrame(arms), gpus=2)
+    assert label == "openvino in fastapi and openvino in triton"
+    assert dict(zip(one.server, one.devices, strict=True)) == {"triton": 2, "fastapi": 1}
+    table = cost_table(scaling_costs(one, {2: 0.9}, devices=[1, 2]))
+    together = table[(table["way"] == "one machine, Triton") & (table["k"] == 2)].iloc[0]
+    assert together[["images/s", "USD an hour", "how"]].tolist() == ["70", "0.90", "measured"]
+    with pytest.raises(NotMeasured, match="behind both servers"):
+        fastest_in_both(pd.DataFrame(arms[:2]))
+
+
+def test_a_table_without_prices_has_no_columns_for_them():
+    table = cost_table(scaling_costs(POINTS, devices=[4]))
+    assert list(table.columns) == ["way", "k", "images/s", "efficiency", "how"]

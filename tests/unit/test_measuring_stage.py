@@ -6,10 +6,11 @@ import pytest
 import yaml
 
 from photodup.bench.record.record import RunStore, load_records
+from photodup.embedding.backends import COLUMNS
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports
 from photodup.study.notebook.run import Run
-from photodup.study.rounds import declared, outcomes, stage
+from photodup.study.rounds import declared, figures, outcomes, stage
 
 SIDES = {
     "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},
@@ -131,6 +132,9 @@ def test_nothing_measured_is_no_verdict(declare, tmp_path):
     compared = outcomes.read_rounds(opened(tmp_path / "run", measure=False), "06", found=declare(DATA))
     assert {o.verdict for o in compared.outcomes.values()} == {None}
     assert compared.arms.empty and len(compared.table()) == 3
+    # A notebook computes with the frame of nothing as with any other.
+    assert {*COLUMNS, "throughput_images_per_s"} <= set(compared.arms)
+    assert figures.sides_under(compared, "one", "eight") == []
 
 
 @pytest.mark.parametrize(

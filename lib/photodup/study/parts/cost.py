@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from photodup.study.notebook.gaps import NotMeasured
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -45,6 +47,47 @@ def scaling_costs(
     prices = dict(prices_usd_per_hour or {})
     rows = [row for way in WAYS for row in _rows(way, _best(points, *WAYS[way]), prices, devices)]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def fastest_in_both(arms: "pd.DataFrame", gpus: int = 1) -> "tuple[str, pd.DataFrame]":
+    """Return the fastest engine that both servers answered with at eight in flight, and one point a server for it.
+
+    Args:
+        arms: of notebook 06's rounds: `load`, `server`, `engine`, `precision`, `label`, `throughput_images_per_s`.
+        gpus: of the machine. A Triton has an instance on each of them, a FastAPI service uses one.
+
+    Raises:
+        NotMeasured: no engine was measured behind both.
+    """
+    eight = arms[(arms["load"] == "eight") & arms["throughput_images_per_s"].notna()]
+    ranked = eight.sort_values("throughput_images_per_s", ascending=False)
+    for (engine, precision), _ in ranked.groupby(["engine", "precision"], sort=False):
+        both = ranked[ranked["engine"].eq(engine) & ranked["precision"].eq(precision)]
+        if {"triton", "fastapi"} <= set(both["server"]):
+            one = both.drop_duplicates("server").assign(valid=True, arrangement="instances")
+            return " and ".join(sorted(one["label"])), one.assign(
+                devices=[gpus if server == "triton" else 1 for server in one["server"]]
+            )
+    raise NotMeasured("no engine was measured behind both servers with eight requests in flight")
+
+
+def cost_table(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the rows that have a number, as text; without the prices where nobody knows one."""
+    import pandas as pd
+
+    rows = table[table["images_per_s"].notna()]
+    texts = {
+        "way": rows["way"],
+        "k": rows["devices"],
+        "images/s": rows["images_per_s"].map("{:.0f}".format),
+        "efficiency": rows["efficiency"].map(lambda value: "–" if value != value else f"{value:.0%}"),
+    }
+    if rows["usd_per_hour"].notna().any():
+        texts["USD an hour"] = rows["usd_per_hour"].map(lambda v: "–" if v != v else f"{v:.2f}")
+        texts["USD per 1,000 images"] = rows["usd_per_1000_images"].map(
+            lambda v: "–" if v != v else f"{v:.4f}"
+        )
+    return pd.DataFrame({**texts, "how": rows["how"]}).reset_index(drop=True)
 
 
 def cheapest(table: "pd.DataFrame", images_per_s: float) -> str:

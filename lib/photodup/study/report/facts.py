@@ -20,8 +20,8 @@ from photodup.study.notebook.run import REFERENCE, describe_machine, describe_we
 FINDINGS = (
     ("Round trips or bandwidth?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
     ("What do server and precision give?", ("06_compare_three_backends", "05_trt_fp16"), ""),
-    ("Is there a faster server?", ("13_compare_servers",), ""),
-    ("What does a photo library gain?", ("01_scan_photos",), "01_recall_by_edit"),
+    ("Is there a faster server?", ("13_compare_servers",), "13_fastest"),
+    ("What does a photo library gain?", ("01_scan_photos",), "01_held_out"),
     ("What survives of the published study?", ("12_audit_published_claims",), ""),
 )
 

@@ -17,24 +17,20 @@ SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
 _VERDICTS = {"different": charts.BAD, "equal": charts.GOOD, "undecided": charts.MUTED}
 
 
-def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load: str) -> int:
+def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load: str) -> None:
     """Draw each side at its throughput (x, images/s) and its median latency (y, ms), with 95 % intervals.
 
     Colour is the engine, shape the server. The faint line upwards ends at the 99th percentile of latency.
 
     Args:
         latency_load, rate_load: the loads under which the two were measured.
-
-    Returns:
-        How many sides could be drawn.
     """
     arms = compared.arms
     at_one = arms[arms.load == latency_load].set_index("side")
     at_many = arms[arms.load == rate_load].set_index("side")
     rates = at_many.throughput_images_per_s.astype(float).dropna()
     most = at_many.engine[rates.idxmax()] if len(rates) else None
-    drawn = 0
-    for side in at_one.index.intersection(at_many.index):
+    for side in sides_under(compared, latency_load, rate_load):
         one, many = at_one.loc[side], at_many.loc[side]
         x, y = many.throughput_images_per_s, one.latency_ms_p50
         if not (x and y and x > 0 and y > 0):
@@ -52,18 +48,36 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
         # Two servers with one engine lie on each other: one name above, one below. Two engines lie side by side: the
         # names of the one that gives most stand on the right.
         to_right = one.engine == most
-        look = {
-            "textcoords": "offset points",
-            "fontsize": 8,
-            "color": color,
-            "ha": "left" if to_right else "right",
-        }
         ax.annotate(
-            text, (x, y), xytext=(8 if to_right else -8, 6 if one.server == "triton" else -13), **look
+            text,
+            (x, y),
+            xytext=(8 if to_right else -8, 6 if one.server == "triton" else -13),
+            textcoords="offset points",
+            fontsize=8,
+            color=color,
+            ha="left" if to_right else "right",
         )
-        drawn += 1
     ax.margins(x=0.14, y=0.1)  # room for the names
-    return drawn
+
+
+def sides_under(compared: Compared, *loads: str) -> list[str]:
+    """Return the sides that were measured under each of these loads."""
+    first, *others = (compared.arms.side[compared.arms.load == load].tolist() for load in loads)
+    return [side for side in first if all(side in other for other in others)]
+
+
+def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
+    """Draw each side's value under one load with its 95 % interval, one row a side; return how many there are."""
+    arms = compared.arms[(compared.arms.load == load) & (compared.arms[metric].astype(float) > 0)]
+    for row, (_, side) in enumerate(arms.iterrows()):
+        color = charts.engine_color(side.engine)
+        ax.plot([side[f"{metric}_ci_low"], side[f"{metric}_ci_high"]], [row, row], color=color, linewidth=2)
+        ax.plot(side[metric], row, MARKERS.get(side.server, "o"), color=color, markersize=8)
+    ax.set_yticks(range(len(arms)), arms.label, fontsize=8)
+    ax.set_ylim(-0.6, max(len(arms), 1) - 0.4)
+    ax.set_xlim(left=0)
+    ax.grid(False, axis="y")
+    return len(arms)
 
 
 def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:

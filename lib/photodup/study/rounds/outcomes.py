@@ -11,6 +11,7 @@ from photodup.bench.judge.compare import Comparison, Outcome, Plan, judge_pass
 from photodup.bench.judge.measured import COUNTED, MISSING, Measured, Round
 from photodup.bench.judge.pool import pooled, pooled_p99, that_count
 from photodup.bench.judge.sentence import comparison_row, comparison_sentence, plain_sentence
+from photodup.embedding.backends import COLUMNS
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.rounds.arms import Arm, read_round
 from photodup.study.rounds.declared import Declarations, Pair, declarations
@@ -242,12 +243,13 @@ def _arms(run: Run, seen: _Seen) -> pd.DataFrame:
         "side",
         "load",
         "label",
+        *COLUMNS,
         "n_rounds",
         "n_unsteady",
         "n_failed",
         *(f"{m}{e}" for m in (*POOLED, TAIL) for e in ENDS),
     ]
-    return pd.DataFrame(rows, columns=None if rows else names)
+    return pd.DataFrame(rows, columns=names)  # a frame of nothing has them too
 
 
 TAIL, ENDS = "latency_ms_p99", ("", "_ci_low", "_ci_high")

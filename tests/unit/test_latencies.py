@@ -158,3 +158,19 @@ def test_the_committed_run_has_every_request_of_its_points():
         )  # a second-edition point's figures are of its steady part, where it has one
         steady = whole[first : first + (result.get("n_steady") or len(whole))]
         assert result["latency_ms_mean"] in (approximately(whole.mean()), approximately(steady.mean()))
+
+
+def test_the_file_is_read_once_for_all_records_and_again_when_it_has_changed(tmp_path, monkeypatch):
+    asked, read = [], latencies._read
+    monkeypatch.setattr(latencies, "_read", lambda path: asked.append(path.name) or read(path))
+    for round_ in (1, 2):
+        for key in ("a", "b"):
+            path = tmp_path / "records" / f"{key}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("{}")
+            latencies.write_part(path, {"latency_ms": [round_, 2.0]})
+        latencies.compact(tmp_path)
+        asked.clear()
+        for _ in range(3):
+            assert [latencies.read(tmp_path, key)["latency_ms"][0] for key in ("a", "b")] == [round_] * 2
+        assert asked == [latencies.NAME]

@@ -77,7 +77,7 @@ GATE := -m "not long"
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
 test-format: install
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test-timing: install
 	$(BIN)/pytest tests/timing
@@ -117,7 +117,7 @@ bench: install
 lint: install
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-# Half a minute the first time, so not a part of `make test`; which modules are checked is said in pyproject.toml.
+# Which modules are checked is said in pyproject.toml.
 types: install
 	$(BIN)/mypy
 

@@ -15,6 +15,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 WIRES = {"fastapi": ("jpeg", "base64"), "triton": ("fp32", "fp16", "uint8", "jpeg", "json"), "local": ("",)}
 PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",)}
 ENGINES = ("pytorch", "onnx", "trt", "openvino")
+COLUMNS = ("backend", "server", "engine", "precision", "protocol", "wire")
 DUMMY = "dummy"  # in process only: a known answer after a known delay, to measure the load generator itself
 # What an engine computes in unless it is told otherwise: TensorRT's plans are built with FP16 allowed.
 USUAL_PRECISION = {"trt": "fp16"}
@@ -128,15 +129,9 @@ class Backend:
         return "_".join(part for part in parts if part)
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns `backend`, `server`, `engine`, `precision`, `protocol` and `wire` of a point."""
-        return {
-            "backend": self.name,
-            "server": self.server,
-            "engine": self.engine,
-            "precision": self.precision,
-            "protocol": self.protocol or None,
-            "wire": self.wire or None,
-        }
+        """Return the columns `COLUMNS` of a point; a protocol or wire that does not exist there is None."""
+        names = self.name, self.server, self.engine, self.precision, self.protocol or None, self.wire or None
+        return dict(zip(COLUMNS, names, strict=True))
 
 
 def parse_backend(name: str | Backend) -> Backend:

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from photodup.embedding.engines.encoder import DEFAULT_PRETRAINED, export_of
 from photodup.embedding.engines.model import check_choice
@@ -66,13 +68,14 @@ def export_precision(
         say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
         images = normalize(pictures.calibration)
         path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
-    options = {"engine": engine, "directory": directory, "budget": budget, "say": say}
+    settings: dict[str, Any] = {"engine": engine, "directory": directory, "budget": budget, "say": say}
+    ask = partial(ask_gate, source, precision, pictures, path, **settings)
     if precision == "fp32":
-        return ask_gate(source, precision, pictures, path, draft=True, **options)
-    result = ask_gate(source, precision, pictures, path, **options)
+        return ask(draft=True)
+    result = ask()
     if draft and result.verdict == "passed":
         say(str(result))
-        return ask_gate(source, precision, pictures, path, draft=True, **options)
+        return ask(draft=True)
     return result
 
 
@@ -91,8 +94,9 @@ def ask_gate(
     """Ask the gate about a precision and write its answer beside `path`, or about it with a reduced scale (`draft`)."""
     how = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
     say(f"Embedding {len(pictures.held_out)} held-out pictures{how} at fp32 and {precision} in {engine}")
-    options = {"engine": engine, "directory": directory, "budget": budget}
-    result = gate(source, precision, pictures, is_drafted=draft, **options)
+    result = gate(
+        source, precision, pictures, engine=engine, directory=directory, budget=budget, is_drafted=draft
+    )
     notes = read_notes(path) if precision == "int8" else None
     if notes is None:
         weights = (source.model_name, source.model_pretrained, source.model_digest)

@@ -46,7 +46,9 @@ class ImageModel(Protocol):
     is_random: bool
     engine: str
     precision: str
-    view: View
+
+    @property
+    def view(self) -> View: ...
 
     @property
     def source_digest(self) -> str: ...

@@ -80,7 +80,7 @@ test-format: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test-timing: install
-	$(BIN)/pytest tests/timing
+	$(BIN)/pytest -rR tests/timing
 
 test-study: install
 	$(BIN)/photodup study run --run ci --sizes smoke --again

@@ -25,18 +25,24 @@ def test_an_answer_proves_which_image_was_sent(tiny_triton) -> None:
 
 @needs_triton()
 def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
-    """Within 2 %, as everything that is said about an emulated GPU rests on it; retried on a busy machine."""
+    """Within 2 %, as everything that is said about an emulated GPU rests on it.
+
+    On a busy machine it is calibrated again, up to twenty times: the middle one of all of them counts, for each
+    batch by itself.
+    """
     server = tiny_triton
     server.load("emulated_4080trt")
+    differences: dict[int, list[float]] = {1: [], 4: []}
     try:
-        for _attempt in range(6):
-            rows = calibrate(server, "emulated_4080trt", batches=(1, 4), requests=25)
-            if all(row["within"] for row in rows):
+        for _attempt in range(20):
+            for row in calibrate(server, "emulated_4080trt", batches=tuple(differences), requests=25):
+                differences[row["batch"]].append(row["difference"])
+            middle = {batch: float(np.median(found)) for batch, found in differences.items()}
+            if all(abs(difference) <= TOLERANCE for difference in middle.values()):
                 break
-        assert all(row["within"] for row in rows), rows
+        assert all(abs(difference) <= TOLERANCE for difference in middle.values()), differences
         # The same check sees a device that is 8 % slower than it says.
-        slow = [r["preset_ms"] * 1.08 for r in rows]
-        assert not any(abs(r["compute_ms_p50"] / s - 1) <= TOLERANCE for r, s in zip(rows, slow, strict=True))
+        assert all(abs((1 + difference) / 1.08 - 1) > TOLERANCE for difference in middle.values())
         # And the wait can never be shorter than the preset less its overhead.
         assert compute_samples_ms(server, "emulated_4080trt", 1, 10).min() > 1.5
     finally:

@@ -63,7 +63,8 @@ render: install
 	$(BIN)/photodup study render
 
 # The tests that assert on times have the machine for themselves. Then all notebooks run at small sizes on real
-# servers, and beside them the other tests, in two processes. Every part runs, whatever became of the others.
+# servers, and beside them the other tests, in three processes, for many of them wait. Every part runs, whatever
+# became of the others.
 test: install tools
 	@bad=0; $(MAKE) --keep-going test-format test-timing || bad=1; \
 	$(MAKE) --keep-going -j2 $(SYNC) test-study test-rooms test-notebooks || bad=1; exit $$bad
@@ -92,7 +93,7 @@ test-notebooks: install
 
 # Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
 test-rooms: install
-	$(BIN)/pytest -n 2 --dist loadfile --durations 40 $(GATE) tests/unit tests/servers tests/repository
+	$(BIN)/pytest -n 3 --dist loadfile --durations 40 $(GATE) tests/unit tests/servers tests/repository
 
 # Random inputs to the service, to trash and catalogue and to the decoders, on loopback alone; prints counts.
 FUZZ_MINUTES ?= 2

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,30 +33,36 @@ MODELS = (
 _EXPORT = """
 import json, sys
 from pathlib import Path
-from typing import Any
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 try:
     from photodup.embedding.engines.export import export
     from photodup.embedding.engines.encoder import load_model
     model = load_model()
-    files = export(model, Path(sys.argv[1]), sys.argv[2:])
+    for variant in sys.argv[2:]:
+        path = export(model, Path(sys.argv[1]), [variant])[variant]
+        print(json.dumps({"variant": variant, "path": str(path)}), flush=True)
 except PhotodupError as error:
     sys.exit(f"photodup: {error}")
 except ImportError as error:
     if not (said := missing_extra(error)):
         raise
     sys.exit(f"photodup: {said}")
-print(json.dumps({"files": {k: str(v) for k, v in files.items()},
-                  "model_digest": model.digest, "pretrained": model.pretrained}))
+print(json.dumps({"model_digest": model.digest, "pretrained": model.pretrained}))
 """
 
 
-def export_models(env: Mapping[str, str] | None = None, *, half: bool = False) -> dict:
+def export_models(
+    env: Mapping[str, str] | None = None,
+    *,
+    half: bool = False,
+    on_file: Callable[[str, Path], None] = lambda variant, path: None,
+) -> dict:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
     Args:
         half: Also the graph that computes in half precision, for TensorRT 11.
+        on_file: Receives each variant and its path as soon as the file is there, `fp32` first.
 
     Returns:
         `files` (variant -> path; `openvino-int8` and `onnx-int8` too, where `photodup export --precision int8` has made
@@ -64,22 +71,33 @@ def export_models(env: Mapping[str, str] | None = None, *, half: bool = False) -
     from photodup.embedding.engines.export import HALF, VARIANTS
 
     variants = [*VARIANTS, HALF] if half else VARIANTS
-    done = subprocess.run(
-        [sys.executable, "-c", _EXPORT, str(build_dir() / "models"), *variants],
-        env=dict(os.environ) | dict(env or {}),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    result = json.loads(done.stdout.strip().splitlines()[-1])
-    files = {variant: Path(path) for variant, path in result["files"].items()}
-    source = source_of(files["fp32"])
-    for engine in ("openvino", "onnx"):
-        if (path := reduced_path(source, engine, "int8")).is_file():
-            files[f"{engine}-int8"] = path
-    return result | {"files": files}
+    command = [sys.executable, "-c", _EXPORT, str(build_dir() / "models"), *variants]
+    files: dict[str, Path] = {}
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+        with subprocess.Popen(
+            command, env=dict(os.environ) | dict(env or {}), stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                said = json.loads(line)
+                if "variant" in said:
+                    files[said["variant"]] = Path(said["path"])
+                    on_file(said["variant"], files[said["variant"]])
+                else:
+                    result = said
+        if process.returncode:
+            errors.seek(0)
+            lines = errors.read().strip().splitlines() or ["it printed nothing"]
+            raise PhotodupError(lines[-1].removeprefix("photodup: "))
+    return result | {"files": files | int8_files(files["fp32"])}
+
+
+def int8_files(fp32: Path) -> dict[str, Path]:
+    """Return the INT8 files that were made of an export, as `<engine>-int8` -> path."""
+    source = source_of(fp32)
+    found = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in ("openvino", "onnx")}
+    return {name: path for name, path in found.items() if path.is_file()}
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ from photodup.errors import PhotodupError
 from photodup.tune.gate import DEFAULT_BUDGET, Budget, GateResult, gate
 from photodup.tune.pictures import Pictures, choose_pictures
 
+_FEW_EDITS = ("jpeg q 30", "crop 70%", "mirror")
+
 
 def export_precision(
     weights: str | None,
@@ -59,8 +61,9 @@ def export_precision(
     check_choice(engine, precision)
     check_processor(precision)
     weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
-    pictures = choose_pictures(folder)
     source = source_of(export_of(weights, directory=directory))
+    # Of random weights the gate decides nothing, whatever it looks at.
+    pictures = choose_pictures(folder, edits=_FEW_EDITS if source.is_random else ())
     path = reduced_path(source, engine, precision, directory)
     if precision == "int8":
         from photodup.embedding.engines.quantise import quantise

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,13 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
         stack: ends the servers.
         name: of the run.
     """
-    from photodup.serving.embedded import MODELS, embedded_servers, export_models
+    from photodup.serving.embedded import MODELS, embedded_servers
     from photodup.serving.endpoints import save_endpoints
 
     backends = {b for b in _backends(pairs) if can_compute(b.precision)}
-    exported = export_models()
-    if any(b.precision == "int8" for b in backends) and "openvino-int8" not in exported["files"]:
-        exported = _quantise()
-        if "openvino-int8" not in exported["files"]:
-            backends = {b for b in backends if b.precision != "int8"}
+    exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
+    if "openvino-int8" not in exported["files"]:
+        backends = {b for b in backends if b.precision != "int8"}
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
     free = dict.fromkeys(("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0)
@@ -63,18 +62,30 @@ def _backends(pairs: Iterable[Pair]) -> set[Backend]:
     return {side.backend for pair in pairs for side in (pair.a, pair.b) if side.backend.engine != "trt"}
 
 
-def _quantise() -> dict[str, Any]:
-    """Make the INT8 file, in a process of its own: it takes a minute and a gigabyte. Return what is exported then.
+def _exported(*, with_int8: bool) -> dict[str, Any]:
+    """Return what is exported; INT8 is made beside the other forms, for neither alone keeps two cores busy.
 
-    What the gate says of it is written beside it and shown by notebook 05; a laboratory may serve it all the same.
+    What the gate says of INT8 is written beside it and shown by notebook 05; a laboratory may serve it all the same.
     """
-    from photodup.serving.embedded import export_models
+    from photodup.serving.embedded import export_models, int8_files
 
+    with ThreadPoolExecutor(1) as beside:
+        asked: list[Future[str]] = []
+
+        def quantise(variant: str, path: Path) -> None:
+            if with_int8 and variant == "fp32" and "openvino-int8" not in int8_files(path):
+                asked.append(beside.submit(_quantise))
+
+        exported = export_models(on_file=quantise)
+    exported["files"] |= int8_files(exported["files"]["fp32"])
+    if asked and "openvino-int8" not in exported["files"]:
+        print(f"No INT8 in this study: {asked[0].result()}", flush=True)
+    return exported
+
+
+def _quantise() -> str:
+    """Make the INT8 file in a process of its own, for it takes a gigabyte; return the last line it printed."""
     print("Quantising the model to INT8 (once; about a minute)", flush=True)
     command = [sys.executable, "-m", "photodup", "export", "--precision", "int8"]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
-    exported = export_models()
-    if "openvino-int8" not in exported["files"]:
-        said = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
-        print(f"No INT8 in this study: {said}", flush=True)
-    return exported
+    return (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]

@@ -7,6 +7,7 @@ same everywhere. Colour means the engine, in every figure.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from photodup.embedding.backends import engine_family
 from photodup.paths import project_root
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from photodup.study.notebook.run import Run
@@ -83,3 +85,26 @@ def save(figure: Figure, run: Run, name: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
     return path
+
+
+def interval_row(
+    ax: Axes,
+    row: float,
+    value: float,
+    interval: tuple[float, float],
+    *,
+    color: str,
+    marker: str = "o",
+    is_hollow: bool = False,
+) -> None:
+    """Draw a value with its interval (low, high) along one row of a figure."""
+    ax.plot(interval, [row, row], color=color, linewidth=2)
+    face = "white" if is_hollow else color
+    ax.plot(value, row, marker, color=color, markerfacecolor=face, markersize=7)
+
+
+def name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a figure, the first at the bottom."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(-0.6, max(len(names), 1) - 0.4)
+    ax.grid(False, axis="y")

@@ -46,13 +46,11 @@ def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fas
         if end and end == end:
             ax.plot([value, end], [place, place], color=color, alpha=0.3, linewidth=1)
             ax.plot(end, place, "|", color=color, alpha=0.6)
-        ax.plot([row[f"{load}_low"], row[f"{load}_high"]], [place, place], color=color, linewidth=2)
-        ax.plot(value, place, "s" if server.name == "triton" else "o", color=color, markersize=7)
+        interval, marker = (row[f"{load}_low"], row[f"{load}_high"]), "s" if server.name == "triton" else "o"
+        charts.interval_row(ax, place, value, interval, color=color, marker=marker)
         drawn += 1
-    ax.set_yticks(range(len(servers)), [server.label for server in servers])
-    ax.set_ylim(-0.6, len(servers) - 0.4)
+    charts.name_rows(ax, [server.label for server in servers])
     ax.set_xlim(left=0)
-    ax.grid(False, axis="y")
     return drawn
 
 

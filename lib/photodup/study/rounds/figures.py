@@ -25,6 +25,8 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
     Args:
         latency_load, rate_load: the loads under which the two were measured.
     """
+    from matplotlib.patheffects import withStroke
+
     arms = compared.arms
     at_one = arms[arms.load == latency_load].set_index("side")
     at_many = arms[arms.load == rate_load].set_index("side")
@@ -48,15 +50,17 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
         # Two servers with one engine lie on each other: one name above, one below. Two engines lie side by side: the
         # names of the one that gives most stand on the right.
         to_right = one.engine == most
-        ax.annotate(
+        name = ax.annotate(
             text,
             (x, y),
-            xytext=(8 if to_right else -8, 6 if one.server == "triton" else -13),
+            xytext=(10 if to_right else -10, 6 if one.server == "triton" else -13),
             textcoords="offset points",
             fontsize=8,
             color=color,
             ha="left" if to_right else "right",
+            zorder=4,
         )
+        name.set_path_effects([withStroke(linewidth=3, foreground="white")])  # over its neighbour's bars
     ax.margins(x=0.14, y=0.1)  # room for the names
 
 
@@ -70,13 +74,14 @@ def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
     """Draw each side's value under one load with its 95 % interval, one row a side; return how many there are."""
     arms = compared.arms[(compared.arms.load == load) & (compared.arms[metric].astype(float) > 0)]
     for row, (_, side) in enumerate(arms.iterrows()):
-        color = charts.engine_color(side.engine)
-        ax.plot([side[f"{metric}_ci_low"], side[f"{metric}_ci_high"]], [row, row], color=color, linewidth=2)
-        ax.plot(side[metric], row, MARKERS.get(side.server, "o"), color=color, markersize=8)
-    ax.set_yticks(range(len(arms)), arms.label, fontsize=8)
-    ax.set_ylim(-0.6, max(len(arms), 1) - 0.4)
+        interval = (side[f"{metric}_ci_low"], side[f"{metric}_ci_high"])
+        marker = MARKERS.get(side.server, "o")
+        charts.interval_row(
+            ax, row, side[metric], interval, color=charts.engine_color(side.engine), marker=marker
+        )
+    charts.name_rows(ax, arms.label)
+    ax.tick_params("y", labelsize=8)
     ax.set_xlim(left=0)
-    ax.grid(False, axis="y")
     return len(arms)
 
 
@@ -94,13 +99,10 @@ def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
             where = ax.get_yaxis_transform()
             ax.text(0.02, row, "not compared", va="center", fontsize=7, color=charts.MUTED, transform=where)
             continue
-        color = _VERDICTS[outcome.verdict]
-        ax.plot([100 * outcome.low, 100 * outcome.high], [row, row], color=color, linewidth=2)
-        face = "white" if outcome.verdict == "undecided" else color
-        ax.plot(100 * outcome.effect, row, "o", color=color, markerfacecolor=face)
-    ax.set_yticks(range(len(names)), list(reversed(list(names))))
-    ax.set_ylim(-0.6, len(names) - 0.4)
-    ax.grid(False, axis="y")
+        interval = (100 * outcome.low, 100 * outcome.high)
+        color, is_hollow = _VERDICTS[outcome.verdict], outcome.verdict == "undecided"
+        charts.interval_row(ax, row, 100 * outcome.effect, interval, color=color, is_hollow=is_hollow)
+    charts.name_rows(ax, list(reversed(list(names))))
     handles = [
         Line2D(
             [], [], color=color, marker="o", markerfacecolor="white" if v == "undecided" else color, label=v

@@ -78,8 +78,9 @@ def main() -> None:
     except PhotodupError as error:
         said = str(error)
     except ImportError as error:
-        if not (said := missing_extra(error)):
+        if not (missing := missing_extra(error)):
             raise
+        said = missing
     else:
         return
     print(f"photodup: {escaped(said, keep=chr(10))}", file=sys.stderr)

@@ -30,6 +30,7 @@ def kube_check(
     for directory in directories or OVERLAYS.values():
         findings = check(render(directory), start_s=start_seconds)
         found += len(findings)
-        print(*findings or ["nothing found"], sep="\n", end=f"  ({directory})\n")
+        said = [str(finding) for finding in findings] or ["nothing found"]
+        print(*said, sep="\n", end=f"  ({directory})\n")
     if found:
         raise typer.Exit(1)

@@ -40,9 +40,16 @@ def export(
     if precision:
         from photodup.tune.export_command import export_precision
 
-        options = {"engine": engine, "folder": photos, "directory": directory, "keep_float": keep_float or ()}
-        options["draft"] = draft
-        result = export_precision(None, precision, say=print, **options)
+        result = export_precision(
+            None,
+            precision,
+            engine=engine,
+            folder=photos,
+            directory=directory,
+            keep_float=keep_float or (),
+            draft=draft,
+            say=print,
+        )
         print(result)
         if result.verdict != "passed":
             raise typer.Exit(1)

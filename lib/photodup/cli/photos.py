@@ -1,7 +1,7 @@
 """The commands of the photo application. Photographs are only read, but by `review` and `trash`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -90,9 +90,8 @@ def scan(
 
     if directory is None and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
-    options = {"workers": workers, "decode_seconds": decode_seconds} | (
-        {"catalogue": catalogue} if catalogue else {}
-    )
+    options: dict[str, Any] = {"workers": workers, "decode_seconds": decode_seconds}
+    options |= {"catalogue": catalogue} if catalogue else {}
     if not embed and (url or backend or weights or endpoints):
         raise PhotodupError("Who embeds is asked with --embed only: add it, or leave the model out.")
     asked = _asked(url, backend, weights, endpoints, batch) if embed else None
@@ -172,9 +171,19 @@ def review(
         raise PhotodupError("Name the folder that holds your photographs: photodup review DIR (or --demo).")
     more = {SMALL_ENCODER: export_stand_in}
     encoders = Encoders(backend, url, _at_hand(weights), _servers(endpoints), more, small_model=NAME)
-    options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
-    shown = {"browser": browser, "is_demo": demo, "encoders": encoders, "threshold": threshold}
-    review(directory, port=port, catalogue=catalogue, **shown, **options)
+    review(
+        directory,
+        port=port,
+        catalogue=catalogue,
+        browser=browser,
+        is_demo=demo,
+        encoders=encoders,
+        threshold=threshold,
+        keep=keep,
+        folders=prefer_folder,
+        digest=model,
+        allow_random=allow_random,
+    )
 
 
 def evaluate(

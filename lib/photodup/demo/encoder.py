@@ -57,6 +57,9 @@ def _export(path: Path) -> None:
     network.reset_classifier(0)
 
     class Graph(torch.nn.Module):
+        scale: torch.Tensor
+        shift: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.network = network
@@ -80,6 +83,7 @@ def _export(path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+    assert program is not None
     digest = hashlib.sha256(file.read_bytes() + NAME.encode()).hexdigest()
     program.model.metadata_props.update(
         {"model_name": NAME, "model_pretrained": "imagenet", "model_digest": digest}

@@ -60,11 +60,9 @@ class Source:
         if self.box == (0.0, 0.0, 1.0, 1.0):
             return image
         left, top, right, bottom = self.box
+        width, height = image.size
         return image.crop(
-            tuple(
-                round(f * side)
-                for f, side in zip((left, top, right, bottom), (*image.size, *image.size), strict=True)
-            )
+            (round(left * width), round(top * height), round(right * width), round(bottom * height))
         )
 
 
@@ -288,8 +286,8 @@ def make_12mp(directory: Path | str, n: int = 8) -> list[Path]:
         image = source.open()
         width, height = image.size
         scale = max(4000 / width, 3000 / height)
-        box = ((width - 4000 / scale) / 2, (height - 3000 / scale) / 2)
-        box = (*box, width - box[0], height - box[1])
+        left, top = (width - 4000 / scale) / 2, (height - 3000 / scale) / 2
+        box = (left, top, width - left, height - top)
         large = image.resize((4000, 3000), Image.Resampling.BICUBIC, box=box)
         grain = np.random.default_rng(i).normal(0, 5, (3000, 4000, 1)).astype(np.float32)
         noisy = Image.fromarray(np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8))

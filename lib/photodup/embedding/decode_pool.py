@@ -151,6 +151,8 @@ class _Worker:
             raise PhotodupError(
                 f"A process to decode images in cannot be started ({error.strerror}): end other programs."
             ) from None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self.was_late, self.is_usable, self._is_ready, self._killed = False, True, False, False
 
     def ask(self, data: bytes, limits: dict[str, object], deadline_s: float) -> tuple[int, bytes]:
@@ -163,9 +165,9 @@ class _Worker:
         timer.start()
         try:
             header = json.dumps(limits | {"deadline_s": deadline_s}).encode()
-            self._process.stdin.write(REQUEST.pack(len(header), len(data)) + header)
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
+            self._stdin.write(REQUEST.pack(len(header), len(data)) + header)
+            self._stdin.write(data)
+            self._stdin.flush()
             answer = self._receive()
         finally:
             timer.cancel()
@@ -181,7 +183,7 @@ class _Worker:
         """End the process and close its pipes; only for the thread that owns the worker."""
         self.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._stdin, self._stdout):
             with contextlib.suppress(OSError):  # bytes that it never read
                 pipe.close()
 
@@ -206,7 +208,7 @@ class _Worker:
         return status, self._exactly(size)
 
     def _exactly(self, size: int) -> bytes:
-        data = self._process.stdout.read(size)
+        data = self._stdout.read(size)
         if len(data) < size:
             raise EOFError
         return data

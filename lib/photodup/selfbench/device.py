@@ -10,6 +10,7 @@ a GPU image brings its own versions of both.
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def bench(
         if part.engine == FIDELITY and images is None:
             continue
         if part.engine in once:
-            yield from steps.one(part, lambda part=part: once[part.engine](part.precision))
+            yield from steps.one(part, partial(once[part.engine], part.precision))
         else:
             yield from steps.sizes(part, opener, sizes(batches))
 
@@ -129,7 +130,7 @@ class _Steps:
     def sizes(self, part: Part, opener: "_Opener", batches: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Yield a line for each batch size; the engine is opened when the first of them is measured."""
         for batch in batches:
-            for line in self.one(part, lambda batch=batch: opener.time(part, batch), batch):
+            for line in self.one(part, partial(opener.time, part, batch), batch):
                 if "not_run" in line and opener.failed == part:
                     line.pop("batch")  # it cannot even be opened: one line for all sizes
                 yield line

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httptools
 
@@ -30,8 +31,8 @@ class NullProtocol(asyncio.Protocol):
             BODY,
         )
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport  # uvloop's are no asyncio.Transport
         self.parser = httptools.HttpRequestParser(self)
 
     def data_received(self, data: bytes) -> None:
@@ -74,6 +75,7 @@ def running(**options: float) -> Iterator[str]:
     """
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     process = subprocess.Popen([sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE)
+    assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
     finally:

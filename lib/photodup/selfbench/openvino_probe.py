@@ -102,7 +102,7 @@ def _answer(chosen) -> dict:
 def _memory_mb() -> float:
     """Return what this process has in memory now, in 10⁶ bytes."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024 / 1e6
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024 / 1e6
 
 
 def _time(session, batch: int, repeats: int) -> dict:

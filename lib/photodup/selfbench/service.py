@@ -18,6 +18,7 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def run(
         for number in range(-1, rounds):  # round -1 warms every path and is thrown away
             # In turns call by call: whoever computes for seconds on end is treated differently by the kernel's
             # scheduler than whoever pauses, and the ratio would be the scheduler's.
-            found = {"service": [], "in_process": []}
+            found: dict[str, list[float]] = {"service": [], "in_process": []}
             for call in range(calls):
                 index = call % IN_FLIGHT
                 started = time.perf_counter()
@@ -91,7 +92,7 @@ def run(
                 executions, images = executions + after[0] - before[0], images + after[1] - before[1]
     p50 = {side: statistics.median(values) for side, values in latency.items()}
     per_s = {side: statistics.median(values) for side, values in rates.items()}
-    result = {
+    result: dict[str, Any] = {
         "engine": engine,
         "precision": precision,
         "latency_ms_p50_service": p50["service"],

@@ -116,7 +116,7 @@ def embedded_servers(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 180.0,
     progress: Callable[[str], None] | None = None,
-    **render: object,
+    **render: Any,
 ) -> Iterator[Endpoints]:
     """Run FastAPI and Triton for the length of a `with` block and yield where they are.
 
@@ -192,7 +192,10 @@ def embedded_servers(
             return
         found = from_ports(
             reachable(host),
-            *(ports.get(name, 0) for name in ("FastAPI", "Triton HTTP", "Triton gRPC", "Triton metrics")),
+            ports.get("FastAPI", 0),
+            ports.get("Triton HTTP", 0),
+            ports.get("Triton gRPC", 0),
+            ports.get("Triton metrics", 0),
             name="embedded",
             gpu="none",
             models=models,

@@ -77,7 +77,7 @@ class Endpoints(BaseModel):
     @field_validator("backends")
     @classmethod
     def _addresses(cls, backends: dict[str, str]) -> dict[str, str]:
-        clean = {}
+        clean: dict[str, str] = {}
         for name, url in backends.items():
             try:
                 backend = parse_backend(name)

@@ -140,8 +140,14 @@ def gate(
     whole, changed = pictures.both_decodings() if is_drafted else (pictures.pixels(),) * 2
 
     def embedded(wanted: str, pixels: np.ndarray) -> np.ndarray:
-        options = {"engine": engine, "precision": wanted, "threads": threads, "directory": directory}
-        model = load_encoder(f"onnx:{source.path}", device="cpu", **options)
+        model = load_encoder(
+            f"onnx:{source.path}",
+            device="cpu",
+            engine=engine,
+            precision=wanted,
+            threads=threads,
+            directory=directory,
+        )
         return np.concatenate([model.embed_pixels(pixels[i : i + 8]) for i in range(0, len(pixels), 8)])
 
     thresholds = THRESHOLDS.get(source.model_name, OTHER_MODEL)

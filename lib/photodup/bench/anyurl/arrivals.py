@@ -43,9 +43,8 @@ def pattern(words: str) -> Pattern:
     if words == "uniform":
         return Pattern(words, lambda rate, horizon, seed: np.arange(0, horizon, 1 / rate))
     if (found := re.fullmatch(r"bursts:(\d+)", words)) and int(found[1]) > 0:
-        return Pattern(
-            words, lambda rate, horizon, seed: _bursts(rate, horizon, seed, int(found[1])), is_steady=False
-        )
+        size = int(found[1])
+        return Pattern(words, lambda rate, horizon, seed: _bursts(rate, horizon, seed, size), is_steady=False)
     if found := re.fullmatch(rf"ramp:({_NUMBER})-({_NUMBER})", words):
         first, last = float(found[1]), float(found[2])
         if first + last > 0:

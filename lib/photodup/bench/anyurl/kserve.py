@@ -182,11 +182,10 @@ class Requests:
 
     def tensors(self, items: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
-        return {t.name: self._given.get(t.name, self._made(t, items)) for t in self.model.inputs}
+        given = self._given
+        return {t.name: given[t.name] if t.name in given else self._made(t, items) for t in self.model.inputs}
 
-    def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray | None:
-        if tensor.name in self._given:
-            return None
+    def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
         if tensor.datatype == "BYTES":
             data = [item.encode() if isinstance(item, str) else item for item in items]
             each = int(np.prod(tensor.dims))

@@ -99,7 +99,9 @@ class KserveGrpc:
 
 class _Channel:
     def __init__(self, adapter: KserveGrpc) -> None:
-        self._adapter, self._channel, self._call = adapter, None, None
+        self._adapter = adapter
+        self._channel: Any = None
+        self._call: Any = None
         self._metadata = grpc_metadata(adapter.target)
 
     def request(self, prepared: Any) -> Any:

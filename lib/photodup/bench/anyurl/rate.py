@@ -54,7 +54,8 @@ def highest_rate(
         asked: the open loop's other settings; its concurrency is the most requests in flight.
         budget_s: all of it takes about so long at most.
     """
-    began, measured, notes = time.monotonic(), [], []
+    began, measured = time.monotonic(), []
+    notes: list[str] = []
     probe = replace(asked, rate_per_s=None, concurrency=PROBE_IN_FLIGHT, seconds=PROBE_S, shortest_s=PROBE_S)
     measured.append(
         measure_load(

@@ -68,14 +68,18 @@ def write(
     text = json.dumps({**facts, "measurements": points}, indent=1, default=str, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / name for name in ("result.json", "requests.parquet", "index.html")]
-        for path, data in zip(paths, (text, _parquet(measured), page), strict=True):
-            write_atomically(path, data)
+        files: dict[str, str | bytes] = {
+            "result.json": text,
+            "requests.parquet": _parquet(measured),
+            "index.html": page,
+        }
+        for name, data in files.items():
+            write_atomically(folder / name, data)
     except OSError as error:
         raise PhotodupError(
             f"{folder} cannot be written ({error.strerror}): name another with --out."
         ) from None
-    return paths
+    return [folder / name for name in files]
 
 
 def _parquet(measured: Sequence[tuple[str, Measured]]) -> bytes:
@@ -84,7 +88,9 @@ def _parquet(measured: Sequence[tuple[str, Measured]]) -> bytes:
     import pyarrow.parquet as parquet
 
     parts = [_table(number, url, one) for number, (url, one) in enumerate(measured)]
-    table = {name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS}
+    table: dict[str, Any] = {
+        name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS
+    }
     kinds = {"measurement": pa.int32(), "request": pa.int32(), "payload_bytes": pa.int64()}
     kinds |= {name: pa.float64() for name in COLUMNS if name.endswith(("_s", "_ms"))}
     fields = [

@@ -33,13 +33,14 @@ class Request:
         """
 
         def make() -> object:
-            options = {
-                "shapes": self.shapes,
-                "inputs": self.inputs,
-                "encoding": self.encoding,
-                "batch": batch,
-            }
-            return adapter_of(self.target, self.payloads, **options)
+            return adapter_of(
+                self.target,
+                self.payloads,
+                shapes=self.shapes,
+                inputs=self.inputs,
+                encoding=self.encoding,
+                batch=batch,
+            )
 
         try_once(make(), self.payloads, batch)
         return make
@@ -90,11 +91,11 @@ def run_versus(
     rounds: int,
 ) -> bool:
     """Compare two servers; return whether every comparison has a verdict."""
-    competitors = [Competitor(r.target, r.maker(asked.batch), r.payloads) for r in requests]
+    first, second = (Competitor(r.target, r.maker(asked.batch), r.payloads) for r in requests)
     for request in requests:
         _opening(request, asked.words, show)
     with stoppable(watcher):
-        versus = compare(*competitors, asked, watcher, rounds=rounds)
+        versus = compare(first, second, asked, watcher, rounds=rounds)
     title = f"{requests[0].target.name} and {requests[1].target.name}"
     measured = [m for _, _, m in versus.measured]
     urls = [label for label, _, _ in versus.measured]

@@ -199,7 +199,7 @@ def _kserve(target: Target) -> Target:
 
 def _openai_model(target: Target) -> str:
     listed = target.get(target.path.partition("?")[0].removesuffix("embeddings") + "models")
-    names = [m.get("id") for m in (listed or {}).get("data", []) if isinstance(m, dict) and m.get("id")]
+    names = [str(m["id"]) for m in (listed or {}).get("data", []) if isinstance(m, dict) and m.get("id")]
     if not names:
         raise PhotodupError(f"{target.base} lists no models: name the one to ask for with --model.")
     return names[0]

@@ -71,7 +71,7 @@ def compare(
     arms = {facts.Arm(one.side, load): one for one in pair}
     lengths = {arm: _length(one, asked, watcher) for arm, one in arms.items()}
     seconds = max(lengths.values())  # of both alike: a longer window must not be a better figure
-    precise = ("latency_ms_p50",)
+    precise: tuple[str, ...] = ("latency_ms_p50",)
     precise += ("throughput_images_per_s",) if asked.rate_per_s is None and asked.concurrency > 1 else ()
     metrics = (*precise, "latency_ms_p99")
     asked = replace(asked, half_width=HALF_WIDTH, precise=precise)

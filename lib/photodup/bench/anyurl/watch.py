@@ -43,7 +43,7 @@ class Watcher:
         now = time.monotonic()
         if self._stream is not None and now - self._shown >= every and elapsed_s > 0:
             self._shown = now
-            self._show(window, elapsed_s)
+            self._show(self._stream, window, elapsed_s)
         return self.stop_asked
 
     def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
@@ -62,11 +62,11 @@ class Watcher:
 
     def clear(self) -> None:
         """Take away the line that changes."""
-        if self._is_terminal and self._width:
+        if self._stream is not None and self._is_terminal and self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._width = 0
 
-    def _show(self, window: Window, elapsed_s: float) -> None:
+    def _show(self, stream: TextIO, window: Window, elapsed_s: float) -> None:
         latest = [row for samples in window.samples for row in samples[-_RECENT:]]
         latest = sorted(latest, key=lambda row: row[-1])[-_RECENT:]
         parts = [f"{elapsed_s:.0f} of {self._seconds:.0f} s", f"{window.answered():,} answers"]
@@ -81,11 +81,11 @@ class Watcher:
             parts.append(f"{len(window.errors)} failed")
         line = f"{self._label}: {', '.join(parts)}"
         if self._is_terminal:
-            self._stream.write("\r" + line[:150].ljust(self._width))
+            stream.write("\r" + line[:150].ljust(self._width))
             self._width = max(self._width, min(len(line), 150))
-            self._stream.flush()
+            stream.flush()
         else:
-            print(line, file=self._stream, flush=True)
+            print(line, file=stream, flush=True)
 
 
 @contextmanager

@@ -97,7 +97,9 @@ def decode(answer: Any) -> np.ndarray:
 
 class _Blocking:
     def __init__(self, adapter: TritonGrpc) -> None:
-        self._adapter, self._channel, self._call = adapter, None, None
+        self._adapter = adapter
+        self._channel: Any = None
+        self._call: Any = None
 
     def request(self, prepared: Any) -> Any:
         if self._call is None:

@@ -20,6 +20,7 @@ Holm over five or more; .04 gives 4.7 to 4.9 % and holds without a simulation, s
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -146,7 +147,7 @@ class _Seen:
     n: int
     level: float
     margin: float
-    facts: Mapping[str, float | int] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def tail(self, distance: float) -> float:
         """One-sided p that the mean lies `distance` above a bound by chance."""
@@ -236,8 +237,8 @@ def _see(comparison: Comparison, plan: Plan) -> "_Seen | str":
         }
         why = f" ({sorted(reasons)[0]})" if reasons else ""
         return f"{len(complete)} of {len(rounds)} rounds are complete, {plan.needed} are needed{why}: measure more."
-    logs_a = np.log([r.a.value for r in complete])
-    logs_b = np.log([r.b.value for r in complete])
+    logs_a = np.log(np.array([r.a.value for r in complete], float))
+    logs_b = np.log(np.array([r.b.value for r in complete], float))
     ratios = logs_b - logs_a
     n, spread = len(ratios), float(ratios.std(ddof=1))
     facts = {

@@ -8,6 +8,7 @@ The stationary bootstrap of the `arch` package would do the same with six packag
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,11 @@ def figures_of(steady: Steady, *, batch: int = 1, confidence: float = 0.95) -> d
     """
     if steady.n_blocks < MIN_BLOCKS:
         return {}
-    facts = {"n_answers": steady.n_answers, "n_effective": steady.n_effective, "confidence": confidence}
+    facts: dict[str, Any] = {
+        "n_answers": steady.n_answers,
+        "n_effective": steady.n_effective,
+        "confidence": confidence,
+    }
     found = {}
     for metric in METRICS.values():
         if steady.n_answers < metric.min_answers or steady.n_effective < metric.min_effective:

@@ -11,6 +11,7 @@ quarter, a half and the whole length, the interval that is kept then covers 92 t
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,7 @@ def judge_point(
     looks = looks or Looks()
     last = len(looks.lengths_s) - 1
     look = last if look is None else look
-    seen = {"n_looks": look + 1}
+    seen: dict[str, Any] = {"n_looks": look + 1}
     n, errors = len(sample.latency_ms), sample.n_errors
     if sample.error:
         return Point("failed", sample.error, **seen)

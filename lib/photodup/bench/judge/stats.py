@@ -23,11 +23,11 @@ def difference(
         floor, nor when the interval holds 1, nor from a point that is not valid.
     """
     names = (metric, f"{metric}_ci_low", f"{metric}_ci_high")
-    values = [point.get(name) for point in (a, b) for name in names]
+    values = [point.get(name) or 0.0 for point in (a, b) for name in names]
     if not (a.get("valid") and b.get("valid")):
         why = a.get("invalid_because") or b.get("invalid_because") or "a point is missing"
         return {"ratio": None, "verdict": "unknown", "because": why}
-    if any(v is None or not v > 0 for v in values):
+    if not all(v > 0 for v in values):
         return {"ratio": None, "verdict": "unknown", "because": f"the sample does not carry {metric}"}
     a_mid, a_low, a_high, b_mid, b_low, b_high = (math.log(v) for v in values)
     ratio = b_mid - a_mid

@@ -28,6 +28,7 @@ too narrow (200 answers at .95: 85 %).
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -194,7 +195,7 @@ def steady_part(
     means = latency[first:].reshape(n_blocks, block).mean(axis=1) if n_blocks else np.empty(0)
     ends = finished[first - 1 :: block] if n_blocks else np.empty(0)
     durations = np.diff(ends)
-    steady = {
+    steady: dict[str, Any] = {
         "first": first,
         "last": n,
         "wave": wave,

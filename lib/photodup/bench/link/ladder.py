@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -108,19 +109,19 @@ def measure_ladder(
             if "new" in connections:
                 rows.append(row := _Row(link, size, "new", times))
                 while row.open:
-                    row.take(lambda payload=payload: on_new(payload))
+                    row.take(partial(on_new, payload))
             for _ in range(WARM_UP_SENDS_LARGE if size > LARGE_BYTES else WARM_UP_SENDS):
                 send_to_sink(kept[size], payload)
             if "warm" in connections:
                 rows.append(row := _Row(link, size, "warm", times))
                 while row.open:
-                    row.take(lambda size=size, payload=payload: on_kept(kept[size], payload))
+                    row.take(partial(on_kept, kept[size], payload))
         idle = [_Row(link, size, "idle", n_large) for size in payloads_bytes if "idle" in connections]
         while any(row.open for row in idle):
             time.sleep(idle_s)
             for row in [row for row in idle if row.open]:
                 size = row.payload_bytes
-                row.take(lambda size=size: on_kept(kept[size], bytes(size)))
+                row.take(partial(on_kept, kept[size], bytes(size)))
         found = [row.result() for row in (*rows, *idle)]
         return {"rows": found, "link": spec.label, "engine": link.engine}
 

@@ -28,6 +28,7 @@ import struct
 import sys
 import time
 from collections import deque
+from typing import Any
 
 from photodup.bench.link.packets import HEAD, MTU, VNET, rewrite_address, segments_of, split
 
@@ -176,7 +177,7 @@ def build(config: dict) -> tuple[int, int, str, str]:
 def run(control: socket.socket, lines: tuple[Line, Line], parent: int) -> None:
     """Shuttle packets until the parent closes the control socket or is gone."""
     by_source = {line.source: line for line in lines}
-    wait_on = [*by_source, control]
+    wait_on: list[Any] = [*by_source, control]
     clock = time.monotonic
     while True:
         due = min((line.flying[0][0] for line in lines if line.flying), default=math.inf)

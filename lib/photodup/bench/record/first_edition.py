@@ -123,8 +123,8 @@ def _way(link: str) -> dict[str, Any]:
     if link == "loopback":
         return {"link": link, **nothing, "rtt_ms": 0.0}
     network = re.fullmatch(r"network(?:-([\d.]+)ms)?", link)
-    rtt_ms = float(network[1]) if network and network[1] else None
-    return {"link": "network" if network else link, **nothing, "rtt_ms": rtt_ms}
+    named_ms = float(network[1]) if network and network[1] else None
+    return {"link": "network" if network else link, **nothing, "rtt_ms": named_ms}
 
 
 def _renamed(value: Any) -> Any:

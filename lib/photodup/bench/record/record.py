@@ -74,7 +74,8 @@ class RunStore:
     ) -> None:
         self.directory = Path(directory)
         self.records_dir = self.directory / "records"
-        self._measure, self._model, self._environment_digest = measure, model, None
+        self._measure, self._model = measure, model
+        self._environment_digest: str | None = None
         self._old: dict[str, Path] | None = None  # first-edition records, by what they would be called now
         if not self.directory.is_dir():
             if not create:

@@ -40,6 +40,8 @@ def address_for_grpc(url: str | None) -> str:
 class _Triton:
     """What HTTP and gRPC share: the model's description, and tensors in and out."""
 
+    url: str
+
     def __init__(self, backend: Backend, model: str | None) -> None:
         self._wire, self.model = backend.wire, model or backend.triton_model
         try:

@@ -237,6 +237,9 @@ def _trace(model: TorchModel, variant: str) -> Any:
     visual = copy.deepcopy(model.visual).half() if variant == HALF else model.visual
 
     class Graph(torch.nn.Module):
+        mean: torch.Tensor
+        std: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.visual = visual

@@ -146,7 +146,7 @@ def _with_tf32(allowed: bool, run: Any, images: Any) -> Any:
     """Run with TF32 in matrix products and convolutions, or without it: it is a switch of the whole process."""
     import torch
 
-    places = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
     before = [place.fp32_precision for place in places]
     for place in places:
         place.fp32_precision = "tf32" if allowed else "ieee"

@@ -62,7 +62,7 @@ def quantise(
     path.parent.mkdir(parents=True, exist_ok=True)
     calibration: dict[str, Any] = {"photographs": len(images), "digest": images_digest(images)}
     calibration["keep_float"] = list(keep_float)
-    notes = {
+    notes: dict[str, Any] = {
         "engine": engine,
         "precision": "int8",
         "model_name": source.model_name,

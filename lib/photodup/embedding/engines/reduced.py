@@ -74,7 +74,7 @@ class Notes:
     @property
     def has_passed(self) -> bool:
         """Whether the gate let it through: not asked, undecided (random weights) and refused are all no."""
-        return bool(self.gate) and self.gate.get("verdict") == "passed"
+        return (self.gate or {}).get("verdict") == "passed"
 
 
 def source_of(path: Path) -> Source:

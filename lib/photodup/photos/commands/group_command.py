@@ -95,10 +95,10 @@ def _print_group(group: TierGroup) -> None:
 
 def _summary(tiers: Tiers) -> str:
     free = sum(group.bytes_to_free for group in tiers.copies) / 1e6
-    if tiers.model is None:
+    limits = tiers.thresholds
+    if tiers.model is None or limits is None:
         how = "by hash and pixels only (nothing is embedded: run `photodup embed`)"
     else:
-        limits = tiers.thresholds
         how = (
             f"by {tiers.model.name} ({tiers.model.digest[:12]}), similar from {limits.similar} cosine "
             f"({limits.measured})"

@@ -49,7 +49,7 @@ def _align(target: np.ndarray, source: np.ndarray, most: int) -> Iterator[np.nda
             try:
                 _, refined = cv2.findTransformECC(
                     middle, fine_target, transform.astype(np.float32), cv2.MOTION_AFFINE,
-                    (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4), mask, 5,
+                    (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4), mask, 5,  # type: ignore[arg-type]  # None: everywhere
                 )  # fmt: skip
             except cv2.error:  # it did not converge, or left the picture
                 continue

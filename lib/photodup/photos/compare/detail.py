@@ -35,7 +35,7 @@ _NOTHING = 0.02
 def places(laid: Mapping[int, Laid]) -> np.ndarray:
     """Return int[n, 2] (x, y): the centres of textured places that as many members as possible show."""
     masks = {row: grown(one.picture, -_TILE // 2 + 1) for row, one in laid.items()}
-    shown = sum(mask.astype(int) for mask in masks.values())
+    shown = np.sum([mask.astype(int) for mask in masks.values()], axis=0)
     texture = next(iter(laid.values())).grey
     found = []
     for y in range(_TILE // 2, texture.shape[0], _TILE // 2):
@@ -119,8 +119,8 @@ def finest(
     for row, power in even.items():
         seen = np.isfinite(power[:, 0])
         there = _there(power[seen].mean(axis=0) if seen.any() else np.zeros(_BANDS), falls[row])
-        for other in laid.values():
-            limit = 0.5 * other.scale
+        for beside in laid.values():
+            limit = 0.5 * beside.scale
             beyond = int(np.searchsorted(EDGES, 0.98 * limit))
             if limit < found[row] and (beyond >= _BANDS or not there[beyond]):
                 found[row] = min(found[row], limit)

@@ -16,6 +16,7 @@ from photodup.photos.compare.cache_file import CacheFile
 from photodup.photos.compare.verify import Thresholds, Verification
 
 # As `Verification`, field by field.
+_NAMES = tuple(field.name for field in fields(Verification))
 RECORD = np.dtype([(field.name, np.dtype(field.type)) for field in fields(Verification)])
 
 
@@ -110,9 +111,7 @@ class EvidenceStore(CacheFile):
 
     def add(self, pairs: Sequence[tuple[str, str, Verification]]) -> np.ndarray:
         """Remember these; return them as records."""
-        records = np.array(
-            [tuple(getattr(found, name) for name in RECORD.names) for *_, found in pairs], RECORD
-        )
+        records = np.array([tuple(getattr(found, name) for name in _NAMES) for *_, found in pairs], RECORD)
         rows = [
             (*(bytes.fromhex(md5) for md5 in sorted(md5s)), record.tobytes())
             for (*md5s, _), record in zip(pairs, records, strict=True)

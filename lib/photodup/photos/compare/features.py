@@ -44,7 +44,7 @@ def features(image: Image.Image) -> Features:
     size = [max(1, round(side * scale)) for side in image.size]
     grey = np.asarray(image.convert("L").resize(size, Image.Resampling.LANCZOS))
     # A low contrast threshold finds features in haze, snow and blur; RANSAC deals with the bad ones.
-    sift = cv2.SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=0.01)
+    sift = cv2.SIFT.create(nfeatures=MAX_FEATURES, contrastThreshold=0.01)
     keypoints, descriptors = sift.detectAndCompute(grey, None)
     if descriptors is None or not len(keypoints):
         return Features(grey, np.zeros((0, 2), np.float32), np.zeros((0, 128), np.uint8))

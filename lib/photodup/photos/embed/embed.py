@@ -72,10 +72,10 @@ def embed_library(
             that are kept.
     """
     started = time.perf_counter()
-    require_fit(embedder)
-    report = EmbedReport(embedder.model_digest, is_random=embedder.is_random)
-    todo = [one for one in catalogue.missing_embeddings(embedder.model_digest) if one[0] not in leave_out]
-    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == embedder.model_digest)
+    digest = require_fit(embedder)
+    report = EmbedReport(digest, is_random=embedder.is_random)
+    todo = [one for one in catalogue.missing_embeddings(digest) if one[0] not in leave_out]
+    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
     with (
         bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown,
         UnderWay(catalogue, embedder, report, shown) as under_way,
@@ -104,7 +104,7 @@ class UnderWay:
         self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, shown: Any = None
     ) -> None:
         self._catalogue, self._report, self._shown = catalogue, report, shown
-        self._digest, self._name = embedder.model_digest, embedder.model_name or embedder.backend
+        self._digest, self._name = require_fit(embedder), embedder.model_name or embedder.backend
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
         self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
 

@@ -46,7 +46,7 @@ class _Worker:
             )
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        chosen = list(zip(batch["md5"], map(os.fsdecode, batch["path"]), strict=True))
+        chosen = [(md5, os.fsdecode(path)) for md5, path in zip(batch["md5"], batch["path"], strict=True)]
         found = embed_files(self.embedder, self.root, chosen)
         paths = {path: md5 for md5, path in chosen}
         n = len(found.problems)
@@ -88,9 +88,8 @@ def embed_with_ray(
         raise PhotodupError(
             f"--engine ray needs Ray Data ({error.name} is missing): pip install 'photodup[ray]'."
         ) from None
-    require_fit(embedder)
-    started = time.perf_counter()
-    digest, name = embedder.model_digest, embedder.model_name or embedder.backend
+    digest, started = require_fit(embedder), time.perf_counter()
+    name = embedder.model_name or embedder.backend
     report = EmbedReport(digest, is_random=embedder.is_random)
     todo = catalogue.missing_embeddings(digest)
     report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)

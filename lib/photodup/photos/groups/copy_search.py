@@ -99,7 +99,7 @@ class CopySearch:
 
     def _families(self, rank: np.ndarray) -> list[Family]:
         scores = {pair: found.score(self._thresholds) for pair, found in self.proven.items()}
-        return families(scores, rank)
+        return families(scores, rank.tolist())
 
     def _compare(self, codes: np.ndarray) -> None:
         self._asked = np.union1d(self._asked, codes)

@@ -129,11 +129,11 @@ class CatalogueDatabase:
 
     def _bring_up_to_date(self, kind: Kind) -> None:
         self._refuse_foreign()
-        pragmas = ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON")
+        pragmas = ["journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"]
         if kind in (Kind.ABSENT, Kind.EMPTY):
             # A new file's pages hold several embeddings each: of 2 kB, only one fits on SQLite's own 4 kB. Whose
             # it is comes before the log is begun: it must stand in the file itself.
-            pragmas = ("page_size = 16384", f"application_id = {APPLICATION_ID}", *pragmas)
+            pragmas = ["page_size = 16384", f"application_id = {APPLICATION_ID}", *pragmas]
         for pragma in pragmas:
             self._set(pragma)
         with self.transaction():

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -165,7 +167,7 @@ def hamming(first: str, second: str) -> int:
     return (int(first, 16) ^ int(second, 16)).bit_count()
 
 
-def _taken_at(exif: dict, details: dict) -> str | None:
+def _taken_at(exif: Mapping[int, Any], details: Mapping[int, Any]) -> str | None:
     for value in (details.get(_DATETIME_ORIGINAL), exif.get(_DATETIME)):
         try:
             taken = datetime.strptime(str(value).strip("\0 "), "%Y:%m:%d %H:%M:%S").isoformat()
@@ -183,7 +185,7 @@ def _is_offset(text: str) -> bool:
         return False
 
 
-def _camera(exif: dict) -> str | None:
+def _camera(exif: Mapping[int, Any]) -> str | None:
     make, model = (str(exif.get(tag, "")).strip("\0 ") for tag in (_MAKE, _MODEL))
     # "Canon" + "Canon EOS 5D" would read twice.
     return (model if model.startswith(make) else f"{make} {model}").strip() or None

@@ -35,4 +35,6 @@ def is_metadata(tag: int) -> bool:
 
 
 def _is_empty(value: Any) -> bool:
-    return isinstance(value, str | bytes) and not value.strip(b"\0 " if isinstance(value, bytes) else "\0 ")
+    if isinstance(value, bytes):
+        return not value.strip(b"\0 ")
+    return isinstance(value, str) and not value.strip("\0 ")

@@ -7,13 +7,13 @@ so an interruption costs at most the batch at hand and a second scan continues.
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -245,7 +245,8 @@ class _Reader:
 
     def read(self, data: bytes, processes: DecodePool) -> tuple[PhotoFacts, np.ndarray | None]:
         """Decode here what is known to take little time, and everything else in a process that can be killed."""
-        here, limits = imaging.is_bounded(data), {"max_pixels": self.max_pixels}
+        here = imaging.is_bounded(data)
+        limits: dict[str, Any] = {"max_pixels": self.max_pixels}
         if self.look is None:
             return (read_facts(data, **limits) if here else unpack_facts(processes.run(data, **limits))), None
         if here:
@@ -273,7 +274,7 @@ def _read(reader: _Reader, entry: Entry, processes: DecodePool) -> _FileRead:
 
 def _read_all(
     reader: _Reader, entries: Iterable[Entry], workers: int, decode_seconds: float
-) -> Iterator[_FileRead]:
+) -> Generator[_FileRead]:
     """Yield results as they come, with a bounded number of files in memory."""
     processes = DecodePool(
         reader.job,

@@ -5,7 +5,7 @@ anyone can repeat the measurement on their own photographs.
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +28,8 @@ class Transform:
 
 def _resize(factor: float) -> Callable:
     def apply(image: Image.Image) -> Image.Image:
-        size = tuple(max(1, round(side * factor)) for side in image.size)
-        return image.resize(size, Image.Resampling.LANCZOS)
+        width, height = (max(1, round(side * factor)) for side in image.size)
+        return image.resize((width, height), Image.Resampling.LANCZOS)
 
     return apply
 
@@ -135,7 +135,7 @@ REFERENCE: tuple[str, ...] = (
 )
 
 
-def named(names: tuple[str, ...] | list[str] | None = None) -> list[Transform]:
+def named(names: Sequence[str] | None = None) -> list[Transform]:
     """Return the transforms with these names, in this order; all of them by default."""
     by_name = {transform.name: transform for transform in TRANSFORMS}
     return [by_name[name] for name in (names or by_name)]

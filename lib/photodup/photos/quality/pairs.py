@@ -83,7 +83,10 @@ class Quality:
         if self.model is None:
             return float(by_hash), None
         candidate = THRESHOLDS.get(self.model, OTHER_MODEL).candidate
-        asked = [edit.bits <= beside or edit.cosine >= candidate for edit in self.edits]
+        asked = [
+            edit.bits <= beside or (edit.cosine is not None and edit.cosine >= candidate)
+            for edit in self.edits
+        ]
         return float(by_hash), float(
             np.mean([edit.found and near for edit, near in zip(self.edits, asked, strict=True)])
         )
@@ -145,7 +148,7 @@ def evaluate(
         by_hash = _nearest(-nearer, NEAREST) & (nearer <= MAX_RADIUS)
         by_both = by_hash | (_nearest(cosine, NEAREST) & (cosine >= candidate) if embed else False)
         started = time.perf_counter()
-        evidence = {j: verify(known.features[j], query.features[0]) for j in np.flatnonzero(by_both)}
+        evidence = {j: verify(known.features[j], query.features[0]) for j in np.flatnonzero(by_both).tolist()}
         seconds, n_verified = seconds + time.perf_counter() - started, n_verified + len(evidence)
         verified = np.array([evidence[j].score() if j in evidence else 0.0 for j in range(len(base))])
         columns["md5"].append([float(query.md5[0] == other) for other in known.md5])

@@ -34,8 +34,8 @@ async def decide(site: CurrentSite, key: str, request: Request) -> Response:
             return site.go(f"/group/{key}")
     else:
         raise PhotodupError("There is no such action.")
-    following = session.next_todo(key)
-    return site.go(f"/group/{following}" if following else "/confirm")
+    todo = session.next_todo(key)
+    return site.go(f"/group/{todo}" if todo else "/confirm")
 
 
 @router.post("/undo")

@@ -68,8 +68,8 @@ def _is_sound(line: dict | None) -> TypeGuard[dict]:
     """Whether a line is a decision as `write` writes it."""
     if line is None or line.get("status") not in _STATUSES or not isinstance(line.get("group"), str):
         return False
-    marks = [line.get("remove"), line.get("apart")]
-    if not all(isinstance(mark, list) for mark in marks):
+    marks = [mark for mark in (line.get("remove"), line.get("apart")) if isinstance(mark, list)]
+    if len(marks) < 2:
         return False
     pairs = [pair for mark in marks for pair in mark]
     return all(isinstance(p, list) and all(isinstance(text, str) for text in p) for p in pairs)

@@ -4,6 +4,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ class ReviewServer:
             app, HOST, self.port, log_level="warning", access_log=False, server_header=False
         )
         self._server = uvicorn.Server(config)
-        run = {"target": self._server.run, "kwargs": {"sockets": [self._socket]}}
-        self._thread = threading.Thread(**run, name="review", daemon=True)
+        run = partial(self._server.run, sockets=[self._socket])
+        self._thread = threading.Thread(target=run, name="review", daemon=True)
 
     @property
     def session(self) -> ReviewSession:

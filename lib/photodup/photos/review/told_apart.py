@@ -59,7 +59,7 @@ def copies_apart(keeper: Photo, copies: Sequence[Photo], told: Sequence[Sequence
             found = kept  # the two have changed places: the one that was told apart leads the group now
         else:
             moved = [path for path in new if PurePath(path).name == PurePath(name).name]
-            found = next(iter(moved + new), None)
+            found = next(iter(moved + new), "")
         if found:
             apart[found] = now[found]
     # Which copy it was is not known; that all were told apart is.

@@ -40,15 +40,15 @@ class HashPairs:
 
     def joined_with(self, others: "HashPairs") -> "HashPairs":
         """Return these pairs and others, none of them twice in both."""
-        arrays = (
+        first, second, distance = (
             np.concatenate([getattr(self, name), getattr(others, name)])
             for name in ("first", "second", "distance")
         )
-        return HashPairs(*arrays, min(self.radius, others.radius))
+        return HashPairs(first, second, distance, min(self.radius, others.radius))
 
     def _chosen(self, which: np.ndarray, radius: int | None = None) -> "HashPairs":
-        arrays = (values[which] for values in (self.first, self.second, self.distance))
-        return HashPairs(*arrays, self.radius if radius is None else radius)
+        kept = self.radius if radius is None else radius
+        return HashPairs(self.first[which], self.second[which], self.distance[which], kept)
 
 
 def mirrored_hash(phash: str) -> str:
@@ -113,7 +113,7 @@ def nearest_hashes(pairs: HashPairs) -> HashPairs:
     pairs = pairs._chosen(order[~again])
     rows = np.concatenate([pairs.first, pairs.second])
     similarity = np.tile(1 - pairs.distance / np.float32(64), 2)
-    return pairs._chosen(among_nearest(rows, similarity, NEAREST).reshape(2, -1).any(axis=0))
+    return pairs._chosen(np.any(among_nearest(rows, similarity, NEAREST).reshape(2, -1), axis=0))
 
 
 def _searched(bits: np.ndarray) -> tuple[np.ndarray, HashPairs]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,7 +98,8 @@ def stored_hash_pairs(
         known = [md5 for md5, there in zip(saved["md5s"], stays, strict=True) if there]
         bits = np.array([int(hashes[row[md5]], 16) for md5 in known], np.uint64)
         if len(saved["bits"]) == len(stays) and np.array_equal(bits, saved["bits"][stays]):
-            before = HashPairs(*_pairs_still_there(saved, stays, "distance"), radius).within(radius)
+            first, second, distance = _pairs_still_there(saved, stays, "distance")
+            before = HashPairs(first, second, distance, radius).within(radius)
         else:
             known = []
     names = _known_first({"md5s": known}, md5s)
@@ -118,10 +120,10 @@ def stored_hash_pairs(
 def _old_and_new(index: NeighbourIndex, before: Pairs, added: Pairs, n_new: int) -> Pairs:
     parts = [(getattr(before, name), getattr(added, name)) for name in ("first", "second", "similarity")]
     method = f"{added.method}, {n_new:,} new among {len(index.vectors):,}"
-    arrays = (np.concatenate(part) for part in parts)
+    first, second, similarity = (np.concatenate(part) for part in parts)
     recalls = (min(getattr(before, name), getattr(added, name)) for name in ("recall", "nearest_recall"))
     recall, nearest_recall = recalls
-    return index.counting(Pairs(*arrays, method, recall, added.n_sampled, nearest_recall))
+    return index.counting(Pairs(first, second, similarity, method, recall, added.n_sampled, nearest_recall))
 
 
 def _continued(
@@ -150,8 +152,9 @@ def _continued(
             index.load(cells, old, stays)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, PhotodupError):
         return 0, None
-    recalls = float(saved["recall"]), 0, float(saved["nearest_recall"])
-    return len(old), Pairs(*_pairs_still_there(saved, stays, "similarity"), str(saved["method"]), *recalls)
+    first, second, similarity = _pairs_still_there(saved, stays, "similarity")
+    recall, nearest_recall = float(saved["recall"]), float(saved["nearest_recall"])
+    return len(old), Pairs(first, second, similarity, str(saved["method"]), recall, 0, nearest_recall)
 
 
 def _enough_left(stays: np.ndarray) -> bool:
@@ -182,7 +185,7 @@ def _save_pairs(
     )  # fmt: skip
 
 
-def _write(store: Path, names: list[str], **values: object) -> None:
+def _write(store: Path, names: list[str], **values: Any) -> None:
     """Write a state; a full disk costs the next run time and nothing else."""
     temporary = store.with_name(f".{store.name}.{os.getpid()}.tmp")
     for name in ("first", "second"):

@@ -249,7 +249,8 @@ class NeighbourIndex:
         rows, others, _ = self._neighbours(sample)
         found = np.isin(keys, rows.astype(np.int64) << 32 | others)
         above = truth[2] >= self.threshold - TOLERANCE
-        return tuple(float(found[of].mean()) if of.any() else 1.0 for of in (above, ~above))
+        recall, below = (float(found[of].mean()) if of.any() else 1.0 for of in (above, ~above))
+        return recall, below
 
 
 # Row, other row, similarity of each finding.
@@ -277,7 +278,7 @@ class _Collected:
         rows, others = here[i], there[j]
         keep = rows != others
         self._parts.append((rows[keep].astype(np.int32), others[keep].astype(np.int32), products[i, j][keep]))
-        self._n += np.count_nonzero(keep)
+        self._n += int(np.count_nonzero(keep))
         if self._n > self._most:
             self._most = max(_MAX_HELD, 2 * len(self.cut()[0]))
 
@@ -299,7 +300,7 @@ class _Collected:
         if self._both_ends:
             counts |= self._index.counts(others, similarity)
         self._parts = [tuple(values[counts] for values in found)]
-        self._n = np.count_nonzero(counts)
+        self._n = int(np.count_nonzero(counts))
         return self._parts[0]
 
     def all(self) -> _Findings:

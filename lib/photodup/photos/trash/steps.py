@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from photodup.names import printable
 from photodup.photos.own.journal import Journal
@@ -132,7 +133,7 @@ class OperationSteps:
         """Append an operation's state, and its files where they are said for the first time or have changed."""
         line: dict = {"op": operation.id, "state": state, "time": time.time()}
         if files is not None:
-            about = {"batch": operation.batch, "reason": operation.reason}
+            about: dict[str, Any] = {"batch": operation.batch, "reason": operation.reason}
             about |= {"shared": operation.shared} if operation.shared else {}
             line |= about | {"files": [asdict(moved) for moved in files]}
         self._journal.append(signed(read_key(), line))

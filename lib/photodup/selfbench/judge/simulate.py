@@ -174,7 +174,8 @@ def _comparison(
             )
             points.append(measured(simulated_point(sample, source.wave), metric))
         rounds.append(Round(number, *points))
-    return Comparison(name, "simulated", metric, *arms, tuple(rounds))
+    a, b = arms
+    return Comparison(name, "simulated", metric, a, b, tuple(rounds))
 
 
 def _spelled(source: Source, generator: np.random.Generator) -> Source:

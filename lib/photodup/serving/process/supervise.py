@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 GRACE_S = 5.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <sys/prctl.h>
@@ -33,12 +34,13 @@ def _start(command: list[str]) -> subprocess.Popen:
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    options = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
     if not any(argument.startswith("hidden:") for argument in command):
         return subprocess.Popen(command, preexec_fn=prepare, **options)
     # By path: this script runs isolated (-I), without its own folder or the library on the path.
     place = pathlib.Path(__file__).with_name("hidden_arguments.py")
     spec = importlib.util.spec_from_file_location("hidden_arguments", place)
+    assert spec is not None and spec.loader is not None
     hidden_arguments = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hidden_arguments)
     return hidden_arguments.start(command, prepare, **options)

@@ -49,7 +49,7 @@ class Place:
     """One admitted request: where its images are. Used in the event loop only."""
 
     def __init__(self, admission: "Admission", images: int) -> None:
-        self._admission, self._images, self._stage = admission, images, ""
+        self._admission, self._images, self._stage, self._counted = admission, images, "", 0
         self.go_on_to("decoding")
 
     def go_on_to(self, stage: str, images: int | None = None) -> None:

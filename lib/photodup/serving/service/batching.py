@@ -112,7 +112,8 @@ class Batcher:
                     return batch
 
     def _pop(self) -> list[_Request]:
-        batch, n_images = [], 0
+        batch: list[_Request] = []
+        n_images = 0
         while self._waiting and (not batch or n_images + len(self._waiting[0].images) <= self._batch_max):
             request = self._waiting.popleft()
             # False: the caller went away while it waited, nobody wants it computed.

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -84,7 +84,7 @@ class _InMemoryParser(MultiPartParser):
 
 async def stream(
     request: Request, max_bytes: int, share: Share, *, max_s: float, min_bytes_per_s: float
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives, and stop reading as soon as it is too large or too slow."""
     too_large = RequestError(
         413, f"The body is larger than {max_bytes / 1e6:g} MB: send fewer or smaller images."
@@ -108,7 +108,9 @@ async def stream(
         raise RequestError(400, "The client closed the connection before the body was complete.") from None
 
 
-async def read_multipart(headers: Headers, chunks: AsyncIterator[bytes], max_images: int) -> list[bytes]:
+async def read_multipart(
+    headers: Headers, chunks: AsyncGenerator[bytes, None], max_images: int
+) -> list[bytes]:
     """Return the content of every file part, in order, whatever its field is called."""
     parser = _InMemoryParser(headers, chunks, max_files=max_images, max_fields=16, max_part_size=1 << 16)
     try:

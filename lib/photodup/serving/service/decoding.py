@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
@@ -148,7 +149,7 @@ class Decoder:
                     "seconds to decode: send fewer in a request, or raise DECODE_SECONDS.",
                 )
             started = time.perf_counter()
-            work.decode(index, lambda data, left_s=left_s: self._in_a_process(data, work, left_s))
+            work.decode(index, partial(self._in_a_process, work=work, left_s=left_s))
             self._admission.costly.add(1, time.perf_counter() - started)
 
     def _in_a_process(self, data: bytes, work: Work, left_s: float) -> tuple[int, np.ndarray]:

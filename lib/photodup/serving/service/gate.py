@@ -70,7 +70,7 @@ class Gate:
     def _is_known(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
-        return hmac.compare_digest(given.encode(), self._api_key)
+        return self._api_key is not None and hmac.compare_digest(given.encode(), self._api_key)
 
 
 def is_loopback(host: str) -> bool:

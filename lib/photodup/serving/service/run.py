@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from types import FrameType
 
 import uvicorn
 
@@ -43,9 +44,9 @@ def main() -> int:
     app = create_app(settings, stop)
 
     class Server(uvicorn.Server):
-        def handle_exit(self, *signal: object) -> None:
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             app.state.service.decoder.hurry()
-            super().handle_exit(*signal)
+            super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
         app,

@@ -40,6 +40,7 @@ def server_folder(venv: Path) -> Path | None:
 def backends_folder(venv: Path) -> Path:
     """Assemble a backend directory: the wheel keeps the stub of each Python version elsewhere."""
     server = server_folder(venv)
+    assert server is not None, "triton_venv has looked"
     version = server.parents[2].name.removeprefix("python")
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
@@ -59,7 +60,9 @@ def backends_folder(venv: Path) -> Path:
 
 def server_environment(venv: Path) -> dict[str, str]:
     """The server's environment: its own Python first, and the shared libraries that the copied stub needs."""
-    site = server_folder(venv).parents[1]
+    server = server_folder(venv)
+    assert server is not None, "triton_venv has looked"
+    site = server.parents[1]
     libraries = [site / "nvidia_pytriton.libs"]
     for line in (venv / "pyvenv.cfg").read_text().splitlines():
         if line.startswith("home"):  # libpython, where the interpreter is not the distribution's

@@ -23,7 +23,7 @@ def copy_preprocessing(version_dir: Path) -> None:
 
     copy_code(project_root() / "model_repository" / PREPROCESS / "1" / "model.py", version_dir / "model.py")
     for module in (imaging, jpeg_scans, decoders):
-        source = Path(module.__file__)
+        source = Path(str(module.__file__))
         text = source.read_text()
         for ours, theirs in _IMPORTS.items():
             text = text.replace(ours, theirs)

@@ -154,8 +154,10 @@ class EmbeddedTriton:
         return self
 
     def _command(self, venv: Path) -> list[str]:
+        server = server_folder(venv)
+        assert server is not None, "triton_venv has looked"
         return [
-            str(server_folder(venv) / "bin" / "tritonserver"),
+            str(server / "bin" / "tritonserver"),
             f"--model-repository={self.repository.resolve()}",
             f"--backend-directory={backends_folder(venv)}",
             # Explicit: models and versions change when we ask, not when a file happens to be touched.
@@ -200,6 +202,7 @@ class EmbeddedTriton:
     @property
     def pid(self) -> int:
         """The process that Triton and all it started are children of."""
+        assert self._process is not None, "it has been started"
         return self._process.pid
 
     def stop(self) -> None:

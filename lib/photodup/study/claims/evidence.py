@@ -70,7 +70,9 @@ def model_environment(directory: Path) -> dict[str, Any]:
     from photodup.study.notebook.run import read_environment
 
     facts = read_environment(directory)
-    computed = next((r["result"] for r in load_records(directory) if r["key"] == "reference-embeddings"), {})
+    computed: dict[str, Any] = next(
+        (r["result"] for r in load_records(directory) if r["key"] == "reference-embeddings"), {}
+    )
     known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
     return facts | {"model": known | facts.get("model", {})} if facts or known else {}
 

@@ -144,9 +144,9 @@ def cpu_probe(port: int) -> Callable[[], Any]:
             ),
             None,
         )
-        before, since = server and server.cpu_times(), time.perf_counter()
+        before, since = server.cpu_times() if server else None, time.perf_counter()
         yield found
-        if server is not None and server.is_running():
+        if server is not None and before is not None and server.is_running():
             after = server.cpu_times()
             used = after.user + after.system - before.user - before.system
             found["server_cpu_cores"] = round(used / (time.perf_counter() - since), 3)

@@ -203,8 +203,8 @@ def tour() -> list[dict[str, str]]:
         for step, command in TOUR
     ]
     node = f"{NAME}-control-plane"
-    drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=45s")
-    drain += ("--pod-selector=app.kubernetes.io/name=photodup",)
+    drain = ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=45s"]
+    drain += ["--pod-selector=app.kubernetes.io/name=photodup"]
     done = _run(tool("kubectl"), "--context", CONTEXT, *drain, check=False)
     kubectl("uncordon", node)
     output = (done.stdout + done.stderr).strip()

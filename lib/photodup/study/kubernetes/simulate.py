@@ -182,7 +182,8 @@ class _Simulation:
                 c.sampled_s = now
             c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
         pending = self.buffer.level + sum(c.count * c.in_flight for c in self.cohorts)
-        self.outside = outside_values(pending, *self.totals.values(), span)
+        sent, waited_s, routed = (self.totals[name] for name in ("sent", "waited_s", "routed"))
+        self.outside = outside_values(pending, sent, waited_s, routed, span)
         self.totals = dict.fromkeys(self.totals, 0.0)
 
     def _reconcile(self, now: float) -> None:
@@ -229,7 +230,7 @@ class _Simulation:
                 self.cohorts.append(gone)
 
     def _gone(self, c: Cohort, now: float) -> bool:
-        if c.active:
+        if c.terminating_s is None:
             return False
         age = now - c.terminating_s
         return age >= self.workload.grace_s or (age >= self.workload.pre_stop_s and c.in_flight < 1e-6)

@@ -63,7 +63,7 @@ class Measurement:
             self.stopping,
             reference=self.reference,
             min_cosine=MIN_COSINE.get(self.backend.wire, 0.999),
-            probe=counters.probe(self.metrics_url, account) if account else None,
+            probe=counters.probe(self.metrics_url, account) if account and self.metrics_url else None,
             way=self.way,
         )
 

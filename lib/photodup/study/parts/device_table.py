@@ -57,10 +57,15 @@ def print_bench(
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.engines.export import export
     from photodup.embedding.engines.precision import fp16_file
+    from photodup.embedding.engines.pytorch import TorchModel
 
     plan(device or "cpu", engines, precisions)  # a mistyped name is said before the model is loaded
     budget = budget or Budget()
     model = load_model(device=device)
+    if not isinstance(model, TorchModel):
+        raise PhotodupError(
+            f"{model.pretrained} is an export: name PyTorch weights, of which all engines are made."
+        )
     facts = environment.describe({"digest": model.digest, "pretrained": model.pretrained})
     journal = _journal(json_file, run, facts)
     models = build_dir() / "models"

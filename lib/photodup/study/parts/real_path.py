@@ -44,7 +44,7 @@ def measure_real_path(
     Raises:
         NotMeasured: nobody answers there.
     """
-    sizes = {"n": n, "n_large": n_large, "idle_s": idle_s}
+    sizes: dict[str, Any] = {"n": n, "n_large": n_large, "idle_s": idle_s}
     return run.measure_or_load(
         "real-path",
         lambda: measure_path(*sink_of(run), payloads_bytes, **sizes),
@@ -63,7 +63,8 @@ def measure_twin(
     idle_s: float = 1.0,
 ) -> dict[str, Any]:
     """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
-    spec, sizes = twin(dict(found)), {"n": n, "n_large": n_large, "idle_s": idle_s}
+    spec = twin(dict(found))
+    sizes: dict[str, Any] = {"n": n, "n_large": n_large, "idle_s": idle_s}
     return run.measure_or_load(
         "real-path-twin",
         lambda: measure_ladder(spec, payloads_bytes, **sizes),

@@ -107,7 +107,9 @@ def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2, min_repeats: int = 
     begun = time.perf_counter()
     action()
     loops = max(1, int(2e-3 / max(time.perf_counter() - begun, 1e-7)))
-    cpu, wall, until = [], [], time.perf_counter() + min_s
+    cpu: list[float] = []
+    wall: list[float] = []
+    until = time.perf_counter() + min_s
     while len(cpu) < min_repeats or time.perf_counter() < until:
         cpu_before, wall_before = time.process_time(), time.perf_counter()
         for _ in range(loops):

@@ -85,7 +85,7 @@ class DevicePool:
         return self.address
 
     def probe(
-        self, account: Callable[[Mapping, Mapping], Mapping[str, Any]]
+        self, account: Callable[[dict, dict], Mapping[str, Any]]
     ) -> Callable[[], contextlib.AbstractContextManager[dict[str, Any]]]:
         """Return what `load.measure(probe=…)` wants, with the counters of all arranged servers added up."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.anyurl.payloads import Payloads
@@ -113,7 +114,7 @@ def measure_servers(
         say(f"{server.label}, alone")
         run.measure_or_load(
             ALONE,
-            lambda server=server: measure_alone(server, weights, payloads, reference),
+            partial(measure_alone, server, weights, payloads, reference),
             config=config_of(server, weights),
             kind="server",
             may_fail=True,
@@ -122,7 +123,7 @@ def measure_servers(
         say(f"{server.label} in {quick.precision}, its highest rate under {BOUND}")
         run.measure_or_load(
             RATE,
-            lambda quick=quick: highest_rate(quick, weights, payloads),
+            partial(highest_rate, quick, weights, payloads),
             config=rate_config(quick, weights),
             kind="server-rate",
             may_fail=True,

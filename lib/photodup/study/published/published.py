@@ -168,7 +168,7 @@ def derive(
     """
     parts = [evaluate(part.strip(), rows) for part in str(ratio[column]).split(";")]
     low, high = float(ratio["printed_low"]), float(ratio["printed_high"])  # type: ignore[arg-type]
-    slack = float(ratio["approximate"]) if ratio["approximate"] == ratio["approximate"] else 0.0  # NaN: none
+    slack = float(ratio["approximate"]) if ratio["approximate"] == ratio["approximate"] else 0.0  # type: ignore[arg-type]  # NaN: none
     margin = 0.5 * float(ratio["printed_step"])  # type: ignore[arg-type]
 
     def meets(printed: float, least: float, most: float) -> bool:

@@ -100,7 +100,8 @@ def rented_machine(
         found = from_ports(
             address,
             0 if "fastapi" in without else PORTS["fastapi"],
-            *(PORTS[name] if models else 0 for name in ("http", "grpc")),
+            PORTS["http"] if models else 0,
+            PORTS["grpc"] if models else 0,
             0 if "metrics" in without or not models else PORTS["metrics"],
             name="rehearsal",
             models=models,
@@ -149,7 +150,7 @@ def _start(
     service_env: dict[str, str] | None,
 ) -> list[tuple[ServerProcess, Callable[[], bool]]]:
     """Start what the machine has; return each server and what says that it is ready."""
-    started = []
+    started: list[tuple[ServerProcess, Callable[[], bool]]] = []
     if "fastapi" not in without:
         # On a CPU that the client shares, two seconds of queue are soon there: requests wait instead of being refused.
         settings = {"PYTHONUNBUFFERED": "1", "MAX_WAIT_S": "60"} | dict(os.environ) | (service_env or {})

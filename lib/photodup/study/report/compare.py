@@ -115,10 +115,11 @@ def change(first: Mapping[str, Any], other: Mapping[str, Any], floor: float, met
     from photodup.bench.judge.stats import difference
 
     found = difference(first, other, floor, metric)
-    values = [point.get(metric) for point in (first, other)]
-    if found["ratio"] is not None or not (first.get("valid") and other.get("valid")) or not all(values):
+    before, after = first.get(metric), other.get(metric)
+    are_valid = first.get("valid") and other.get("valid")
+    if found["ratio"] is not None or not are_valid or not before or not after:
         return found
-    ratio = values[1] / values[0]
+    ratio = after / before
     inside = abs(math.log(ratio)) <= floor
     return {
         "ratio": ratio,
@@ -141,7 +142,7 @@ def verdict_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
     from photodup.study.claims.outcome import NOT_TESTABLE
 
     claims = load_claims()
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         claim.id: {"statement": claim.statement, "published": "–", "runs": [[] for _ in sides]}
         for claim in claims
     }

@@ -164,12 +164,12 @@ def _figure(sides: Sequence[Side], rows: Sequence[Mapping[str, Any]]) -> str:
     from photodup.study.notebook import charts
 
     pairs = [[_pair(row, index) for row in rows] for index in range(1, len(sides))]
-    pairs = [[pair for pair in column if pair] for column in pairs]
-    if not any(pairs):
+    columns = [[pair for pair in column if pair] for column in pairs]
+    if not any(columns):
         return ""
     charts.use_style()
-    figure, axes = plt.subplots(1, len(pairs), figsize=(5.2 * len(pairs) + 0.8, 5), squeeze=False)
-    for axis, side, column in zip(axes[0], sides[1:], pairs, strict=True):
+    figure, axes = plt.subplots(1, len(columns), figsize=(5.2 * len(columns) + 0.8, 5), squeeze=False)
+    for axis, side, column in zip(axes[0], sides[1:], columns, strict=True):
         floor = math.exp(max(one.noise_floors.latency for one in (sides[0], side)))
         if column:
             ends = [min(min(x, y) for x, y, _ in column) * 0.8, max(max(x, y) for x, y, _ in column) * 1.25]

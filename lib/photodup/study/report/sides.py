@@ -49,7 +49,9 @@ class Side:
     def environment(self) -> dict[str, Any]:
         """The run's environment; the model's digest comes from its reference embeddings where it is not there."""
         facts = read_environment(self.directory)
-        computed = next((r["result"] for r in self.records if r["key"] == "reference-embeddings"), {})
+        computed: dict[str, Any] = next(
+            (r["result"] for r in self.records if r["key"] == "reference-embeddings"), {}
+        )
         known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
         return {**facts, "model": {**known, **facts.get("model", {})}} if facts else {}
 

@@ -96,8 +96,8 @@ class Pair:
     def as_declared(self, machine: str) -> Declared:
         """Return this comparison as the scheduler takes it."""
         load = self.asked.as_judged()
-        arms = [facts.Arm(side.as_judged(machine), load) for side in (self.a, self.b)]
-        return Declared(self.name, self.notebook, self.metric, *arms, self.importance)
+        a, b = (facts.Arm(side.as_judged(machine), load) for side in (self.a, self.b))
+        return Declared(self.name, self.notebook, self.metric, a, b, self.importance)
 
 
 @dataclass(frozen=True)

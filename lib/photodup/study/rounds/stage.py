@@ -168,7 +168,8 @@ def _calibrate(
     say: Callable[[str], None],
 ) -> dict[str, str]:
     """Fill `lengths` for the arms of these comparisons; return the sentence for each that cannot be measured."""
-    reasons, failed = {}, {}
+    reasons: dict[str, str] = {}
+    failed: dict[facts.Arm, str] = {}
     checked: set[str] = set()
     todo = [(arm, p) for p in pairs for arm in _arms(run, [p])]
     compared: dict[facts.Arm, set[str]] = {}
@@ -186,7 +187,10 @@ def _calibrate(
                 first = backend not in checked
                 found = calibrate(run, what, compared[arm], shortest_s=shortest_s, check=first)
                 checked.add(backend)
-                (failed if isinstance(found, str) else lengths)[arm] = found
+                if isinstance(found, str):
+                    failed[arm] = found
+                else:
+                    lengths[arm] = found
         if arm in failed:
             reasons[pair.name] = failed[arm]
     return reasons

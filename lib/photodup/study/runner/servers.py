@@ -41,7 +41,6 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
         backends = {b for b in backends if b.precision != "int8"}
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
-    free = dict.fromkeys(("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0)
     print(f"Starting {1 + len(services)} FastAPI services and Triton on this machine", flush=True)
     running = stack.enter_context(
         embedded_servers(
@@ -49,7 +48,10 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
             engines=sorted(services),
             exported=exported,
             timeout_s=600.0,
-            **free,
+            pytorch_port=0,
+            triton_http_port=0,
+            triton_grpc_port=0,
+            triton_metrics_port=0,
         )
     )
     path = project_root() / "build" / f"endpoints-{name}.yaml"

@@ -80,6 +80,8 @@ def export_models(
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
+                if not line.startswith("{"):  # what a library says
+                    continue
                 said = json.loads(line)
                 if "variant" in said:
                     files[said["variant"]] = Path(said["path"])

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from photodup.embedding.engines.encoder import DEFAULT_PRETRAINED, export_of
 from photodup.embedding.engines.model import check_choice
@@ -71,8 +70,17 @@ def export_precision(
         say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
         images = normalize(pictures.calibration)
         path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
-    settings: dict[str, Any] = {"engine": engine, "directory": directory, "budget": budget, "say": say}
-    ask = partial(ask_gate, source, precision, pictures, path, **settings)
+    ask = partial(
+        ask_gate,
+        source,
+        precision,
+        pictures,
+        path,
+        engine=engine,
+        directory=directory,
+        budget=budget,
+        say=say,
+    )
     if precision == "fp32":
         return ask(draft=True)
     result = ask()

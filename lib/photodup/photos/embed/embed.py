@@ -104,7 +104,7 @@ class UnderWay:
         self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, shown: Any = None
     ) -> None:
         self._catalogue, self._report, self._shown = catalogue, report, shown
-        self._digest, self._name = require_fit(embedder), embedder.model_name or embedder.backend
+        self._digest, self._name = report.model_digest, embedder.model_name or embedder.backend
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
         self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
 

@@ -18,7 +18,7 @@ def triton_venv() -> Path:
         PhotodupError: none here, or none possible on this platform; says what to do instead.
     """
     folder = Path(os.environ.get("PHOTODUP_TRITON_VENV") or project_root() / ".venv-triton")
-    if server_folder(folder) is not None:
+    if _server_in(folder) is not None:
         return folder
     elsewhere = "point an endpoints file at a Triton elsewhere (notebooks/endpoints/)"
     if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -31,8 +31,18 @@ def triton_venv() -> Path:
     )
 
 
-def server_folder(venv: Path) -> Path | None:
-    """Return the folder of `bin/tritonserver` in a virtual environment; None where there is none."""
+def server_folder(venv: Path) -> Path:
+    """Return the folder of `bin/tritonserver` in what `triton_venv` returned.
+
+    Raises:
+        PhotodupError: it is not there any more.
+    """
+    if (found := _server_in(venv)) is None:
+        raise PhotodupError(f"No Triton server in {venv}: run `make install`, or set PHOTODUP_TRITON_VENV.")
+    return found
+
+
+def _server_in(venv: Path) -> Path | None:
     found = sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
     return found[0] if found and (found[0] / "bin" / "tritonserver").exists() else None
 
@@ -40,7 +50,6 @@ def server_folder(venv: Path) -> Path | None:
 def backends_folder(venv: Path) -> Path:
     """Assemble a backend directory: the wheel keeps the stub of each Python version elsewhere."""
     server = server_folder(venv)
-    assert server is not None, "triton_venv has looked"
     version = server.parents[2].name.removeprefix("python")
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
@@ -60,9 +69,7 @@ def backends_folder(venv: Path) -> Path:
 
 def server_environment(venv: Path) -> dict[str, str]:
     """The server's environment: its own Python first, and the shared libraries that the copied stub needs."""
-    server = server_folder(venv)
-    assert server is not None, "triton_venv has looked"
-    site = server.parents[1]
+    site = server_folder(venv).parents[1]
     libraries = [site / "nvidia_pytriton.libs"]
     for line in (venv / "pyvenv.cfg").read_text().splitlines():
         if line.startswith("home"):  # libpython, where the interpreter is not the distribution's

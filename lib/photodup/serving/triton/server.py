@@ -154,10 +154,8 @@ class EmbeddedTriton:
         return self
 
     def _command(self, venv: Path) -> list[str]:
-        server = server_folder(venv)
-        assert server is not None, "triton_venv has looked"
         return [
-            str(server / "bin" / "tritonserver"),
+            str(server_folder(venv) / "bin" / "tritonserver"),
             f"--model-repository={self.repository.resolve()}",
             f"--backend-directory={backends_folder(venv)}",
             # Explicit: models and versions change when we ask, not when a file happens to be touched.

@@ -31,10 +31,8 @@ def shipped_command(
         PhotodupError: there is no embedded Triton here.
     """
     venv = triton_venv()
-    server = server_folder(venv)
-    assert server is not None, "triton_venv has looked"
     environment = server_environment(venv) | {"PHOTODUP_MODEL_REPOSITORY": str(repository.resolve())}
-    environment["PATH"] = f"{server / 'bin'}:{environment['PATH']}"
+    environment["PATH"] = f"{server_folder(venv) / 'bin'}:{environment['PATH']}"
     environment.pop(VARIABLE, None)
     environment |= {VARIABLE: key} if key else {}
     command = [str(project_root() / SCRIPT), f"--backend-directory={backends_folder(venv)}"]

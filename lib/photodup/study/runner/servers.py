@@ -79,9 +79,11 @@ def _exported(*, with_int8: bool) -> dict[str, Any]:
                 asked.append(beside.submit(_quantise))
 
         exported = export_models(on_file=quantise)
-    exported["files"] |= int8_files(exported["files"]["fp32"])
-    if asked and "openvino-int8" not in exported["files"]:
-        print(f"No INT8 in this study: {asked[0].result()}", flush=True)
+    if asked:  # it was made after the other files were counted, or could not be
+        said = asked[0].result()
+        exported["files"] |= int8_files(exported["files"]["fp32"])
+        if "openvino-int8" not in exported["files"]:
+            print(f"No INT8 in this study: {said}", flush=True)
     return exported
 
 

@@ -1,0 +1,351 @@
+"""Does one picture hold what another holds? Asked of two files that show one picture, place by place.
+
+`verify` asks whether two files are one picture, and a share of agreeing patches answers that. A share cannot see a small
+thing: a name on a contract, a bird in the sky. Here the second picture is predicted from the first by what editing and
+saving do to a whole picture: one colour map, one blur within bounds, a shift of parts of a pixel, the noise of these two
+files. A connected place that the prediction misses holds something of its own. It counts as content, unless it is shown
+to be a caption: lines of small strokes of one colour over a picture that is no page of text.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from photodup.photos.compare.alignment import correlation
+from photodup.photos.compare.canvas import grown
+
+# Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
+_BLURS, _BASE = (0.0, 0.8, 1.6, 3.2, 6.4), 0.8
+# Greys by which a place may differ at least, and multiples of what the rest of the pair differs by where it is as busy.
+_FLOOR, _NOISE, _USUAL = 16.0, 4.0, 0.75
+# Pixels by which edges may lie beside each other, beyond what the alignment's own scatter is.
+_LEAST_SLIP, _MOST_SLIP = 0.35, 1.5
+# Sum over the pixels of a place of its difference, in units of what is allowed.
+LEAST_PLACE = 10.0
+# A channel at its limit was cut off there; colours next to that may be off by so much more.
+_WHITE, _BLACK, _NEAR_LIMIT, _SMEARED = 250, 4, 40, 24
+# Least weight of a term of the colour map.
+_RIDGE = 3e-4
+# A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
+_LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR = 4, 6, 0.3, 1.5, 0.35, 40
+_MOST_LINES, _EXPLAINED = 3, 0.97
+# A page: so much of it lies on few even colours, and so much of the rest is thin.
+_EVEN_COLOURS, _PAGE_GROUND, _PAGE_THIN, _PAGE_STROKE = 3, 0.5, 0.75, 11
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where two pictures hold different things.
+
+    Attributes:
+        box: left, top, right, bottom as shares of the compared frame, 0..1.
+        weight: how much is there, in sums of allowed differences; `LEAST_PLACE` or more.
+    """
+
+    box: tuple[float, float, float, float]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the second picture holds that the first does not explain.
+
+    Attributes:
+        places: where, the strongest first; empty where the first explains all of the second.
+        is_caption: all of it is lines of writing that only the second has, over a picture.
+    """
+
+    places: tuple[Place, ...] = ()
+    is_caption: bool = False
+
+
+def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Contents:
+    """Return where the second picture holds what the first does not explain.
+
+    Args:
+        first, second: uint8[h, w, 3], laid over each other.
+        shared: bool[h, w], where both show the picture.
+    """
+    if shared.sum() < 2000:
+        return Contents()
+    second, slip = _aligned(first, second, shared)
+    found = []
+    # Colours at one softness, then as they are: the one is right beside a blurred picture, the other where much is cut off.
+    for soft in (max(11, max(shared.shape) // 60) | 1, 3):
+        predicted = _in_colours_of(first, second, shared, soft)
+        places, hot = _places(_excess(predicted, second, shared, slip))
+        if not places:
+            return Contents()
+        found.append((sum(place.weight for place in places), places, hot, predicted))
+    _, places, hot, predicted = min(found, key=lambda one: one[0])
+    return Contents(tuple(places), _is_caption(first, second, predicted, hot, shared))
+
+
+def _aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the second picture moved onto the first to a part of a pixel, and the pixels by which edges still slip."""
+    import cv2
+
+    # At one softness: between a sharp and a blurred picture a phase finds what is not there.
+    a, b = (
+        cv2.GaussianBlur(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1.5)
+        for rgb in (first, second)
+    )
+    height, width = a.shape
+    side = int(np.clip(max(height, width) // 10, 48, 128))
+    window = cv2.createHanningWindow((side, side), cv2.CV_32F)
+    found, wanted = [], []
+    for top in range(0, height - side + 1, side):
+        for left in range(0, width - side + 1, side):
+            box = slice(top, top + side), slice(left, left + side)
+            if not shared[box].all() or min(a[box].std(), b[box].std()) < 4:
+                continue
+            (x, y), response = cv2.phaseCorrelate(a[box] - a[box].mean(), b[box] - b[box].mean(), window)
+            if response > 0.25 and max(abs(x), abs(y)) < 8:
+                wanted.append((left + side / 2, top + side / 2))
+                found.append((left + side / 2 + x, top + side / 2 + y))
+    if len(found) < 6:
+        return second, 2 * _LEAST_SLIP
+    source, target = np.float32(found), np.float32(wanted)
+    moved = np.linalg.norm(source - target, axis=1)
+    if np.quantile(moved, 0.9) < 0.1:
+        return second, _LEAST_SLIP
+    transform, inside = cv2.estimateAffine2D(source, target, method=cv2.RANSAC, ransacReprojThreshold=0.7)
+    as_it_is = second, float(np.clip(np.median(moved) + _LEAST_SLIP, 0, _MOST_SLIP))
+    if transform is None or inside.sum() < 6:
+        return as_it_is
+    size, seen = (width, height), grown(shared, -8)
+    better = cv2.warpAffine(b, transform, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    if correlation(a[seen], better[seen]) <= correlation(a[seen], b[seen]):
+        return as_it_is
+    left_over = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
+    slip = float(np.clip(np.quantile(left_over, 0.8) + _LEAST_SLIP, 0, _MOST_SLIP))
+    moved = cv2.warpAffine(second, transform, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    return moved, slip
+
+
+def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, soft: int) -> np.ndarray:
+    """Return float32[h, w, 3]: the first picture in the second's colours, by one quadratic map of red, green and blue.
+
+    The map is fitted where both are blurred over `soft` pixels: beside a blurred picture a sharp one has more contrast.
+    """
+    import cv2
+
+    step = max(1, round(np.sqrt(shared.size / 40_000)))
+    seen = shared[::step, ::step]
+    a, b = (cv2.blur(rgb, (soft, soft))[::step, ::step][seen] for rgb in (first, second))
+    near = np.ones((soft + 4, soft + 4), np.uint8)
+    limits = (cv2.dilate(second, near) >= _WHITE) | (cv2.erode(second, near) <= _BLACK)
+    limits = limits[::step, ::step][seen]
+    terms = _terms(a)
+    by_channel = []
+    for channel in range(3):
+        wanted, cut = b[:, channel].astype(np.float32), limits[:, channel]
+        known = np.where(cut & ((~cut).sum() >= 400), 0.02, 1.0).astype(np.float32)
+        # First the channel alone, lighter or darker; then what the others add, as far as this picture can tell.
+        plain = np.zeros(terms.shape[1], np.float32)
+        plain[[0, 1 + channel]] = _fitted(terms[:, [0, 1 + channel]], wanted, known, np.float32([0, 255]), 1e-6)
+        by_channel.append(_fitted(terms, wanted, known, plain, _RIDGE))
+    values = _terms(first.reshape(-1, 3)) @ np.stack(by_channel, axis=1).astype(np.float32)
+    return values.reshape(first.shape).clip(0, 255)
+
+
+def _fitted(
+    terms: np.ndarray, wanted: np.ndarray, known: np.ndarray, start: np.ndarray, ridge: float
+) -> np.ndarray:
+    """Return the weights of terms float32[n, k] that give the wanted greys [n] in most places, drawn to `start`."""
+    target, weights, found = wanted, known, start
+    for _ in range(8):
+        weighted = terms * weights[:, None]
+        little = ridge * weights.sum() * np.eye(terms.shape[1])
+        found = start + np.linalg.solve(weighted.T @ terms + little, weighted.T @ (target - terms @ start))
+        mapped = terms @ found
+        # What was cut off at white or black may have been anything beyond, so it may be mapped to there.
+        target = np.where(wanted >= _WHITE - 4, np.maximum(wanted, mapped), wanted)
+        target = np.where(wanted <= _BLACK + 4, np.minimum(target, mapped), target)
+        off = np.abs(mapped - target)
+        weights = known / (1 + (off / max(2 * float(np.median(off)), 4.0)) ** 2)
+        weights[(known < 1) & (target != wanted)] = 0
+    return found
+
+
+def _terms(colours: np.ndarray) -> np.ndarray:
+    """Return float32[n, 10]: one, each channel, their squares and products."""
+    red, green, blue = np.float32(colours).T / 255
+    ones = np.ones_like(red)
+    return np.stack(
+        [ones, red, green, blue, red**2, green**2, blue**2, red * green, green * blue, blue * red], axis=1
+    )
+
+
+def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip: float) -> np.ndarray:
+    """Return float32[h, w]: the difference that is not explained, in units of what is allowed there."""
+    import cv2
+
+    height, width = shared.shape
+    colours = [cv2.cvtColor(np.float32(rgb), cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second)]
+    difference = _beyond_blurs(colours[0][:, :, 0], colours[1][:, :, 0], 1)
+    # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
+    near = np.ones((9, 9), np.uint8)
+    cut = [
+        cv2.dilate(((rgb >= _WHITE) | (rgb <= _BLACK)).any(axis=2).astype(np.uint8), near)
+        for rgb in (predicted, second)
+    ]
+    small = width // 2, height // 2
+    half = [cv2.resize(one[:, :, 1:], small, interpolation=cv2.INTER_AREA) for one in colours]
+    by_colour = np.maximum(*(_beyond_blurs(half[0][:, :, c], half[1][:, :, c], 2) for c in (0, 1)))
+    by_colour = cv2.resize(by_colour, (width, height))
+    difference = np.maximum(difference, by_colour - _SMEARED * (cut[0] | cut[1]))
+    sharp, seen = (cv2.GaussianBlur(one[:, :, 0], (0, 0), _BASE) for one in colours)
+    # Where both have an edge nearby, it may lie beside itself; where one of them is even, nothing may.
+    near = np.ones((3, 3), np.uint8)
+    slopes = np.minimum(cv2.dilate(_slopes(sharp), near), cv2.dilate(_slopes(seen), near))
+    busy = np.clip(2 * np.log2(1 + slopes), 0, 11).astype(int)
+    allowed, usual = np.zeros(12, np.float32), 0.0
+    for level in range(12):
+        there = difference[shared & (busy == level)]
+        usual = float(np.quantile(there, _USUAL)) if len(there) > 200 else usual
+        allowed[level] = max(_FLOOR, _NOISE * usual)
+    found = (difference - slip * slopes).clip(0) / allowed[busy]
+    return np.where(shared, found, 0).astype(np.float32)
+
+
+def _beyond_blurs(predicted: np.ndarray, seen: np.ndarray, shrink: int) -> np.ndarray:
+    """Return float32[h, w]: by how much a grey lies beyond what any blur of the predicted one gives there.
+
+    Args:
+        predicted, seen: float32[h, w].
+        shrink: pixels of the whole picture for one of these.
+    """
+    import cv2
+
+    seen = cv2.GaussianBlur(seen, (0, 0), _BASE)
+    blurred = [cv2.GaussianBlur(predicted, (0, 0), float(np.hypot(s / shrink, _BASE))) for s in _BLURS]
+    lowest, highest = np.minimum.reduce(blurred), np.maximum.reduce(blurred)
+    off = np.maximum(lowest - seen, seen - highest).clip(0)
+    if shrink == 1:
+        off[((seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)) | ((seen <= _BLACK) & (lowest <= _NEAR_LIMIT))] = 0
+    return off
+
+
+def _slopes(grey: np.ndarray) -> np.ndarray:
+    """Return float32[h, w]: greys a pixel."""
+    import cv2
+
+    return cv2.magnitude(*(cv2.Sobel(grey, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1))))
+
+
+def _places(excess: np.ndarray) -> tuple[list[Place], np.ndarray]:
+    """Return the places that count, the strongest first, and bool[h, w]: their pixels."""
+    import cv2
+
+    hot = excess > 1
+    near = cv2.morphologyEx(hot.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((5, 5), np.uint8))
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(near, connectivity=8)
+    weights = np.bincount(labels.ravel(), weights=(excess * hot).ravel(), minlength=count)
+    weights[0] = 0
+    height, width = excess.shape
+    found = []
+    for label in np.flatnonzero(weights >= LEAST_PLACE):
+        x, y, w, h = (int(value) for value in stats[label, :4])
+        found.append(
+            Place((x / width, y / height, (x + w) / width, (y + h) / height), float(weights[label]))
+        )
+    counted = (weights >= LEAST_PLACE)[labels] & hot
+    return sorted(found, key=lambda place: -place.weight), counted
+
+
+def _is_caption(
+    first: np.ndarray, second: np.ndarray, predicted: np.ndarray, hot: np.ndarray, shared: np.ndarray
+) -> bool:
+    """Return whether all that differs is lines of writing of one colour that the second has over a picture."""
+    import cv2
+
+    if is_page(first, shared & ~hot):
+        return False
+    added = second.astype(np.float32) - predicted
+    strength = np.abs(added).max(axis=2)
+    inner = hot & (strength >= max(40.0, float(np.quantile(strength[hot], 0.7))))
+    if inner.sum() < 40:
+        return False
+    # Each pixel of a stroke lies between what was there and one ink: its edges are mixed of both.
+    ink = np.median(second[inner].reshape(-1, 3), axis=0)
+    towards = ink.astype(np.float32) - predicted
+    share = (added * towards).sum(axis=2) / np.maximum((towards**2).sum(axis=2), 100.0)
+    beside = np.abs(added - share[:, :, None] * towards).max(axis=2)
+    around = cv2.dilate(hot.astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
+    strokes = (share > 0.45) & (beside <= _ONE_COLOUR) & around & (strength > _FLOOR)
+    lines = _lines(strokes)
+    if not lines or len(lines) > _MOST_LINES:
+        return False
+    letters = np.zeros(hot.shape, bool)
+    for top, bottom, left, right in lines:
+        margin = (bottom - top) // 3 + 2
+        letters[max(top - margin, 0) : bottom + margin, max(left - margin, 0) : right + margin] = True
+    if (hot & letters).sum() < _EXPLAINED * hot.sum():
+        return False
+    halo = cv2.dilate(strokes.astype(np.uint8), np.ones((7, 7), np.uint8)) > 0
+    if (hot & halo).sum() < _EXPLAINED * hot.sum():
+        return False
+    # Dark writing on light and even ground may be writing on paper or a board, which is content.
+    ground = letters & shared & ~cv2.dilate(hot.astype(np.uint8), np.ones((5, 5), np.uint8)).astype(bool)
+    if not ground.any():
+        return False
+    grey = cv2.cvtColor(first, cv2.COLOR_RGB2GRAY)[ground]
+    return not (ink.mean() < np.median(grey) and grey.std() < 12 and np.median(grey) > 130)
+
+
+def _lines(strokes: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """Return top, bottom, left, right of each line of letters; none where some strokes are no part of a line."""
+    import cv2
+
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(strokes.astype(np.uint8), connectivity=8)
+    letters = [tuple(int(v) for v in stats[label]) for label in range(1, count) if stats[label, 4] >= 6]
+    tall = [one for one in letters if one[3] >= _LEAST_HEIGHT]
+    if len(tall) < _LETTERS:
+        return []
+    thick = cv2.distanceTransform(strokes.astype(np.uint8), cv2.DIST_L2, 3)
+    left = sorted(tall, key=lambda one: one[0])
+    lines = []
+    while left:
+        # The tallest letter left gives the line its height; who overlaps its rows and follows closely belongs to it.
+        seed = max(left, key=lambda one: one[3])
+        height, row = seed[3], seed[1] + seed[3] / 2
+        inside = [one for one in left if abs(one[1] + one[3] / 2 - row) <= 0.6 * height]
+        inside.sort(key=lambda one: one[0])
+        runs = [[inside[0]]]
+        for one in inside[1:]:
+            end = max(x + w for x, _, w, *_ in runs[-1])
+            if one[0] - end <= _GAP * height:
+                runs[-1].append(one)
+            else:
+                runs.append([one])
+        run = next(found for found in runs if seed in found)
+        left = [one for one in left if one not in run]
+        alike = [one for one in run if one[3] >= _LOW * height]
+        x0, x1 = min(one[0] for one in run), max(one[0] + one[2] for one in run)
+        y0, y1 = min(one[1] for one in run), max(one[1] + one[3] for one in run)
+        area = sum(one[4] for one in run)
+        if len(alike) >= _LETTERS and x1 - x0 >= 2 * height and y1 - y0 <= 1.8 * height:
+            if float(thick[y0:y1, x0:x1].max()) <= max(_STROKE * height / 2, 2.5):
+                lines.append((y0, y1, x0, x1))
+                continue
+        if area > 0.03 * strokes.sum():
+            return []
+    return lines
+
+
+def is_page(picture: np.ndarray, shared: np.ndarray) -> bool:
+    """Return whether a picture uint8[h, w, 3] is a page, a slide or a table: thin strokes on a few even colours."""
+    import cv2
+
+    if not shared.any():
+        return False
+    codes = (picture[shared].astype(np.int32) >> 4) @ np.array([256, 16, 1])
+    levels = np.bincount(codes, minlength=4096)
+    common = np.argsort(levels)[-_EVEN_COLOURS:]
+    even = np.isin((picture.astype(np.int32) >> 4) @ np.array([256, 16, 1]), common)
+    if (even & shared).sum() < _PAGE_GROUND * shared.sum():
+        return False
+    rest = (shared & ~even).astype(np.uint8)
+    solid = cv2.morphologyEx(rest, cv2.MORPH_OPEN, np.ones((_PAGE_STROKE,) * 2, np.uint8))
+    return bool(solid.sum() <= (1 - _PAGE_THIN) * max(rest.sum(), 1))

@@ -46,8 +46,9 @@ _AS_SHARP = 0.95
 _SHARPER = 1.04
 # Scales that differ by less are one.
 _ONE_SCALE = 0.05
-# Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said.
-_ENLARGED, _MAYBE_ENLARGED = 0.13, 0.4
+# Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said;
+# where the scales are near each other (steps of `_FACTOR`), less is certain.
+_ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
 # In a family of so many the scale of most is the source's.
 _MANY = 5
 # Ratios of scales at which that is measured, and the most, so that large families take no longer.
@@ -157,12 +158,12 @@ class LaidFamily:
         self._own_detail = {
             row: finest({row: powers[row]}, {row: self.laid[row]}, gains, self._blocks)[row] for row in powers
         }
-        found = finest(powers, self.laid, gains, self._blocks)
-        for row, one in self.laid.items():
-            # What was enlarged holds what its source holds.
-            limits = [0.5 * self.laid[o].scale for o in self.laid if self._beyond(row, o) < _ENLARGED]
-            found[row] = min(found[row], 0.5 * one.scale, *limits)
-        return found
+        limits = {
+            row: min(self.laid[o].scale for o in sources) / 2
+            for row in self.laid
+            if (sources := [o for o in self.laid if self._beyond(row, o) < _ENLARGED])
+        }
+        return finest(powers, self.laid, gains, self._blocks, limits)
 
     def _cluster_tones(self) -> dict[int, int]:
         """Return for each member a number that it shares with those of the same tones and colours."""
@@ -187,6 +188,10 @@ class LaidFamily:
         own, its = self._fine[larger][factor] - noise, self._fine[smaller][factor]
         return max(own, 0.0) / max(its, 0.05)
 
+    def _is_maybe_enlarged(self, larger: int, smaller: int) -> bool:
+        is_near = _factor(self.laid[larger].scale, self.laid[smaller].scale) < _NEAR
+        return self._beyond(larger, smaller) < (_MAYBE_NEAR if is_near else _MAYBE_ENLARGED)
+
     def relation(self, keeper: int, member: int) -> Relation:
         """Return what may make one of two members an edit of the other."""
         if keeper not in self.laid or member not in self.laid:
@@ -200,7 +205,7 @@ class LaidFamily:
             is_retoned=not one_tone,
             is_mirrored=a.is_mirrored != b.is_mirrored,
             is_sharper=one_tone and b.scale > 0.9 and is_whole and slopes[0] > _SHARPER * slopes[1],
-            is_larger=self._beyond(keeper, member) < _MAYBE_ENLARGED,
+            is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=abs(a.scale / b.scale - 1) < _ONE_SCALE,
         )
 
@@ -221,7 +226,6 @@ class LaidFamily:
         chroma = [self._chroma[row][row in written] for row in self.laid]
         most, hues = max(chroma), max(self._hues.values())
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
-        best = max(self._finest.values())
         hub = next(iter(self.laid.values()))
         tones = list(self._tones.values())
         usual = max(set(tones), key=tones.count)
@@ -257,21 +261,7 @@ class LaidFamily:
                 **self._compression(row),
                 is_untouched=self._traces[row].is_phones
                 or (self._traces[row].is_lossless and not self._is_made_of_a_jpeg(row)),
-                # Another holds as fine detail with fewer pixels, all of them used, and few have as many.
-                is_enlarged=not self._is_usual_scale(one)
-                and (
-                    any(self._beyond(row, o) < _ENLARGED for o in self.laid)
-                    or (
-                        share < 0.8
-                        and self._finest[row] < FINER * best
-                        and any(
-                            self._share(o) >= 0.8
-                            and self._finest[o] * FINER >= self._finest[row]
-                            and self.laid[o].scale < one.scale
-                            for o in self.laid
-                        )
-                    )
-                ),
+                is_enlarged=any(self._beyond(row, o) < _ENLARGED for o in self.laid),
             )
         return merits
 
@@ -371,7 +361,7 @@ class LaidFamily:
 
 def _factor(first: float, second: float) -> int:
     """Return the ratio of two scales in steps of `_FACTOR`, rounded down, whichever is larger; 0: too near to say."""
-    return min(int(abs(np.log(first / second)) / np.log(_FACTOR)), _MOST_FACTORS)
+    return min(int(abs(np.log(first / second)) / np.log(_FACTOR) + 0.02), _MOST_FACTORS)
 
 
 def _sharpness(one: Laid, inside: np.ndarray | None = None) -> float:

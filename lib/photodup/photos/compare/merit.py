@@ -16,7 +16,7 @@ class Merit:
         shown: share of the whole picture, put together from all members, that it shows, 0..1.
         added: what it has that is no part of the picture, in words.
         pixels: true resolution of the picture it shows: the pixels that its detail needs, and no more than the file's.
-        is_enlarged: another member holds detail as fine with fewer pixels.
+        is_enlarged: beyond the last pixel of a smaller member it holds nothing.
         lost_tones: share of the picture whose light or dark tones it has lost against some member, 0..1.
         tone: members of one number have the same tones and colours, apart from what a compression changes.
         is_odd: it is mirrored, turned by some degrees, or of other tones against most members.

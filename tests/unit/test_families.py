@@ -91,7 +91,7 @@ EDITS = {
     "enlargement": (lambda image: image.resize((960, 640), Image.Resampling.BICUBIC), "resolution"),
     "blur": (lambda image: image.filter(ImageFilter.GaussianBlur(2)), "resolution"),
     "half": (lambda image: image.resize((240, 160), Image.Resampling.LANCZOS), "resolution"),
-    "brightened": (lambda image: ImageEnhance.Brightness(image).enhance(1.4), "compression"),
+    "brightened": (lambda image: ImageEnhance.Brightness(image).enhance(1.4), "source"),
 }
 
 

@@ -37,7 +37,7 @@ def other(**changes) -> Photo:
     ("better", "rule", "words"),
     [
         ({"width": 200}, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
-        ({"format": "HEIF"}, "format", "best format: HEIF"),
+        ({"format": "DNG"}, "format", "best format: DNG"),
         ({"exif_fields": 9}, "metadata", "9 fields, next 5"),
         ({"size_bytes": 2_000_000}, "size", "largest file: 2.0 MB, next 0.0 MB"),
         ({"path": Path("Originals/b.jpg")}, "folder", "preferred folder: Originals"),

@@ -6,6 +6,7 @@ below the detail just coarser than it, or far below another member's, is not the
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -91,6 +92,7 @@ def finest(
     laid: Mapping[int, Laid],
     gains: Mapping[int, float],
     blocks: Mapping[int, float],
+    limits: Mapping[int, float] = MappingProxyType({}),
 ) -> dict[int, float]:
     """Return the finest detail of each member, cycles a pixel of the canvas.
 
@@ -99,6 +101,7 @@ def finest(
         laid: the members.
         gains: contrast of each against one of them: what was made harder is not made finer.
         blocks: blockiness of each file. The edges of blocks are no detail.
+        limits: of enlargements, the last pixel of the source.
     """
     usual = sorted(blocks.values())[(len(blocks) - 1) // 2]
     falls = {row: _FALL_OF_BLOCKS if blocks[row] > BLOCKIER * usual else _FALL for row in powers}
@@ -115,15 +118,8 @@ def finest(
                 there &= ~(_there(np.median(other[both], axis=0), falls[other_row]) & weaker)
         last = int(np.argmin(there)) if not there.all() else _BANDS
         found[row] = float(min(EDGES[last], 0.5 * laid[row].scale))
-    # Beyond another's last pixel the first full band must hold detail: an enlargement spills over, but no further.
-    for row, power in even.items():
-        seen = np.isfinite(power[:, 0])
-        there = _there(power[seen].mean(axis=0) if seen.any() else np.zeros(_BANDS), falls[row])
-        for beside in laid.values():
-            limit = 0.5 * beside.scale
-            beyond = int(np.searchsorted(EDGES, 0.98 * limit))
-            if limit < found[row] and (beyond >= _BANDS or not there[beyond]):
-                found[row] = min(found[row], limit)
+    for row, limit in limits.items():
+        found[row] = min(found[row], limit)
     # Two files of one scale, of which neither is weaker anywhere, hold the same: a threshold lies between them.
     return {
         row: max(
@@ -137,6 +133,22 @@ def finest(
         )
         for row in found
     }
+
+
+def lost_by_shrinking(grey: np.ndarray, factor: float) -> float:
+    """Return the detail (greys²) that a picture uint8[h, w] loses when it is made smaller and as large again.
+
+    A photograph loses about as much of each octave; of an enlargement there is next to nothing to lose.
+    """
+    import cv2
+
+    height, width = grey.shape
+    size = max(8, round(width / factor)), max(8, round(height / factor))
+    full = grey.astype(np.float32)
+    back = cv2.resize(
+        cv2.resize(full, size, interpolation=cv2.INTER_AREA), (width, height), interpolation=cv2.INTER_CUBIC
+    )
+    return float(np.square(full - back)[8:-8, 8:-8].mean()) if min(full.shape) > 24 else 0.0
 
 
 def _are_even(first: np.ndarray, second: np.ndarray) -> bool:

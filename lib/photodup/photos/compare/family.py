@@ -6,10 +6,10 @@ import numpy as np
 from PIL import Image
 
 from photodup.photos.compare.canvas import Laid, angle, grown, lay, small, without_margins
-from photodup.photos.compare.detail import finest, places, spectra
+from photodup.photos.compare.detail import finest, lost_by_shrinking, places, spectra
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
-from photodup.photos.compare.merit import COARSE, Merit
+from photodup.photos.compare.merit import COARSE, Merit, Relation
 from photodup.photos.compare.overlays import (
     LEAST_PART,
     LEAST_WRITING,
@@ -29,18 +29,30 @@ WIDER = 0.004
 FINER = 1.12
 # Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.
 _COLOURFUL, _GREYED = 3.0, 0.25
+# The same across the one hue that varies most: sepia has next to nothing there, and a photograph a quarter or more.
+_HUES, _ONE_HUE = 0.8, 0.35
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
 _TONES, _CLIPPED = 8.0, 0.01
-# Logarithm of the lightness by which a member stands out among most others.
-_OTHER_TONE = 0.12
+# Greys by which the median of a tone or colour differs in an edit, and for each grey of a JPEG's step: quality 10 moves
+# colours by 2, quality 30 by 0.3.
+_OTHER_TONE, _FOR_EACH_STEP = 1.5, 0.02
 # Degrees by which a member stands out as turned.
 _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
 _SAVED_AGAIN = 0.7
 # Sharpness that is less than another's by more is a blur.
 _AS_SHARP = 0.95
+# Slopes that are steeper by more are sharpened, or the other's are blurred.
+_SHARPER = 1.04
 # Scales that differ by less are one.
 _ONE_SCALE = 0.05
+# Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said;
+# where the scales are near each other (steps of `_FACTOR`), less is certain.
+_ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
+# In a family of so many the scale of most is the source's.
+_MANY = 5
+# Ratios of scales at which that is measured, and the most, so that large families take no longer.
+_FACTOR, _MOST_FACTORS = 1.08, 30
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
@@ -90,6 +102,7 @@ class LaidFamily:
         self._finest = self._measure_detail()
         self._writing = self._find_writing()
         self._chroma = {row: _chroma(one) for row, one in self.laid.items()}
+        self._hues = {row: _hues(one) for row, one in self.laid.items()}
         self.merits = self._judge()
 
     def _maps(self, hub: int, proven: Collection[tuple[int, int]]) -> dict[int, np.ndarray]:
@@ -121,13 +134,19 @@ class LaidFamily:
         spots = places(self.laid)
         powers, self._blocks, self._steps = {}, {}, {}
         coarse = {}
+        self._fine: dict[int, dict[int, float]] = {}
+        scales = {one.scale for one in self.laid.values()}
         for row, one in self.laid.items():
             image, traces = self._load(row)
             grey = np.asarray(image.convert("L"))
             self._steps[row], self._blocks[row] = coarsest_step(grey), blockiness(grey)
+            self._fine[row] = {
+                n: lost_by_shrinking(grey, _FACTOR**n) for n in {_factor(one.scale, s) for s in scales} - {0}
+            }
             powers[row] = spectra(grey, one, spots, traces)
             coarse[row] = grey if self._steps[row] else None
         first = next(iter(self.laid.values()))
+        self._tones = self._cluster_tones()
         gains = {row: _gain(first, one) for row, one in self.laid.items()}
         self._sharpness = {row: _sharpness(one) / max(gains[row], 1e-3) for row, one in self.laid.items()}
         for row, grey in coarse.items():
@@ -136,7 +155,59 @@ class LaidFamily:
             if grey is not None and (said["coarser"] > COARSE or said["is_saved_again"]):
                 after = self._traces[row].after(self._steps[row])
                 powers[row] = spectra(grey, self.laid[row], spots, after)
-        return finest(powers, self.laid, gains, self._blocks)
+        self._own_detail = {
+            row: finest({row: powers[row]}, {row: self.laid[row]}, gains, self._blocks)[row] for row in powers
+        }
+        limits = {
+            row: min(self.laid[o].scale for o in sources) / 2
+            for row in self.laid
+            if (sources := [o for o in self.laid if self._beyond(row, o) < _ENLARGED])
+        }
+        return finest(powers, self.laid, gains, self._blocks, limits)
+
+    def _cluster_tones(self) -> dict[int, int]:
+        """Return for each member a number that it shares with those of the same tones and colours."""
+        found: dict[int, int] = {}
+        for row in self.laid:
+            number = next((n for other, n in found.items() if not self._is_retoned(other, row)), None)
+            found[row] = len(set(found.values())) if number is None else number
+        return found
+
+    def _is_retoned(self, first: int, second: int) -> bool:
+        coarsest = max(self._traces[first].step, self._traces[second].step)
+        return tone_distance(self.laid[first], self.laid[second]) > _OTHER_TONE + _FOR_EACH_STEP * coarsest
+
+    def _beyond(self, larger: int, smaller: int) -> float:
+        """Return the share of what a smaller member holds before its last pixel that a larger one holds beyond it."""
+        factor = _factor(self.laid[larger].scale, self.laid[smaller].scale)
+        if self.laid[larger].scale <= self.laid[smaller].scale or not factor:
+            return 1.0
+        if len(self.laid) >= _MANY and self._is_usual_scale(self.laid[larger]):
+            return 1.0  # soft as it is, so many were made from it
+        noise = self._traces[larger].noise(0.5 / _FACTOR**factor, 1.0)
+        own, its = self._fine[larger][factor] - noise, self._fine[smaller][factor]
+        return max(own, 0.0) / max(its, 0.05)
+
+    def _is_maybe_enlarged(self, larger: int, smaller: int) -> bool:
+        is_near = _factor(self.laid[larger].scale, self.laid[smaller].scale) < _NEAR
+        return self._beyond(larger, smaller) < (_MAYBE_NEAR if is_near else _MAYBE_ENLARGED)
+
+    def relation(self, keeper: int, member: int) -> Relation:
+        """Return what may make one of two members an edit of the other."""
+        if keeper not in self.laid or member not in self.laid:
+            return Relation()
+        a, b = self.laid[keeper], self.laid[member]
+        one_tone = not self._is_retoned(keeper, member)
+        slopes = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
+        # A blurred picture's own detail falls off before its pixels end.
+        is_whole = self._own_detail[member] >= 0.95 * min(self._own_detail[keeper], 0.5 * b.scale)
+        return Relation(
+            is_retoned=not one_tone,
+            is_mirrored=a.is_mirrored != b.is_mirrored,
+            is_sharper=one_tone and b.scale > 0.9 and is_whole and slopes[0] > _SHARPER * slopes[1],
+            is_larger=self._is_maybe_enlarged(keeper, member),
+            is_one_size=abs(a.scale / b.scale - 1) < _ONE_SCALE,
+        )
 
     def _find_writing(self) -> dict[int, float]:
         """Return for each member the share of its picture that lies under writing, as most others say."""
@@ -153,12 +224,11 @@ class LaidFamily:
         written = self._written()
         # Coloured writing makes no colour picture.
         chroma = [self._chroma[row][row in written] for row in self.laid]
-        most = max(chroma)
+        most, hues = max(chroma), max(self._hues.values())
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
-        best = max(self._finest.values())
         hub = next(iter(self.laid.values()))
-        tones = {row: _lightness(hub, one) for row, one in self.laid.items()}
-        usual = sorted(tones.values())[(len(tones) - 1) // 2]
+        tones = list(self._tones.values())
+        usual = max(set(tones), key=tones.count)
         turns = {row: angle(hub, one) for row, one in self.laid.items()}
         usual_turn = sorted(turns.values())[(len(turns) - 1) // 2]
         merits = {}
@@ -169,32 +239,29 @@ class LaidFamily:
             share = self._share(row)
             merits[row] = Merit(
                 pages=self._traces[row].pages,
-                in_colour=bool(most < _COLOURFUL or own_chroma >= _GREYED * most),
+                in_colour=bool(
+                    (most < _COLOURFUL or own_chroma >= _GREYED * most)
+                    and (hues < _HUES or self._hues[row] >= _ONE_HUE * hues)
+                ),
                 shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
                 added=added,
                 pixels=round((one.scale * share) ** 2 * float(told[row].sum())),
                 lost_tones=max(
                     (_lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
                 ),
+                tone=self._tones[row],
                 is_odd=len(tones) > 2
                 and bool(
                     (mirrored != 0.5 and one.is_mirrored != (mirrored > 0.5))
-                    or abs(np.log(tones[row] / usual)) > _OTHER_TONE
+                    or (2 * tones.count(usual) > len(tones) and self._tones[row] != usual)
                     or abs(turns[row] - usual_turn) > _TURNED
                 ),
                 is_mirrored=one.is_mirrored,
                 step=self._traces[row].step,
                 **self._compression(row),
-                # Another holds as fine detail with fewer pixels, all of them used, and few have as many.
-                is_enlarged=share < 0.8
-                and not self._is_usual_scale(one)
-                and self._finest[row] < FINER * best
-                and any(
-                    self._share(o) >= 0.8
-                    and self._finest[o] * FINER >= self._finest[row]
-                    and self.laid[o].scale < one.scale
-                    for o in self.laid
-                ),
+                is_untouched=self._traces[row].is_phones
+                or (self._traces[row].is_lossless and not self._is_made_of_a_jpeg(row)),
+                is_enlarged=any(self._beyond(row, o) < _ENLARGED for o in self.laid),
             )
         return merits
 
@@ -213,7 +280,10 @@ class LaidFamily:
         beside = [
             o
             for o, one in self.laid.items()
-            if o != row and _same_grid(own, one) and self._sharpness[o] > _AS_SHARP * self._sharpness[row]
+            if o != row
+            and _same_grid(own, one)
+            and self._tones[o] == self._tones[row]  # other tones move the steps
+            and self._sharpness[o] > _AS_SHARP * self._sharpness[row]
         ]
         known = [self._steps[o] for o in beside if self._steps[o]]
         unknown = [self._blocks[o] for o in beside if not (step and self._steps[o])]
@@ -223,6 +293,16 @@ class LaidFamily:
             "is_saved_again": self._was_coarser(row)
             and any(abs(self._steps[o] / step - 1) < 0.15 and not self._was_coarser(o) for o in beside),
         }
+
+    def _is_made_of_a_jpeg(self, row: int) -> bool:
+        """Return whether a lossless file has the very steps of a JPEG that lies on it pixel by pixel."""
+        return any(
+            bool(self._traces[o].table)
+            and _same_grid(self.laid[row], one)
+            and abs(self._steps[row] - self._traces[o].usual_step) < max(0.6, 0.15 * self._steps[row])
+            for o, one in self.laid.items()
+            if o != row
+        )
 
     def _was_coarser(self, row: int) -> bool:
         """Return whether a file went through a compression coarser than its own."""
@@ -279,12 +359,17 @@ class LaidFamily:
         return verify(own, own.mirrored()).is_copy() and _even(own)
 
 
-def _sharpness(one: Laid) -> float:
+def _factor(first: float, second: float) -> int:
+    """Return the ratio of two scales in steps of `_FACTOR`, rounded down, whichever is larger; 0: too near to say."""
+    return min(int(abs(np.log(first / second)) / np.log(_FACTOR) + 0.02), _MOST_FACTORS)
+
+
+def _sharpness(one: Laid, inside: np.ndarray | None = None) -> float:
     """Return how steep the slopes of a member are, greys a pixel: coarse enough that no compression changes it."""
     import cv2
 
     slopes = [cv2.Sobel(one.grey, cv2.CV_32F, *axes, ksize=3) for axes in ((1, 0), (0, 1))]
-    inside = grown(one.picture, -4)
+    inside = grown(one.picture, -4) if inside is None else inside
     return float(np.sqrt((slopes[0] ** 2 + slopes[1] ** 2)[inside].mean())) if inside.any() else 0.0
 
 
@@ -312,12 +397,36 @@ def _gain(first: Laid, second: Laid) -> float:
     return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
 
 
-def _lightness(first: Laid, second: Laid) -> float:
-    """Return how light the second is over the first, where both show the picture."""
-    shared = first.picture & second.picture
-    if not shared.any():
-        return 1.0
-    return float((second.grey[shared].mean() + 1) / (first.grey[shared].mean() + 1))
+def tone_distance(first: Laid, second: Laid, parts: int = 12) -> float:
+    """Return how far the tones or colours of two members lie apart, greys: of light, or of the colour that differs most.
+
+    The pixels of the first fall into as many equal parts, by light or colour; of each the median difference counts, which
+    neither noise nor another sharpness moves.
+    """
+    import cv2
+
+    shared = grown(first.picture & second.picture, -6)
+    if shared.sum() < 2000:
+        return 0.0
+    one, other = (
+        cv2.cvtColor(cv2.GaussianBlur(laid.rgb, (0, 0), 3), cv2.COLOR_RGB2YCrCb)[shared].astype(np.float32)
+        for laid in (first, second)
+    )
+    found = []
+    for channel in range(3):
+        order = np.array_split(np.argsort(one[:, channel]), parts)
+        apart = (other - one)[:, channel]
+        found.append(np.mean([abs(float(np.median(apart[part]))) for part in order]))
+    return float(max(found))
+
+
+def _hues(one: Laid) -> float:
+    """Return how much the colour varies across the hue in which it varies most, greys."""
+    import cv2
+
+    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
+    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
+    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(found.T))[0], 0.0))) if len(found) > 2 else 0.0
 
 
 def _chroma(one: Laid) -> tuple[float, float]:

@@ -12,18 +12,20 @@ class Merit:
 
     Attributes:
         pages: pictures in the file.
-        in_colour: whether it has the colour that some member has.
+        in_colour: whether it has the colours that some member has; sepia and black and white have one hue at most.
         shown: share of the whole picture, put together from all members, that it shows, 0..1.
         added: what it has that is no part of the picture, in words.
         pixels: true resolution of the picture it shows: the pixels that its detail needs, and no more than the file's.
-        is_enlarged: another member holds detail as fine with fewer pixels.
+        is_enlarged: beyond the last pixel of a smaller member it holds nothing.
         lost_tones: share of the picture whose light or dark tones it has lost against some member, 0..1.
-        is_odd: it is mirrored, turned by some degrees, lighter or darker against most members.
+        tone: members of one number have the same tones and colours, apart from what a compression changes.
+        is_odd: it is mirrored, turned by some degrees, or of other tones against most members.
         is_mirrored: it lies mirrored against the family's hub.
         step: mean step of its JPEG table at low frequencies; 0 for other formats.
         coarser: step of the coarsest compression it went through, over the finest of those members whose blocks lie
             where its own do; 1 or more.
         blockier: the same of how hard the steps between blocks are, against members of which no such step is seen.
+        is_untouched: a lossless file that was not made of another member's JPEG, or a phone's own HEIC.
         is_saved_again: that compression was coarser than the file's own, and another member still has it as its own.
     """
 
@@ -34,9 +36,30 @@ class Merit:
     pixels: int = 0
     is_enlarged: bool = False
     lost_tones: float = 0.0
+    tone: int = 0
     is_odd: bool = False
     is_mirrored: bool = False
     step: float = 0.0
     coarser: float = 1.0
     blockier: float = 1.0
     is_saved_again: bool = False
+    is_untouched: bool = False
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What may make one of two members an edit of the other: without a word on which of them that is.
+
+    Attributes:
+        is_retoned: their tones or colours differ.
+        is_mirrored: one is the other's mirror image.
+        is_sharper: the first may be the second, sharpened.
+        is_larger: the first has more pixels and little finer detail: it may be the second, enlarged.
+        is_one_size: one of them may have been converted into the other.
+    """
+
+    is_retoned: bool = False
+    is_mirrored: bool = False
+    is_sharper: bool = False
+    is_larger: bool = False
+    is_one_size: bool = False

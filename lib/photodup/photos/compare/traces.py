@@ -36,16 +36,24 @@ class FileTraces:
         pages: pictures in the file; more than one for animations, sequences and paged TIFFs.
         step: mean step of the JPEG's brightness table at low frequencies, greys; 0 for other formats.
         table: that table, 64 steps by row; empty for other formats.
+        is_lossless: the pixels are as they were given to the format.
+        is_phones: a HEIC with what phones put into it and no converter does: a gain map, a depth map.
     """
 
     pages: int
     step: float
     table: tuple[float, ...]
+    is_lossless: bool = False
+    is_phones: bool = False
+
+    @property
+    def usual_step(self) -> float:
+        """Return the step that `coarsest_step` finds of the file's own compression; 0 for other formats."""
+        return _usual_step(self.table) if self.table else 0.0
 
     def after(self, step: float) -> "FileTraces":
         """Return the traces as of a file of its coarsest compression (`coarsest_step`), where its own is finer."""
-        own = _usual_step(self.table) if self.table else 0.0
-        if step < _COARSER * own or not step:
+        if step < _COARSER * self.usual_step or not step:
             return self
         table = self.table or _standard_table()
         return replace(self, table=tuple(value * step / _usual_step(table) for value in table))
@@ -62,7 +70,14 @@ def file_traces(image: Image.Image) -> FileTraces:
     """Read the traces of an open, undecoded picture (its header)."""
     table = tuple(getattr(image, "quantization", {}).get(0, ()))[:64]
     step = float(np.array(table, float)[_LOW].mean()) if len(table) == 64 else 0.0
-    return FileTraces(_pages(image), step, table if len(table) == 64 else ())
+    return FileTraces(
+        _pages(image),
+        step,
+        table if len(table) == 64 else (),
+        image.format in ("PNG", "BMP", "PPM")
+        or (image.format == "TIFF" and "jpeg" not in str(image.info.get("compression"))),
+        image.format == "HEIF" and bool(image.info.get("aux") or image.info.get("depth_images")),
+    )
 
 
 def _usual_step(table: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from photodup.embedding import imaging
 from photodup.files import available_cores
 from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.family import LaidFamily
-from photodup.photos.compare.merit import Merit
+from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.pixels import one_thread_each
 from photodup.photos.compare.traces import FileTraces, file_traces
 from photodup.photos.groups.copy_search import CopySearch
@@ -21,10 +21,9 @@ from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
-VERSION = 7
+VERSION = 8
 NOT_PROVEN = "not proven to be the photo to keep itself, only one of its copies"
-TWO_EXPOSURES = "taken at another time, by the same camera"
-FILM = "has a film beside it (Live Photo)"
+TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 
 
 @dataclass(frozen=True)
@@ -90,18 +89,6 @@ class Judge:
         choice = self._choose(family, merits)
         return place, family, merits, choice, self._said(family, choice[0], laid)
 
-    def _why(self, family: Family, keeper: int) -> dict[int, str]:
-        """Return why the keeper is kept rather than each other member."""
-        photos = [self._photos[row] for row in family.members]
-        kept = self._store.recall(self._key("merits", family))
-        merits = _merits(kept) if kept else {}
-        best = self._photos[keeper]
-        return {
-            row: self._rules.over(best, self._photos[row], photos, merits)
-            for row in family.members
-            if row != keeper
-        }
-
     def _choose(self, family: Family, kept: str) -> tuple[int, Choice]:
         photos = [self._photos[row] for row in family.members]
         choice = self._rules.choose(photos, _merits(kept))
@@ -113,20 +100,25 @@ class Judge:
         judged = []
         for family, keeper, choice in pairs:
             measured = self._lacks(family, keeper, proven)
-            differs = {}
+            photos = [self._photos[row] for row in family.members]
+            kept = self._store.recall(self._key("merits", family))
+            merits = _merits(kept) if kept else {}
+            differs, why = {}, {}
             for row in family.members:
                 if row == keeper:
                     continue
-                said = list(measured.get(self._photos[row].md5, []))
-                if row not in proven.of(keeper):
-                    said = [TWO_EXPOSURES if search.is_ruled_out(keeper, row) else NOT_PROVEN]
-                if self._rules.has_film(self._photos[row]) and not self._rules.has_film(self._photos[keeper]):
-                    said.append(FILM)
-                differs[row] = "; ".join(said)
-            judged.append(Judged(keeper, choice, differs, self._why(family, keeper)))
+                best, photo = self._photos[keeper], self._photos[row]
+                lacks, relation = measured[photo.md5]
+                if row in proven.of(keeper):
+                    doubts = self._rules.doubts(best, photo, photos, merits, Relation(**relation))
+                    differs[row] = "; ".join([*lacks, *doubts])
+                else:
+                    differs[row] = TWO_EXPOSURES if search.is_ruled_out(keeper, row) else NOT_PROVEN
+                why[row] = self._rules.over(best, photo, photos, merits)
+            judged.append(Judged(keeper, choice, differs, why))
         return judged
 
-    def _lacks(self, family: Family, keeper: int, proven: "_Partners") -> dict[str, list[str]]:
+    def _lacks(self, family: Family, keeper: int, proven: "_Partners") -> dict[str, tuple[list[str], dict]]:
         key = self._key("lacks", family, keeper)
         if (kept := self._store.recall(key)) is None:  # where nothing can be remembered
             kept = self._said(family, keeper, self._lay(family, proven))
@@ -135,7 +127,12 @@ class Judge:
 
     def _said(self, family: Family, keeper: int, laid: LaidFamily) -> str:
         others = [row for row in family.members if row != keeper]
-        return json.dumps({self._photos[row].md5: laid.lacks(keeper, row) for row in others})
+        return json.dumps(
+            {
+                self._photos[row].md5: (laid.lacks(keeper, row), asdict(laid.relation(keeper, row)))
+                for row in others
+            }
+        )
 
     def _key(self, kind: str, family: Family, *rows: int) -> str:
         md5s = sorted(self._photos[row].md5 for row in family.members)

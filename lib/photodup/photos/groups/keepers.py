@@ -4,33 +4,31 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from pathlib import Path
+from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.compare.merit import COARSE, Merit
+from photodup.photos.compare.merit import COARSE, Merit, Relation
+from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
 
-# RAW, then what phones write, then the rest. A lossless file is no better than a JPEG: most TIFFs and PNGs
-# were made from one. MPO is Pillow's name for the JPEG of a camera that put a second picture behind the first.
-# WebP and AVIF are what the web makes of photographs; GIF has 256 colours.
-_FORMAT_RANK = {
-    "DNG": 0,
-    "RAW": 0,
-    "HEIF": 1,
-    "JPEG": 2,
-    "MPO": 2,
-    "TIFF": 2,
-    "PNG": 2,
-    "AVIF": 3,
-    "WEBP": 3,
-    "GIF": 4,
-}
-
-DEFAULT_RULES = ("content", "resolution", "format", "compression", "metadata", "oldest", "size", "folder")
+DEFAULT_RULES = (
+    "source",
+    "content",
+    "resolution",
+    "format",
+    "compression",
+    "metadata",
+    "oldest",
+    "size",
+    "folder",
+)
 # What the first edition wrote into settings where nobody chose an order.
 _FORMER_DEFAULT = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
 _FORMER_NAMES = {"sharpness": "resolution"}  # a blur has less true resolution
-_CHOSEN, _PREFERRED = "chosen before", "preferred folder"
+_CHOSEN = "chosen before"
+FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 
 # Of the whole picture: what is missed by less is the jitter of the alignment.
 _WHOLE = 0.015
@@ -89,14 +87,49 @@ class KeepRules:
         self.folders = tuple(Path(folder) for folder in folders)
         self._has_raw: Callable[[Path], bool] = lambda path: False
         self._has_film: Callable[[Path], bool] = lambda path: False
+        self._sidecar: Callable[[Path], Mapping[str, Any]] = lambda path: {}
+        self._described: dict[int, Mapping[str, Any]] = {}
 
-    def look_beside_with(self, has_raw: Callable[[Path], bool], has_film: Callable[[Path], bool]) -> None:
-        """Use these to ask whether a photo has its RAW, or its film (Live Photo), beside it."""
-        self._has_raw, self._has_film = has_raw, has_film
+    def look_beside_with(
+        self,
+        has_raw: Callable[[Path], bool],
+        has_film: Callable[[Path], bool],
+        sidecar: Callable[[Path], Mapping[str, Any]],
+    ) -> None:
+        """Use these to ask whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
+        self._has_raw, self._has_film, self._sidecar = has_raw, has_film, sidecar
+        self._described.clear()
 
-    def has_film(self, photo: Photo) -> bool:
-        """Return whether the film of a Live Photo lies beside a photo."""
-        return self._has_film(photo.path)
+    def described(self, photo: Photo) -> Mapping[str, Any]:
+        """Return what a photo and its sidecars say of it, by kind."""
+        if photo.id not in self._described:
+            self._described[photo.id] = joined(self._sidecar(photo.path), read_described(photo.described))
+        return self._described[photo.id]
+
+    def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
+        """Return what is known of a photo, or lies beside it, that would leave with it and the keeper lacks, in words."""
+        said = [lost_in_words(self.described(keeper), self.described(leaving))]
+        for has, words in ((self._has_film, FILM), (self._has_raw, RAW)):
+            said.append(words if has(leaving.path) and not has(keeper.path) else "")
+        return [words for words in said if words]
+
+    def doubts(
+        self,
+        keeper: Photo,
+        other: Photo,
+        photos: Sequence[Photo],
+        merits: Mapping[str, Merit],
+        relation: Relation,
+    ) -> list[str]:
+        """Return why a member may be the source of the one to keep, in words; none where the owner's own rule decided."""
+        standards = _Standards(self, photos, merits)
+        rule = next(
+            (r for r in self.order if self._value(r, keeper, standards) != self._value(r, other, standards)),
+            None,
+        )
+        if rule == _CHOSEN or (rule == "folder" and self.folders):
+            return []
+        return standards.origins.doubts(keeper, other, relation)
 
     def choose(self, photos: Sequence[Photo], merits: Mapping[str, Merit] | None = None) -> Choice:
         """Return the best of one or more photos; equal ones are settled by path, so the answer is stable.
@@ -105,8 +138,8 @@ class KeepRules:
             photos: the photos.
             merits: what was measured of each content; without it the catalogue's facts count.
         """
-        left = sorted(photos, key=_by_path)
-        standards = _Standards(photos, merits or {})
+        left = sorted(photos, key=place)
+        standards = _Standards(self, photos, merits or {})
         for rule in self.order:
             values = {photo.id: self._value(rule, photo, standards) for photo in left}
             best = min(values.values())
@@ -120,13 +153,15 @@ class KeepRules:
             return Choice(
                 left[0], None, "one is the other's mirror image, and no file tells which came first"
             )
-        return Choice(left[0], None, "equal by every rule: the shortest path")
+        pairs = zip(place(left[0]), place(left[1]), strict=True) if len(left) > 1 else ()
+        settled = next((i for i, (first, second) in enumerate(pairs) if first != second), 2)
+        return Choice(left[0], None, f"equal by every rule: {PLACES[settled]}")
 
     def over(
         self, keeper: Photo, rival: Photo, photos: Sequence[Photo], merits: Mapping[str, Merit] | None = None
     ) -> str:
         """Say why one of some photos is kept rather than another; empty where nothing tells them apart."""
-        standards = _Standards(photos, merits or {})
+        standards = _Standards(self, photos, merits or {})
         for rule in self.order:
             if self._value(rule, keeper, standards) != self._value(rule, rival, standards):
                 return self._reason(rule, keeper, rival, standards)
@@ -134,14 +169,14 @@ class KeepRules:
 
     def ranked(self, photos: Sequence[Photo]) -> list[Photo]:
         """Return photos of many groups from best to worst by what the catalogue knows of each alone."""
-        standards = _Standards(photos, {}, together=False)
+        standards = _Standards(self, photos, {}, together=False)
 
         def compare(first: Photo, second: Photo) -> int:
             for rule in self.order:
                 a, b = (self._value(rule, photo, standards) for photo in (first, second))
                 if a != b:
                     return -1 if a < b else 1
-            return -1 if _by_path(first) < _by_path(second) else int(_by_path(first) > _by_path(second))
+            return -1 if place(first) < place(second) else int(place(first) > place(second))
 
         return sorted(photos, key=cmp_to_key(compare))
 
@@ -150,12 +185,14 @@ class KeepRules:
         merit = standards.merit(photo)
         if rule == _CHOSEN:
             return (photo.md5 not in self._chosen,)
+        if rule == "source":
+            return standards.origins.is_edit(photo), standards.origins.is_derived(photo)
         if rule == "content":
-            missing = standards.most_shown - merit.shown
+            unseen = standards.most_shown - merit.shown
             return (
                 -merit.pages,
                 not merit.in_colour,
-                0.0 if missing <= _WHOLE else round(missing, 3),
+                0.0 if unseen <= _WHOLE else round(unseen, 3),
                 len(merit.added),
                 not self._has_film(photo.path),
             )
@@ -168,7 +205,9 @@ class KeepRules:
             return (-standards.most_pixels if is_most else -pixels, is_enlarged, -of_file)
         if rule == "format":
             # A JPEG that leaves takes its RAW along, which may be the only one.
-            return (0 if self._has_raw(photo.path) else _FORMAT_RANK.get(photo.format.upper(), 9),)
+            return (
+                0 if self._has_raw(photo.path) else 1 if merit.is_untouched else format_rank(photo.format),
+            )
         if rule == "compression":
             return (
                 merit.coarser > COARSE or merit.blockier > _HARD_BLOCKS,
@@ -181,7 +220,7 @@ class KeepRules:
                 merit.step > _SAME_STEP * standards.least_step > 0,
             )
         if rule == "metadata":
-            return (-photo.exif_fields,)
+            return (-sum(kind in KINDS for kind in self.described(photo)), -photo.exif_fields)
         if rule == "size":
             return (-photo.size_bytes,)
         if rule == "folder":
@@ -193,22 +232,24 @@ class KeepRules:
     def _reason(self, rule: str, photo: Photo, rival: Photo, standards: "_Standards") -> str:
         merit, other = standards.merit(photo), standards.merit(rival)
         pairs = zip(self._value(rule, photo, standards), self._value(rule, rival, standards), strict=True)
-        place = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        first = next(i for i, (a, b) in enumerate(pairs) if a != b)
         if rule == _CHOSEN:
             return "you chose to keep it before"
+        if rule == "source":
+            return standards.origins.why(photo, rival) or "the others are edits of it"
         if rule == "content":
             return (
                 f"holds {merit.pages} pages or frames",
                 "in colour",
-                f"shows the whole picture, the next {_percent(other.shown / max(standards.most_shown, 1e-6))} of it",
+                f"shows the most, the next {_percent(other.shown / max(standards.most_shown, 1e-6))} of it",
                 f"the picture alone: the others have {' and '.join(other.added) or 'additions'}",
                 "has its film beside it (Live Photo)",
-            )[place]
+            )[first]
         if rule == "resolution":
-            if place == 1:
+            if first == 1:
                 return "not enlarged: the others have more pixels and no more detail"
             pixels = standards.pixels(photo), standards.pixels(rival)
-            if place == 2:
+            if first == 2:
                 pixels = photo.width * photo.height, rival.width * rival.height
             return (
                 f"most detail: {_apart(*pixels, 'MP', 'pixels')}"
@@ -216,7 +257,14 @@ class KeepRules:
                 else (f"most pixels: {_apart(*pixels, 'MP', 'pixels')}")
             )
         if rule == "format":
-            return f"best format: {photo.format}{' with its RAW' if self._has_raw(photo.path) else ''}"
+            why = (
+                " with its RAW"
+                if self._has_raw(photo.path)
+                else ", not made of a JPEG"
+                if merit.is_untouched
+                else ""
+            )
+            return f"best format: {photo.format}{why}"
         if rule == "compression":
             return (
                 "least compressed: the others show traces of a stronger compression",
@@ -227,8 +275,10 @@ class KeepRules:
                 "least compressed: the others show traces of a stronger compression",
                 "compressed once: the others were saved again",
                 "least compressed, by the JPEG tables",
-            )[place]
+            )[first]
         if rule == "metadata":
+            if own := missing(self.described(rival), self.described(photo)):
+                return f"has {in_words(own)}, which the other lacks"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         if rule == "size":
             return f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}"
@@ -241,9 +291,10 @@ class _Standards:
     """What the members of one group are held against."""
 
     def __init__(
-        self, photos: Sequence[Photo], merits: Mapping[str, Merit], *, together: bool = True
+        self, rules: KeepRules, photos: Sequence[Photo], merits: Mapping[str, Merit], *, together: bool = True
     ) -> None:
         self._merits = merits
+        self.origins = Origins(photos, self.merit, rules.described)
         found = [self.merit(photo) for photo in photos] if together else []
         self.most_shown = max((merit.shown for merit in found), default=1.0)
         self.most_pixels = max((self.pixels(photo) for photo in photos), default=0) if together else 1 << 62
@@ -266,10 +317,6 @@ class _Standards:
     def are_mirrored(self, photos: Sequence[Photo]) -> bool:
         """Return whether some are the mirror images of others, as far as was measured."""
         return len({self.merit(photo).is_mirrored for photo in photos}) > 1
-
-
-def _by_path(photo: Photo) -> tuple[int, str]:
-    return len(photo.path.parts), str(photo.path)
 
 
 def _percent(share: float) -> str:

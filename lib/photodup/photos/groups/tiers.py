@@ -21,7 +21,7 @@ from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import TOLERANCE, Group, stars
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.sidecars import film_beside, raw_beside
+from photodup.photos.library.sidecars import described_beside, film_beside, raw_beside
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
 
 BURST_SECONDS = 60.0
@@ -71,7 +71,8 @@ class _Grouping:
     def __init__(self, catalogue: Catalogue, options: GroupingOptions) -> None:
         self._catalogue, self._options = catalogue, options
         self._rules = options.rules or KeepRules()
-        self._rules.look_beside_with(raw_beside(catalogue.root), film_beside(catalogue.root))
+        root = catalogue.root
+        self._rules.look_beside_with(raw_beside(root), film_beside(root), described_beside(root))
         self._everything = catalogue.photos()
         by_content: dict[str, list[Photo]] = {}
         for photo in self._everything:
@@ -162,6 +163,11 @@ class _Grouping:
         for i, said in judged.differs.items():
             shown = evidence(judged.keeper, i), said, judged.why.get(i, "")
             found += [(photo, *shown) for photo in self._files[photos[i].md5]]
+        # Of files of one content each may have a sidecar of its own.
+        found = [
+            (photo, proof, "; ".join(filter(None, (said, *self._rules.lost_beside(keeper, photo)))), why)
+            for photo, proof, said, why in found
+        ]
         found.sort(key=lambda entry: (bool(entry[2]), -entry[1].confidence, str(entry[0].path)))
         members, proof, differs, why = zip(*found, strict=True)
         return TierGroup("copies", choice, members, proof, differs, why)

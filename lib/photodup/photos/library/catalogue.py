@@ -25,7 +25,10 @@ from photodup.photos.own.own_folder import locate_catalogue
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """One readable file: `path` is relative to the library; width and height are upright pixels."""
+    """One readable file: `path` is relative to the library; width and height are upright pixels.
+
+    `exposure` and `described` are JSON, as `photodup.photos.library.metadata` gives them; None if nothing is known.
+    """
 
     id: int
     path: Path
@@ -39,6 +42,8 @@ class Photo:
     taken_at: str | None
     camera: str | None
     exif_fields: int
+    exposure: str | None = None
+    described: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class Catalogue(CatalogueDatabase):
         """Return every readable file, ordered by path."""
         rows = self.query(
             "SELECT file.id, file.path, file.md5, file.size_bytes, file.mtime_ns, format, width, height, "
-            "phash, taken_at, camera, exif_fields FROM file JOIN content USING (md5) "
+            "phash, taken_at, camera, exif_fields, exposure, described FROM file JOIN content USING (md5) "
             "WHERE status = 'ok' ORDER BY file.path"
         )
         return [Photo(row[0], Path(os.fsdecode(row[1])), *row[2:]) for row in rows]

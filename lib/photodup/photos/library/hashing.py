@@ -2,17 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.jpeg_scans import is_jpeg
-from photodup.photos.library.metadata import count_fields
+from photodup.photos.library.metadata import camera, count_fields, described, exposure, taken_at
 
 # Both sides of the image the perceptual hash starts from stay at least this long. The hash looks at
 # 32 × 32 pixels, so decoding a JPEG at 1/8 loses nothing it would see; `MAX_DRAFT_DISTANCE` is the price.
@@ -25,9 +22,7 @@ MAX_DRAFT_DISTANCE = 4
 # rounding noise, and every blank picture would look like a copy of every other.
 _MIN_GREY_SPAN = 3
 
-_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
-_ORIENTATION, _MAKE, _MODEL, _DATETIME = 0x0112, 0x010F, 0x0110, 0x0132
-_DATETIME_ORIGINAL, _OFFSET_ORIGINAL = 0x9003, 0x9011
+_EXIF_IFD, _GPS_IFD, _MAKER_NOTE, _ORIENTATION = 0x8769, 0x8825, 0x927C, 0x0112
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +30,9 @@ class PhotoFacts:
     """Facts that depend on a file's bytes and on nothing else, so files with equal MD5 share them.
 
     `width` and `height` (pixels) are those of the upright image. `phash` is 16 hex digits, or None for a
-    blank picture. `taken_at` is local time in ISO 8601, with the UTC offset where the camera wrote one. The order is
-    that of the catalogue's columns.
+    blank picture. `taken_at` is local time in ISO 8601, with the fraction of a second and the UTC offset where the
+    camera wrote them. `exposure` and `described` are JSON, as `photodup.photos.library.metadata` gives them. The order
+    is that of the catalogue's columns.
     """
 
     md5: str
@@ -48,6 +44,8 @@ class PhotoFacts:
     taken_at: str | None
     camera: str | None
     exif_fields: int
+    exposure: str | None
+    described: str
 
 
 def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFacts:
@@ -92,6 +90,11 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             details, position = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
         except Exception:  # Broken EXIF must not cost the photograph.
             exif, details, position = {}, {}, {}
+        try:
+            maker_note = exif.get_ifd(_MAKER_NOTE) if exif else {}
+        except Exception:  # nor what stands in it of itself
+            maker_note = {}
+        said = described(header, exif, details, position)
         if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):
@@ -103,9 +106,11 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         width=width,
         height=height,
         phash=perceptual_hash(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded),
-        taken_at=_taken_at(exif, details),
-        camera=_camera(exif),
+        taken_at=taken_at(exif, details),
+        camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
+        exposure=exposure(details, maker_note),
+        described=said,
     )
 
 
@@ -165,27 +170,3 @@ def perceptual_hash(image: Image.Image) -> str | None:
 def hamming(first: str, second: str) -> int:
     """Count the bits in which two perceptual hashes differ (0..64)."""
     return (int(first, 16) ^ int(second, 16)).bit_count()
-
-
-def _taken_at(exif: Mapping[int, Any], details: Mapping[int, Any]) -> str | None:
-    for value in (details.get(_DATETIME_ORIGINAL), exif.get(_DATETIME)):
-        try:
-            taken = datetime.strptime(str(value).strip("\0 "), "%Y:%m:%d %H:%M:%S").isoformat()
-        except ValueError:  # Absent, or "0000:00:00 00:00:00" from a camera whose clock was never set.
-            continue
-        offset = str(details.get(_OFFSET_ORIGINAL, "")).strip("\0 ")
-        return taken + offset if _is_offset(offset) else taken
-    return None
-
-
-def _is_offset(text: str) -> bool:
-    try:
-        return len(text) == 6 and text[0] in "+-" and datetime.strptime(text, "%z") is not None
-    except ValueError:
-        return False
-
-
-def _camera(exif: Mapping[int, Any]) -> str | None:
-    make, model = (str(exif.get(tag, "")).strip("\0 ") for tag in (_MAKE, _MODEL))
-    # "Canon" + "Canon EOS 5D" would read twice.
-    return (model if model.startswith(make) else f"{make} {model}").strip() or None

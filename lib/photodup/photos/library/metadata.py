@@ -1,7 +1,15 @@
-"""Which EXIF fields say something about a picture, and which only how its pixels are laid out."""
+"""What a file, or the sidecar beside it, says about a photograph: when, where, by which camera, how it was rated."""
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
+from xml.parsers import expat
+
+from PIL import IptcImagePlugin
 
 # Baseline TIFF: a TIFF's first directory also holds the file's structure, and a JPEG's holds pointers. Tag
 # numbers from the TIFF 6.0 and Exif 2.32 specifications; what is not listed is metadata.
@@ -19,6 +27,43 @@ _LAYOUT = frozenset({
 })
 # fmt: on
 
+# What an owner would miss, in the order in which a sentence names it.
+KINDS = ("date", "place", "camera", "rating", "label", "title", "caption", "keywords", "people")
+# Of XMP by its local name, and of IPTC by its number: the kind that each property is.
+_XMP = {
+    "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
+    "subject": "keywords", "hierarchicalSubject": "keywords", "TagsList": "keywords",
+    "PersonInImage": "people", "DateTimeOriginal": "date", "DateCreated": "date", "GPSLatitude": "place",
+    "City": "place", "Country": "place", "Location": "place", "Model": "camera",
+}  # fmt: skip
+_IPTC = {
+    (2, 5): "title", (2, 105): "title", (2, 120): "caption", (2, 25): "keywords", (2, 55): "date",
+    (2, 90): "place", (2, 92): "place", (2, 101): "place",
+}  # fmt: skip
+_REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a person's; others' is a profile's
+_RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
+# Several values each.
+_LISTS = frozenset({"keywords", "people"})
+MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
+# What cameras and libraries write as a title into every file.
+_NO_TITLE = (
+    "olympus digital camera",
+    "sony dsc",
+    "dcim",
+    "samsung",
+    "default",
+    "digital camera",
+    "screenshot",
+)
+
+_MAKE, _MODEL, _DATETIME, _SOFTWARE, _DESCRIPTION = 0x010F, 0x0110, 0x0132, 0x0131, 0x010E
+_RATING, _XP_TITLE, _XP_COMMENT, _XP_KEYWORDS = 0x4746, 0x9C9B, 0x9C9C, 0x9C9E
+_ORIGINAL, _OFFSET_ORIGINAL, _SUBSEC_ORIGINAL = 0x9003, 0x9011, 0x9291
+_LATITUDE, _LONGITUDE = 2, 4
+# How one exposure was made. The sequence number of a burst or bracket is Fujifilm's, whose maker note Pillow reads.
+_EXPOSURE = {"time": 0x829A, "aperture": 0x829D, "sensitivity": 0x8827, "bias": 0x9204}
+_SEQUENCE = 0x1101
+
 
 def count_fields(*directories: Mapping[int, Any]) -> int:
     """Return how many fields of EXIF directories hold metadata: neither layout, nor pointer, nor empty."""
@@ -32,6 +77,227 @@ def count_fields(*directories: Mapping[int, Any]) -> int:
 def is_metadata(tag: int) -> bool:
     """Return whether a tag says something about the picture."""
     return tag not in _LAYOUT
+
+
+def taken_at(exif: Mapping[int, Any], details: Mapping[int, Any]) -> str | None:
+    """Return when a photo was taken: local time in ISO 8601, with the fraction and the UTC offset that are there."""
+    for value, subsec in (
+        (details.get(_ORIGINAL), _text(details.get(_SUBSEC_ORIGINAL))),
+        (exif.get(_DATETIME), ""),
+    ):
+        try:
+            taken = datetime.strptime(_text(value), "%Y:%m:%d %H:%M:%S").isoformat()
+        except ValueError:  # Absent, or "0000:00:00 00:00:00" from a camera whose clock was never set.
+            continue
+        if subsec.isascii() and subsec.isdigit():
+            taken += f".{subsec[:6]}"
+        offset = _text(details.get(_OFFSET_ORIGINAL))
+        return taken + offset if _is_offset(offset) else taken
+    return None
+
+
+def camera(exif: Mapping[int, Any]) -> str | None:
+    """Return maker and model."""
+    make, model = (_text(exif.get(tag)) for tag in (_MAKE, _MODEL))
+    # "Canon" + "Canon EOS 5D" would read twice.
+    return (model if model.startswith(make) else f"{make} {model}").strip() or None
+
+
+def exposure(details: Mapping[int, Any], maker_note: Mapping[int, Any]) -> str | None:
+    """Return how an exposure was made as JSON (seconds, f-number, ISO, EV, number in a sequence); None if unknown."""
+    values = {name: _number(details.get(tag)) for name, tag in _EXPOSURE.items()}
+    values["sequence"] = _number(maker_note.get(_SEQUENCE)) or None  # 0: no sequence
+    known = {name: value for name, value in values.items() if value is not None}
+    return json.dumps(known) if known else None
+
+
+def described(image: Any, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> str:
+    """Return what an open picture says of itself as JSON: by kind (`KINDS`), and the `software` that wrote it."""
+    position = [_degrees(gps.get(tag)) for tag in (_LATITUDE, _LONGITUDE)]
+    said: list[tuple[str, Any]] = [
+        ("date", taken_at(exif, details)),
+        ("place", "GPS" if None not in position and any(position) else None),
+        ("camera", camera(exif)),
+        ("rating", exif.get(_RATING)),
+        ("title", _wide(exif.get(_XP_TITLE))),
+        ("caption", _text(exif.get(_DESCRIPTION))),
+        ("caption", _wide(exif.get(_XP_COMMENT))),
+        *(("keywords", word) for word in _wide(exif.get(_XP_KEYWORDS)).split(";")),
+        ("software", _text(exif.get(_SOFTWARE))),
+        *_iptc(image),
+    ]
+    xmp = image.info.get("xmp")
+    if isinstance(xmp, str):
+        xmp = xmp.encode()
+    return json.dumps(_joined([*said, *(_xmp(xmp) if isinstance(xmp, bytes) else ())]))
+
+
+def described_by_xmp(packet: bytes) -> dict[str, Any]:
+    """Return what an XMP packet or sidecar says, by kind; what cannot be read says nothing."""
+    return _joined(_xmp(packet))
+
+
+@lru_cache(65536)
+def read_described(text: str | None) -> Mapping[str, Any]:
+    """Undo the JSON of `described`."""
+    return json.loads(text) if text else {}
+
+
+def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what several descriptions say together; where they differ, the first counts."""
+    return _joined(
+        (kind, one)
+        for said in descriptions
+        for kind, value in said.items()
+        for one in (value if kind in _LISTS else [value])
+    )
+
+
+def in_words(kinds: Mapping[str, Any]) -> str:
+    """Return kinds as words: "date, place and a rating of 5"."""
+    words = [
+        f"a rating of {kinds[kind]}"
+        if kind == "rating"
+        else kind
+        if kind not in ("label", "title", "caption")
+        else f"a {kind}"
+        for kind in KINDS
+        if kind in kinds
+    ]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
+
+
+def missing(kept: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what would be lost, by kind: what the leaving photo says and the kept one does not, or says otherwise."""
+    lost: dict[str, Any] = {}
+    for kind in KINDS:
+        value, known = leaving.get(kind), kept.get(kind)
+        if value is None or value == known:
+            continue
+        if kind in _LISTS:
+            value = sorted(set(value) - set(known or ()))
+            if not value:
+                continue
+        # Another place or camera of one picture is a spelling; of dates one may be shorter.
+        elif known and (kind in ("place", "camera") or (kind == "date" and _is_one_date(known, value))):
+            continue
+        lost[kind] = value
+    return lost
+
+
+def lost_in_words(kept: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
+    """Return what a leaving photo says and the kept one does not, in a sentence that names both; empty if nothing."""
+    if not (lost := missing(kept, leaving)):
+        return ""
+    own = missing(leaving, kept)
+    said = f"has {in_words(lost)}"
+    return f"{said}; the one to keep has {in_words(own)}" if own else f"{said}, which the one to keep lacks"
+
+
+def _is_one_date(first: str, second: str) -> bool:
+    one, other = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
+    return one.startswith(other) or other.startswith(one)
+
+
+def _joined(said: Any) -> dict[str, Any]:
+    """Return what was said, by kind: lists together, of other kinds the first that is not empty."""
+    found: dict[str, Any] = {}
+    for kind, value in said:
+        if kind == "rating":
+            number = _number(value)
+            value = round(number) if number else None  # 0: not rated
+        elif isinstance(value, str):
+            value = value.strip("\0 \r\n\t")[:2000]
+            if kind in ("title", "caption") and (value.lower() in _NO_TITLE or value[:1] in ("{", "<")):
+                continue
+        if not value:
+            continue
+        if kind in _LISTS:
+            found[kind] = sorted({*found.get(kind, ()), value})
+        else:
+            found.setdefault(kind, value)
+    return found
+
+
+def _iptc(image: Any) -> Iterator[tuple[str, str]]:
+    try:
+        values = IptcImagePlugin.getiptcinfo(image) or {}
+    except Exception:  # Broken IPTC must not cost the photograph.
+        return
+    for number, kind in _IPTC.items():
+        given = values.get(number, ())
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, bytes):
+                yield kind, value.decode("utf-8", "replace")
+
+
+def _xmp(packet: bytes) -> list[tuple[str, str]]:
+    """Return (kind, value) of each property known here; a packet with a document type, or none at all, says nothing."""
+    said: list[tuple[str, str]] = []
+    stack: list[str | None] = []
+    text: list[str] = []
+
+    def kind_of(name: str) -> str | None:
+        namespace, _, local = name.rpartition(" ")
+        return "people" if local == "Name" and _REGIONS in namespace else _XMP.get(local)
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        # Containers and their items are of their property's kind.
+        stack.append((stack[-1] if stack else None) if name.startswith(_RDF) else kind_of(name))
+        text.clear()
+        said.extend((kind, value) for key, value in attributes.items() if (kind := kind_of(key)))
+
+    def end(name: str) -> None:
+        kind = stack.pop()
+        if kind:
+            said.append((kind, "".join(text)))
+        text.clear()
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("XMP has no document type, and an entity may stand for gigabytes")
+
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = text.append, refuse
+    with suppress(expat.ExpatError, ValueError):  # what was read before the fault was said all the same
+        parser.Parse(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"), True)
+    return said
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).strip("\0 ")
+
+
+def _wide(value: Any) -> str:
+    """Return a text as Windows writes it into EXIF: UTF-16, little endian."""
+    if isinstance(value, tuple) and all(isinstance(one, int) and 0 <= one < 256 for one in value):
+        value = bytes(value)
+    return value.decode("utf-16-le", "replace") if isinstance(value, bytes) else ""
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, tuple) and value:
+        value = value[0]
+    try:
+        number = float(value)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _degrees(value: Any) -> float | None:
+    """Return degrees of degrees, minutes and seconds; None if one of them is no number."""
+    parts = [_number(part) for part in value] if isinstance(value, tuple) else []
+    if not parts or None in parts:
+        return None
+    return sum(part / 60**i for i, part in enumerate(parts) if part is not None)
+
+
+def _is_offset(text: str) -> bool:
+    try:
+        return len(text) == 6 and text[0] in "+-" and datetime.strptime(text, "%z") is not None
+    except ValueError:
+        return False
 
 
 def _is_empty(value: Any) -> bool:

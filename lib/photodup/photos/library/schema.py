@@ -16,7 +16,9 @@ MIGRATIONS = [
         phash TEXT,             -- NULL: a blank picture
         taken_at TEXT,          -- ISO 8601, local time
         camera TEXT,
-        exif_fields INTEGER NOT NULL
+        exif_fields INTEGER NOT NULL,
+        exposure TEXT,          -- JSON; NULL: unknown
+        described TEXT          -- JSON; NULL: nothing
     ) STRICT;
     CREATE TABLE file (
         id INTEGER PRIMARY KEY,

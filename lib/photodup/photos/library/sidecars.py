@@ -2,7 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from photodup.photos.library.metadata import MOST_XMP_BYTES, described_by_xmp, joined
 
 # fmt: off
 RAW_SUFFIXES = frozenset({
@@ -73,6 +77,23 @@ def raw_beside(library: Path) -> Callable[[Path], bool]:
 def film_beside(library: Path) -> Callable[[Path], bool]:
     """Return what says of a path in a library whether the film of a Live Photo lies beside it."""
     return _beside(library, frozenset({".mov", ".mp4"}))
+
+
+def described_beside(library: Path) -> Callable[[Path], dict[str, Any]]:
+    """Return what gives of a path in a library what its XMP sidecars say, by kind; `IMG_1.xmp` is of every `IMG_1`."""
+    folders: dict[Path, dict[str, list[Path]]] = {}
+
+    def said(path: Path) -> dict[str, Any]:
+        folder = (library / path).parent
+        bundles = folders.get(folder) or _bundles(folder, folders)
+        packets = []
+        for sidecar in (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ())):
+            if sidecar.suffix.lower() == ".xmp":
+                with suppress(OSError), open(sidecar, "rb") as file:
+                    packets.append(described_by_xmp(file.read(MOST_XMP_BYTES)))
+        return joined(*packets)
+
+    return said
 
 
 def _beside(library: Path, suffixes: frozenset[str]) -> Callable[[Path], bool]:

@@ -5,7 +5,9 @@ image). Neither needs to be right, only to be asked often enough, and their numb
 the photos: a few for each, however many there are.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+import re
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -92,23 +94,49 @@ def _hash_pairs(folder: Path, photos: Sequence[Photo], per_photo: float) -> tupl
     return np.sort(pair_codes(of[pairs.first], of[pairs.second])), pairs.radius
 
 
+# Two exposures differ in one of these by more than rounding: share of the larger value, and in its unit.
+_ROUNDING = {"time": (0.02, 0.0), "aperture": (0.02, 0.0), "sensitivity": (0.02, 0.0), "bias": (0.0, 0.05)}
+_ROUNDING |= {"sequence": (0.0, 0.0)}
+# The last number of a name, if it is long enough to be a camera's counter.
+_COUNTER = re.compile(r"(.*?)(\d{3,})(\D*)", re.DOTALL)
+
+
 class Shots:
-    """When photos were taken and by which camera, for many pairs at once."""
+    """When and how photos were taken, and by which camera, for many pairs at once."""
 
     def __init__(self, photos: Iterable[Photo]) -> None:
-        cameras: dict[str | None, int] = {}
-        found = [(_seconds(photo), cameras.setdefault(photo.camera, len(cameras))) for photo in photos]
-        self._seconds = np.array([seconds for seconds, _ in found], float)
-        self._camera = np.array([camera for _, camera in found], np.int64)
+        photos = list(photos)
+        self._camera = _numbered([photo.camera for photo in photos])
+        times = np.array([_times(photo) for photo in photos], float).reshape(-1, 4)
+        self._seconds, self._fraction, self._precision, self._utc = times.T
+        exposures = [json.loads(photo.exposure) if photo.exposure else {} for photo in photos]
+        self._exposure = {
+            name: np.array([one.get(name, np.nan) for one in exposures], float) for name in _ROUNDING
+        }
+        counted = [_COUNTER.fullmatch(photo.path.stem) for photo in photos]
+        self._series = _numbered([found and (found[1], found[3]) for found in counted])
+        self._count = np.array([float(found[2][:15]) if found else np.nan for found in counted], float)
 
     def are_two(self, codes: np.ndarray) -> np.ndarray:
-        """Return for each pair whether the camera says these are two exposures: dated, at different times.
+        """Return for each pair whether one camera says that these are two exposures.
 
-        Editors keep the time of capture, so copies agree on it.
+        Another time (to the fraction that both have), exposure or number in a sequence; without fractions, another number
+        in the names of one second. Editors keep these fields, so copies agree on them. What one side lacks says nothing.
         """
         i, j = pair_rows(codes)
         apart = np.abs(self._seconds[i] - self._seconds[j])  # NaN, and so False, without a date
-        return (self._camera[i] == self._camera[j]) & (apart > 0)
+        two = (apart > 0) & ~(self._utc[i] == self._utc[j])  # one moment in two time zones
+        precision = np.minimum(self._precision[i], self._precision[j])
+        fractions = np.abs(self._fraction[i] - self._fraction[j])
+        two |= (precision > 0) & (fractions > 0.99 * 10.0**-precision) & (apart == 0)
+        for name, (share, unit) in _ROUNDING.items():
+            a, b = self._exposure[name][i], self._exposure[name][j]
+            two |= np.abs(a - b) > share * np.maximum(np.abs(a), np.abs(b)) + unit
+        one_series = (
+            (self._series[i] == self._series[j]) & (self._series[i] > 0) & (self._count[i] != self._count[j])
+        )
+        two |= one_series & (apart == 0) & (precision == 0) & (self._camera[i] > 0)
+        return (self._camera[i] == self._camera[j]) & two
 
     def are_within(self, codes: np.ndarray, seconds: float) -> np.ndarray:
         """Return for each pair whether both are dated and so close in time."""
@@ -116,10 +144,21 @@ class Shots:
         return np.abs(self._seconds[i] - self._seconds[j]) <= seconds
 
 
-def _seconds(photo: Photo) -> float:
-    """Return the local time on the camera's clock, seconds; NaN where it did not say."""
+def _numbered(values: Sequence[Hashable]) -> np.ndarray:
+    """Return int[n]: equal numbers for equal values, 0 for None."""
+    numbers: dict[Hashable, int] = {None: 0}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int64)
+
+
+def _times(photo: Photo) -> tuple[float, float, float, float]:
+    """Return the local time on the camera's clock, its fraction, that one's digits, and UTC, seconds; NaN if unknown."""
     try:
         taken = datetime.fromisoformat(photo.taken_at) if photo.taken_at else None
     except ValueError:
         taken = None
-    return (taken.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds() if taken else np.nan
+    if taken is None or photo.taken_at is None:
+        return np.nan, np.nan, 0.0, np.nan
+    local = taken.replace(tzinfo=None, microsecond=0) - datetime(1970, 1, 1)
+    digits = re.match(r"\.(\d+)", photo.taken_at[19:])
+    utc = taken.replace(microsecond=0).timestamp() if taken.tzinfo else np.nan
+    return local.total_seconds(), taken.microsecond / 1e6, float(len(digits[1]) if digits else 0), utc

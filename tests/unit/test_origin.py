@@ -1,0 +1,394 @@
+"""Who comes from whom: a suggestion names the source, or none is made."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from support.review_library import photo
+
+from photodup.photos.compare.evidence import pair_codes
+from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.groups.origin import is_edit, place
+from photodup.photos.groups.results import TierGroup
+from photodup.photos.groups.tiers import GroupingOptions, find_tiers
+from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.photos.library.metadata import described_by_xmp, lost_in_words, read_described
+from photodup.photos.library.scan import scan
+from photodup.photos.library.sidecars import moving_together
+from photodup.photos.search.candidates import Shots
+
+BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
+
+
+def exif(*, camera: bool = True, rating: int = 0, **details) -> bytes:
+    """EXIF as phones write it; `details` by tag name of the Exif directory."""
+    from PIL import ExifTags
+
+    found = Image.Exif()
+    if camera:
+        found[0x010F], found[0x0110] = "Maker", "Model 1"
+        found.get_ifd(0x8825).update({1: "N", 2: (48.0, 12.0, 5.0), 3: "E", 4: (11.0, 30.0, 5.0)})
+        found.get_ifd(0x8769)[0x9003] = "2022:05:17 18:10:00"
+    if rating:
+        found[0x4746] = rating
+    found.get_ifd(0x8769).update({ExifTags.Base[name].value: value for name, value in details.items()})
+    return found.tobytes()
+
+
+def write(image: Image.Image, path: Path, *, quality: int = 92, data: bytes = b"", **options) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options |= {"exif": data} if data else {}
+    if path.suffix != ".png":
+        options["quality"] = quality
+    image.save(path, **options)
+
+
+def group_of(library: Path, **options) -> TierGroup:
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        (group,) = find_tiers(catalogue, GroupingOptions(**options)).copies
+    return group
+
+
+def going(group: TierGroup) -> set[str]:
+    return {photo.path.name for photo in group.may_go}
+
+
+@pytest.fixture(scope="module")
+def original() -> Image.Image:
+    return photo("coffee").resize((480, 320), Image.Resampling.LANCZOS)
+
+
+def sepia(image: Image.Image) -> Image.Image:
+    grey = np.asarray(image.convert("L"), float)[..., None]
+    return Image.fromarray((grey * [1.05, 0.88, 0.65]).clip(0, 255).astype(np.uint8))
+
+
+def rescan(image: Image.Image) -> Image.Image:
+    """A print on warm paper, on a scanner's glass, not quite straight."""
+    random = np.random.default_rng(1)
+    print_ = Image.fromarray(
+        (np.asarray(image) * [0.93, 0.9, 0.8] + [20, 15, 5]).clip(0, 255).astype(np.uint8)
+    )
+    paper = random.normal([240, 236, 225], 2, (image.height + 70, image.width + 80, 3)).clip(0, 255)
+    sheet = Image.fromarray(paper.astype(np.uint8))
+    sheet.paste(print_, (40, 35))
+    return sheet.rotate(1.2, Image.Resampling.BICUBIC, fillcolor=(228, 226, 220))
+
+
+RETONED = {
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.85),
+    "colourful": lambda image: ImageEnhance.Color(image).enhance(1.3),
+    "sepia": sepia,
+    "sharpened": lambda image: image.filter(ImageFilter.UnsharpMask(2, 120, 2)),
+    "mirrored": ImageOps.mirror,
+}
+
+
+@pytest.mark.parametrize("edit", RETONED)
+def test_an_edit_goes_where_the_source_is_known_and_nothing_where_it_is_not(tmp_path, original, edit):
+    """What is lost for good tells, too: the colours of sepia, or tones that an edit drove to their limit."""
+    for folder, data in (("known", exif()), ("unknown", b"")):
+        write(original, tmp_path / folder / "z" / "original.jpg", data=data)
+        source = Image.open(tmp_path / folder / "z" / "original.jpg")
+        write(RETONED[edit](source), tmp_path / folder / f"{edit}.jpg", quality=96)
+    known = group_of(tmp_path / "known")
+    assert known.keeper.path.stem == "original" or edit == "sharpened", known.choice
+    assert "original.jpg" not in going(known)
+    unknown = group_of(tmp_path / "unknown")
+    assert going(unknown) <= ({f"{edit}.jpg"} if edit in ("sepia", "colourful") else set()), unknown.differs
+
+
+@pytest.mark.parametrize("data", [exif(), b""])
+def test_a_rescan_never_replaces_the_file(tmp_path, original, data):
+    write(original, tmp_path / "Camera" / "IMG_1.jpg", data=data)
+    write(rescan(original), tmp_path / "scan1.jpg", quality=97)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        assert all("IMG_1.jpg" not in going(group) for group in find_tiers(catalogue).copies)
+
+
+def test_an_edit_by_name_loses_though_all_metadata_is_its_sources(tmp_path, original):
+    write(original, tmp_path / "Camera" / "2022" / "IMG_1.JPG", data=exif())
+    lighter = ImageEnhance.Brightness(original).enhance(1.08)
+    write(lighter, tmp_path / "IMG_1-edited.jpg", quality=96, data=exif())
+    group = group_of(tmp_path)
+    assert (group.keeper.path.name, going(group)) == ("IMG_1.JPG", {"IMG_1-edited.jpg"})
+    assert group.choice.reason == "the other is an edit, as its name says"
+
+
+def test_the_owners_folder_may_prefer_the_edit(tmp_path, original):
+    write(original, tmp_path / "Camera" / "IMG_1.JPG")
+    write(ImageEnhance.Brightness(original).enhance(0.9), tmp_path / "Edited" / "IMG_1-edited.jpg")
+    group = group_of(tmp_path, rules=KeepRules(folders=["Edited"]))
+    assert (group.keeper.path.name, going(group)) == ("IMG_1-edited.jpg", {"IMG_1.JPG"})
+
+
+@pytest.mark.parametrize("rules", [KeepRules(), KeepRules(["size"])])
+def test_neither_of_two_tones_is_suggested_without_a_sign(tmp_path, original, rules):
+    write(original, tmp_path / "one.jpg", data=exif())
+    write(ImageEnhance.Brightness(original).enhance(0.92), tmp_path / "two.jpg", quality=96, data=exif())
+    group = group_of(tmp_path, rules=rules)
+    assert going(group) == set() and "no file tells which came first" in group.differs[0]
+
+
+@pytest.mark.parametrize(("named", "edited"), [
+    ("IMG_1-edited.jpg", True), ("IMG_1-bearbeitet(1).jpg", True), ("IMG_E1234.JPG", True), ("IMG_1 edit.png", True),
+    ("IMG_1.jpg", False), ("credit.jpg", False), ("IMG_1 (2).jpg", False), ("Edith.jpg", False),
+])  # fmt: skip
+def test_names_of_edits(named, edited):
+    assert is_edit(Photo(*("", Path(named)), *[0] * 10), {}) is edited
+
+
+def test_programs_that_edit_and_those_that_develop():
+    assert is_edit(BASE, {"software": "Snapseed 2.0"}) and is_edit(BASE, {"software": "Adobe Photoshop 25"})
+    assert not is_edit(BASE, {"software": "16.1.2"}) and not is_edit(BASE, {"software": "darktable 4.6"})
+
+
+def test_an_enlargement_loses_to_its_source(tmp_path, original):
+    for quality in (92, 40):
+        folder = tmp_path / str(quality)
+        write(original, folder / "z" / "source.jpg", quality=quality)
+        source = Image.open(folder / "z" / "source.jpg")
+        write(source.resize((960, 640), Image.Resampling.BICUBIC), folder / "large.jpg", quality=96)
+        group = group_of(folder)
+        assert "source.jpg" not in going(group), group.choice
+        assert quality == 40 or (group.keeper.path.stem, going(group)) == ("source", {"large.jpg"})
+
+
+def test_a_sharpened_enlargement_never_replaces_its_source(tmp_path, original):
+    write(original, tmp_path / "source.jpg")
+    large = Image.open(tmp_path / "source.jpg").resize((960, 640), Image.Resampling.LANCZOS)
+    write(large.filter(ImageFilter.UnsharpMask(2, 120, 2)), tmp_path / "large.jpg", quality=96)
+    assert "source.jpg" not in going(group_of(tmp_path))
+
+
+def test_a_lossless_file_is_kept_unless_it_was_made_of_the_jpeg(tmp_path, original):
+    original.save(tmp_path / "first.tif")
+    (tmp_path / "first").mkdir()
+    write(Image.open(tmp_path / "first.tif"), tmp_path / "first" / "made.jpg", quality=88)
+    group = group_of(tmp_path)
+    assert (group.keeper.format, going(group)) == ("TIFF", {"made.jpg"})
+    assert group.choice.reason == "best format: TIFF, not made of a JPEG"
+
+
+def test_a_lossless_file_made_of_a_jpeg_goes(tmp_path, original):
+    write(original, tmp_path / "z" / "first.jpg", quality=88)
+    Image.open(tmp_path / "z" / "first.jpg").save(tmp_path / "made.png")
+    group = group_of(tmp_path)
+    assert (group.keeper.format, going(group)) == ("JPEG", {"made.png"})
+
+
+@pytest.mark.parametrize("data", [exif(), b""])
+def test_between_a_heic_and_a_jpeg_of_one_size_nothing_is_suggested(tmp_path, original, data):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    write(original, tmp_path / "IMG_1.jpg", data=exif())
+    write(Image.open(tmp_path / "IMG_1.jpg"), tmp_path / "IMG_1.heic", quality=95, data=data)
+    group = group_of(tmp_path)
+    assert "IMG_1.jpg" not in going(group)
+
+
+# ---- metadata ------------------------------------------------------------------------------------------------
+
+
+def test_the_better_picture_does_not_replace_what_has_the_date_and_place(tmp_path, original):
+    write(original, tmp_path / "sent.jpg")
+    write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif())
+    group = group_of(tmp_path)
+    assert (group.keeper.path.name, going(group)) == ("sent.jpg", set())
+    assert "has date, place and camera, which the one to keep lacks" in group.differs[0]
+
+
+def test_a_rated_thumbnail_stays_and_both_sides_are_named(tmp_path, original):
+    write(original, tmp_path / "camera.jpg", data=exif())
+    write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif(camera=False, rating=4))
+    group = group_of(tmp_path)
+    assert (group.keeper.path.name, going(group)) == ("camera.jpg", set())
+    assert "has a rating of 4; the one to keep has date, place and camera" in group.differs[0]
+
+
+def test_metadata_that_the_keeper_has_too_holds_nothing_back(tmp_path, original):
+    write(original, tmp_path / "camera.jpg", data=exif())
+    write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif())
+    group = group_of(tmp_path)
+    assert (group.keeper.path.name, going(group)) == ("camera.jpg", {"small.jpg"})
+
+
+XMP = (
+    '<?xpacket begin=""?><x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF '
+    'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description {attributes} '
+    'xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmlns:dc="http://purl.org/dc/elements/1.1/">{elements}'
+    "</rdf:Description></rdf:RDF></x:xmpmeta>"
+)
+
+
+def xmp(attributes: str = "", elements: str = "") -> str:
+    return XMP.format(attributes=attributes, elements=elements)
+
+
+def test_xmp_is_read_as_attributes_elements_and_lists():
+    tags = "<dc:subject><rdf:Bag><rdf:li>sea</rdf:li><rdf:li>Ann</rdf:li></rdf:Bag></dc:subject>"
+    title = '<dc:title><rdf:Alt><rdf:li xml:lang="x-default">Low tide</rdf:li></rdf:Alt></dc:title>'
+    assert described_by_xmp(xmp('xmp:Rating="5"', tags + title).encode()) == {
+        "rating": 5, "keywords": ["Ann", "sea"], "title": "Low tide"
+    }  # fmt: skip
+    assert described_by_xmp(xmp("", "<xmp:Rating>3</xmp:Rating>").encode()) == {"rating": 3}
+    assert described_by_xmp(xmp('xmp:Rating="0"').encode()) == {}, "not rated"
+
+
+@pytest.mark.parametrize("packet", [
+    b"", b"\xff\xfe\x00", b"<a", b"<a>" * 200_000,
+    b'<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;">]><a Rating="5">&c;</a>',
+])  # fmt: skip
+def test_what_is_no_xmp_says_nothing(packet):
+    assert described_by_xmp(packet) == {}
+
+
+def test_xmp_and_xp_tags_within_files_count(tmp_path, original):
+    packet = xmp('xmp:Rating="4"').encode()
+    for suffix in ("jpg", "png", "webp"):
+        write(original, tmp_path / suffix / f"a.{suffix}", **({"xmp": packet} if suffix != "png" else {}))
+    tagged = Image.Exif()
+    tagged[0x9C9E] = "sea;Ann\0".encode("utf-16-le")
+    tagged[0x010E] = "OLYMPUS DIGITAL CAMERA"
+    original.save(tmp_path / "tagged.jpg", exif=tagged)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        said = {photo.path.name: read_described(photo.described) for photo in catalogue.photos()}
+    assert said["a.jpg"] == said["a.webp"] == {"rating": 4}
+    assert said["tagged.jpg"] == {"keywords": ["Ann", "sea"]}, (
+        "what every file of a camera says is no caption"
+    )
+
+
+@pytest.mark.parametrize("named", ["IMG_1.xmp", "IMG_1.jpg.xmp"])
+@pytest.mark.parametrize("same_bytes", [True, False])
+def test_the_file_with_a_rated_sidecar_is_never_suggested(tmp_path, original, named, same_bytes):
+    """By every other rule the bare copy would be kept: its path comes first, or it has more pixels."""
+    write(original if same_bytes else original.resize((360, 240)), tmp_path / "z" / "Archive" / "IMG_1.jpg")
+    write(original, tmp_path / "a.jpg")
+    (tmp_path / "z" / "Archive" / named).write_text(xmp('xmp:Rating="5"'))
+    group = group_of(tmp_path)
+    assert "IMG_1.jpg" not in going(group)
+    if same_bytes:
+        assert (group.keeper.path.name, going(group)) == ("IMG_1.jpg", {"a.jpg"})
+        assert group.choice.reason == "has a rating of 5, which the other lacks"
+    else:
+        assert "has a rating of 5, which the one to keep lacks" in group.differs[0]
+
+
+def test_copies_that_were_rated_otherwise_both_stay(tmp_path, original):
+    for folder, stars in (("a", 5), ("b", 2)):
+        write(original, tmp_path / folder / "IMG_1.jpg")
+        (tmp_path / folder / "IMG_1.xmp").write_text(xmp(f'xmp:Rating="{stars}"'))
+    group = group_of(tmp_path)
+    assert going(group) == set() and "a rating of" in group.differs[0]
+
+
+def test_a_sidecar_of_two_photos_stays_with_the_one_that_stays(tmp_path):
+    for name in ("IMG.jpg", "IMG.HEIC", "IMG.xmp"):
+        (tmp_path / name).write_bytes(b"x")
+    assert moving_together([tmp_path / "IMG.jpg"])[tmp_path / "IMG.jpg"] == []
+    both = [tmp_path / "IMG.jpg", tmp_path / "IMG.HEIC"]
+    assert moving_together(both)[both[1]] == [tmp_path / "IMG.xmp"]
+
+
+def test_dates_of_another_length_are_one_date():
+    long, short = {"date": "2022-05-17T18:10:00.25+02:00"}, {"date": "20220517"}
+    assert lost_in_words(long, short) == lost_in_words(short, {"date": "2022-05-17T18:10:00"}) == ""
+    assert lost_in_words(long, {"date": "2021-05-17T18:10:00"}) == "has date; the one to keep has date"
+
+
+def test_the_raw_beside_a_copy_does_not_leave_with_it(tmp_path, original):
+    write(original, tmp_path / "sent.jpg")
+    write(original.resize((240, 160)), tmp_path / "IMG_1.jpg")
+    (tmp_path / "IMG_1.CR2").write_bytes(b"what the sensor saw")
+    group = group_of(tmp_path)
+    assert (group.keeper.path.name, going(group)) == ("sent.jpg", set())
+    assert "has its RAW beside it" in group.differs[0]
+
+
+# ---- two exposures -------------------------------------------------------------------------------------------
+
+
+def shot(number: int, **changes) -> Photo:
+    from dataclasses import replace
+
+    said = {key: changes.pop(key) for key in ("time", "bias", "sensitivity", "sequence") if key in changes}
+    changes.setdefault("path", Path(f"{number}.jpg"))
+    return replace(BASE, id=number, md5=f"{number:032}", exposure=json.dumps(said), **changes)
+
+
+@pytest.mark.parametrize(("first", "second", "are_two"), [
+    ({"bias": 0.0}, {"bias": -2.0}, True),
+    ({"bias": 0.0}, {}, False),
+    ({"time": 0.008}, {"time": 1 / 126}, False),
+    ({"time": 0.008}, {"time": 0.004}, True),
+    ({"sensitivity": 100}, {"sensitivity": 400}, True),
+    ({"sequence": 1}, {"sequence": 2}, True),
+    ({"taken_at": "2020-01-02T00:00:00.0"}, {"taken_at": "2020-01-02T00:00:00.10"}, True),
+    ({"taken_at": "2020-01-02T00:00:00.12"}, {"taken_at": "2020-01-02T00:00:00.123"}, False),
+    ({"taken_at": "2020-01-02T00:00:00.12"}, {"taken_at": "2020-01-02T00:00:00"}, False),
+    ({"taken_at": "2020-01-02T12:00:00+02:00"}, {"taken_at": "2020-01-02T10:00:00+00:00"}, False),
+    ({"taken_at": "2020-01-02T12:00:00"}, {"taken_at": "2020-01-02T12:00:01"}, True),
+    ({"path": Path("DSC_0012.JPG")}, {"path": Path("x/DSC_0013.JPG")}, True),
+    ({"path": Path("DSC_0012.JPG")}, {"path": Path("DSC_0012 (1).JPG")}, False),
+    ({"path": Path("DSC_0012.JPG"), "camera": None}, {"path": Path("DSC_0013.JPG"), "camera": None}, False),
+    ({"bias": 0.0, "camera": "A"}, {"bias": 1.0, "camera": "B"}, False),
+])  # fmt: skip
+def test_what_tells_two_exposures_of_one_camera(first, second, are_two):
+    photos = [shot(1, **first), shot(2, **second)]
+    codes = pair_codes(np.array([0]), np.array([1]))
+    assert bool(Shots(photos).are_two(codes)[0]) is are_two
+    assert bool(Shots(photos[::-1]).are_two(codes)[0]) is are_two
+
+
+def test_a_bracket_is_read_from_files_and_never_suggested(tmp_path, original):
+    darker = ImageEnhance.Brightness(original).enhance(0.7)
+    write(original, tmp_path / "IMG_1_0.JPG", data=exif(SubsecTimeOriginal="0", ExposureBiasValue=0.0))
+    write(darker, tmp_path / "IMG_1_1.JPG", data=exif(SubsecTimeOriginal="0", ExposureBiasValue=-2.0))
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        photos = catalogue.photos()
+        assert [json.loads(photo.exposure)["bias"] for photo in photos] == [0.0, -2.0]
+        assert photos[0].taken_at == "2022-05-17T18:10:00.0"
+        assert find_tiers(catalogue).copies == ()
+
+
+def test_an_edit_with_the_exposure_of_its_source_is_no_second_exposure(tmp_path, original):
+    data = exif(SubsecTimeOriginal="25", ExposureBiasValue=-0.3, ExposureTime=0.008)
+    write(original, tmp_path / "IMG_1.JPG", data=data)
+    write(original.resize((240, 160)), tmp_path / "small.jpg", data=data)
+    assert going(group_of(tmp_path)) == {"small.jpg"}
+
+
+# ---- what settles equal files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("better", "worse", "why"), [
+    ("Camera/2024/IMG_1124.JPG", "Kopie von IMG_1124.jpg", "its name is not that of a copy"),
+    ("some/where/IMG_1.jpg", "IMG_1 (2).jpg", "its name is not that of a copy"),
+    ("a/b/c/IMG_1.jpg", "Copy of IMG_1.jpg", "its name is not that of a copy"),
+    ("phone/DCIM/100APPLE/IMG_1.jpg", "Downloads/IMG_1.jpg", "in the camera's folder"),
+    ("IMG_1.jpg", "b/IMG_1.jpg", "the shortest path"),
+])  # fmt: skip
+def test_what_settles_files_that_are_equal(better, worse, why):
+    photos = [shot(1, path=Path(better)), shot(2, path=Path(worse))]
+    assert place(photos[0]) < place(photos[1])
+    for order in (photos, photos[::-1]):
+        choice = KeepRules(["resolution"]).choose(order)
+        assert (str(choice.keeper.path), choice.reason) == (better, f"equal by every rule: {why}")
+
+
+def test_a_hostile_file_says_nothing_and_is_read(tmp_path, original):
+    buffer = io.BytesIO()
+    original.save(buffer, "JPEG", xmp=b'<!DOCTYPE a [<!ENTITY b "b">]><a>&b;</a>', exif=exif(rating=9))
+    (tmp_path / "a.jpg").write_bytes(buffer.getvalue())
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (found,) = catalogue.photos()
+    assert read_described(found.described)["rating"] == 9

@@ -86,7 +86,7 @@ def _print_group(group: TierGroup) -> None:
         if why.exact:
             said = "same bytes"
         elif group.tier == "copies" and why.verification:
-            said = f"{why.verification.agreement:.0%} of the pixels agree"
+            said = "the same picture"
         else:
             said = "alike" if why.similarity is None else f"cosine {why.similarity:.4f}"
         differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""

@@ -89,6 +89,46 @@ def lay(
     return laid
 
 
+def on_fine_canvas(image: Image.Image, one: Laid, fineness: float) -> np.ndarray:
+    """Return uint8[h, w, 3]: a member on a canvas of so many times the pixels a side, out of its file's picture."""
+    import cv2
+
+    height, width = one.frame.shape
+    to_fine = _scaled(fineness) @ np.vstack([one.to_canvas, [0, 0, 1]]) @ _scaled(SIZE / max(image.size))
+    shrink = min(1.0, float(np.sqrt(abs(np.linalg.det(to_fine[:2, :2])))))
+    # First to about its size there: a map alone would leave pixels out.
+    small = [max(1, round(side * shrink)) for side in image.size]
+    rgb = np.asarray(image.convert("RGB").resize(small, Image.Resampling.LANCZOS, reducing_gap=3.0))
+    ratios = [after / before for after, before in zip(small, image.size, strict=True)]
+    to_fine = to_fine @ np.linalg.inv(_scaled(*ratios))
+    size = round(width * fineness), round(height * fineness)
+    return cv2.warpAffine(rgb, to_fine[:2], size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+
+
+def _scaled(x: float, y: float | None = None) -> np.ndarray:
+    """Return the map float64[3, 3] of pixels, whose centres lie at halves, to a picture enlarged so many times."""
+    y = x if y is None else y
+    return np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]])
+
+
+def on_size(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return a mask bool[h, w] at another (width, height)."""
+    import cv2
+
+    return cv2.resize(mask.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
+
+
+def shares_of(box: tuple[float, float, float, float], one: Laid) -> tuple[float, float, float, float]:
+    """Return a box of the canvas as a box of a member's upright picture; both left, top, right, bottom as shares."""
+    height, width = one.frame.shape
+    left, top, right, bottom = box
+    corners = np.array([(x * width, y * height) for x in (left, right) for y in (top, bottom)]) - 0.5
+    back = np.linalg.inv(np.vstack([one.to_canvas, [0, 0, 1]]))
+    found = (corners @ back[:2, :2].T + back[:2, 2] + 0.5) / (np.array(one.size) * SIZE / max(one.size))
+    low, high = found.min(axis=0).clip(0, 1), found.max(axis=0).clip(0, 1)
+    return tuple(round(float(value), 4) for value in (*low, *high))  # type: ignore[return-value]
+
+
 def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]) -> None:
     """Take borders and empty corners out of `picture`, and name them in `added`.
 

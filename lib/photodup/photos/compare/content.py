@@ -143,7 +143,9 @@ def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, so
         known = np.where(cut & ((~cut).sum() >= 400), 0.02, 1.0).astype(np.float32)
         # First the channel alone, lighter or darker; then what the others add, as far as this picture can tell.
         plain = np.zeros(terms.shape[1], np.float32)
-        plain[[0, 1 + channel]] = _fitted(terms[:, [0, 1 + channel]], wanted, known, np.float32([0, 255]), 1e-6)
+        plain[[0, 1 + channel]] = _fitted(
+            terms[:, [0, 1 + channel]], wanted, known, np.float32([0, 255]), 1e-6
+        )
         by_channel.append(_fitted(terms, wanted, known, plain, _RIDGE))
     values = _terms(first.reshape(-1, 3)) @ np.stack(by_channel, axis=1).astype(np.float32)
     return values.reshape(first.shape).clip(0, 255)
@@ -223,7 +225,9 @@ def _beyond_blurs(predicted: np.ndarray, seen: np.ndarray, shrink: int) -> np.nd
     lowest, highest = np.minimum.reduce(blurred), np.maximum.reduce(blurred)
     off = np.maximum(lowest - seen, seen - highest).clip(0)
     if shrink == 1:
-        off[((seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)) | ((seen <= _BLACK) & (lowest <= _NEAR_LIMIT))] = 0
+        off[
+            ((seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)) | ((seen <= _BLACK) & (lowest <= _NEAR_LIMIT))
+        ] = 0
     return off
 
 
@@ -231,7 +235,9 @@ def _slopes(grey: np.ndarray) -> np.ndarray:
     """Return float32[h, w]: greys a pixel."""
     import cv2
 
-    return cv2.magnitude(*(cv2.Sobel(grey, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1))))
+    return cv2.magnitude(
+        *(cv2.Sobel(grey, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
+    )
 
 
 def _places(excess: np.ndarray) -> tuple[list[Place], np.ndarray]:
@@ -247,9 +253,7 @@ def _places(excess: np.ndarray) -> tuple[list[Place], np.ndarray]:
     found = []
     for label in np.flatnonzero(weights >= LEAST_PLACE):
         x, y, w, h = (int(value) for value in stats[label, :4])
-        found.append(
-            Place((x / width, y / height, (x + w) / width, (y + h) / height), float(weights[label]))
-        )
+        found.append(Place((x / width, y / height, (x + w) / width, (y + h) / height), float(weights[label])))
     counted = (weights >= LEAST_PLACE)[labels] & hot
     return sorted(found, key=lambda place: -place.weight), counted
 
@@ -298,7 +302,7 @@ def _lines(strokes: np.ndarray) -> list[tuple[int, int, int, int]]:
     """Return top, bottom, left, right of each line of letters; none where some strokes are no part of a line."""
     import cv2
 
-    count, labels, stats, _ = cv2.connectedComponentsWithStats(strokes.astype(np.uint8), connectivity=8)
+    count, _, stats, _ = cv2.connectedComponentsWithStats(strokes.astype(np.uint8), connectivity=8)
     letters = [tuple(int(v) for v in stats[label]) for label in range(1, count) if stats[label, 4] >= 6]
     tall = [one for one in letters if one[3] >= _LEAST_HEIGHT]
     if len(tall) < _LETTERS:
@@ -325,10 +329,10 @@ def _lines(strokes: np.ndarray) -> list[tuple[int, int, int, int]]:
         x0, x1 = min(one[0] for one in run), max(one[0] + one[2] for one in run)
         y0, y1 = min(one[1] for one in run), max(one[1] + one[3] for one in run)
         area = sum(one[4] for one in run)
-        if len(alike) >= _LETTERS and x1 - x0 >= 2 * height and y1 - y0 <= 1.8 * height:
-            if float(thick[y0:y1, x0:x1].max()) <= max(_STROKE * height / 2, 2.5):
-                lines.append((y0, y1, x0, x1))
-                continue
+        is_line = len(alike) >= _LETTERS and x1 - x0 >= 2 * height and y1 - y0 <= 1.8 * height
+        if is_line and float(thick[y0:y1, x0:x1].max()) <= max(_STROKE * height / 2, 2.5):
+            lines.append((y0, y1, x0, x1))
+            continue
         if area > 0.03 * strokes.sum():
             return []
     return lines
@@ -349,3 +353,19 @@ def is_page(picture: np.ndarray, shared: np.ndarray) -> bool:
     rest = (shared & ~even).astype(np.uint8)
     solid = cv2.morphologyEx(rest, cv2.MORPH_OPEN, np.ones((_PAGE_STROKE,) * 2, np.uint8))
     return bool(solid.sum() <= (1 - _PAGE_THIN) * max(rest.sum(), 1))
+
+
+def where(places: tuple[Place, ...]) -> str:
+    """Return in words where the places lie, the strongest first."""
+    left, top, right, bottom = places[0].box
+    if (right - left) * (bottom - top) > 0.5:
+        return "over most of the picture"
+    row = _third((top + bottom) / 2, "top", "bottom")
+    column = _third((left + right) / 2, "left", "right")
+    said = f"at the {' '.join(filter(None, (row, column)))}" if row or column else "in the middle"
+    others = len(places) - 1
+    return said + (f" and in {others} other place{'s' if others > 1 else ''}" if others else "")
+
+
+def _third(at: float, first: str, last: str) -> str:
+    return first if at < 1 / 3 else last if at > 2 / 3 else ""

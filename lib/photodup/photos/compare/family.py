@@ -1,28 +1,36 @@
 """What each member of a family shows, and how finely: measured on all of them laid over each other."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.canvas import Laid, angle, grown, lay, small, without_margins
+from photodup.photos.compare.canvas import (
+    Laid,
+    angle,
+    grown,
+    lay,
+    on_fine_canvas,
+    on_size,
+    shares_of,
+    small,
+    without_margins,
+)
+from photodup.photos.compare.content import Contents, compare_contents, where
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, spectra
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
 from photodup.photos.compare.merit import COARSE, Merit, Relation
-from photodup.photos.compare.overlays import (
-    LEAST_PART,
-    LEAST_WRITING,
-    coloured_in_strokes,
-    compare_parts,
-    displaced,
-)
+from photodup.photos.compare.parallax import displaced
 from photodup.photos.compare.snapping import snapped
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
 from photodup.photos.compare.verify import verify, verify_with_map
 
-# Members that writing is looked for against: enough for a majority.
-_JUDGES = 5
+# Members that captions are looked for against: enough for a majority.
+_JUDGES = 3
+# Longer side, pixels, at which two members are compared for what they hold; and places that are named, at most.
+_FINE, _MOST_PLACES = 1280, 5
 # Share of the picture that a member must show beyond the keeper to count as wider.
 WIDER = 0.004
 # Detail that is finer by less is the same.
@@ -57,6 +65,23 @@ _FACTOR, _MOST_FACTORS = 1.08, 30
 _MOVED = 0.12
 
 
+# Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What a member has that the keeper would not keep.
+
+    Attributes:
+        said: in words; empty where the member may go.
+        places: where the two look different, in the keeper's frame and in the member's.
+    """
+
+    said: tuple[str, ...] = ()
+    places: tuple[tuple[Box, Box], ...] = ()
+
+
 class LaidFamily:
     """Members laid over each other.
 
@@ -81,6 +106,7 @@ class LaidFamily:
         from photodup.embedding.imaging import ImageError
 
         self._load = load
+        self._at_hand: tuple[int | None, Image.Image | None] = (None, None)
         self._pictures: dict[int, np.ndarray] = {}
         self._features: dict[int, Features] = {}
         self._traces: dict[int, FileTraces] = {}
@@ -100,7 +126,7 @@ class LaidFamily:
         self.laid = lay(self._pictures, maps, sizes)
         without_margins(self._pictures, self.laid)
         self._finest = self._measure_detail()
-        self._writing = self._find_writing()
+        self._captioned = self._find_captions()
         self._chroma = {row: _chroma(one) for row, one in self.laid.items()}
         self._hues = {row: _hues(one) for row, one in self.laid.items()}
         self.merits = self._judge()
@@ -209,21 +235,24 @@ class LaidFamily:
             is_one_size=abs(a.scale / b.scale - 1) < _ONE_SCALE,
         )
 
-    def _find_writing(self) -> dict[int, float]:
-        """Return for each member the share of its picture that lies under writing, as most others say."""
-        judges = list(self.laid)[:_JUDGES]
-        found = {}
+    def _find_captions(self) -> set[int]:
+        """Return the members with a caption over the picture, as most others show."""
+        found = set()
         for row, one in self.laid.items():
-            said = sorted(compare_parts(self.laid[other], one).second for other in judges if other != row)
-            found[row] = said[(len(said) - 1) // 2] if said else 0.0
+            others = [other for other in self.laid if other != row][:_JUDGES]
+            shown = sum(
+                compare_contents(self.laid[o].rgb, one.rgb, _shared(self.laid[o], one)).is_caption
+                for o in others
+            )
+            if 2 * shown > len(others):
+                found.add(row)
         return found
 
     def _judge(self) -> dict[int, Merit]:
         told = told_apart_from_margins(self.laid)
         whole = np.any(list(told.values()), axis=0)
-        written = self._written()
-        # Coloured writing makes no colour picture.
-        chroma = [self._chroma[row][row in written] for row in self.laid]
+        # A coloured caption makes no colour picture.
+        chroma = [self._chroma[row][row in self._captioned] for row in self.laid]
         most, hues = max(chroma), max(self._hues.values())
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
         hub = next(iter(self.laid.values()))
@@ -234,8 +263,8 @@ class LaidFamily:
         merits = {}
         for (row, one), own_chroma in zip(self.laid.items(), chroma, strict=True):
             added = one.added
-            if row in written:
-                added += ("writing or a mark",)
+            if row in self._captioned:
+                added += ("a caption",)
             share = self._share(row)
             merits[row] = Merit(
                 pages=self._traces[row].pages,
@@ -264,14 +293,6 @@ class LaidFamily:
                 is_enlarged=any(self._beyond(row, o) < _ENLARGED for o in self.laid),
             )
         return merits
-
-    def _written(self) -> set[int]:
-        """Return the members with writing: found beside others, or (yellow on white) the one colour where most have none."""
-        written = {row for row, share in self._writing.items() if share >= LEAST_WRITING}
-        coloured = {row for row, (every, _) in self._chroma.items() if every > _COLOURFUL}
-        if 2 * len(coloured) < len(self.laid):
-            written |= {row for row in coloured if coloured_in_strokes(self.laid[row])}
-        return written
 
     def _compression(self, row: int) -> dict[str, float | bool]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""
@@ -320,21 +341,17 @@ class LaidFamily:
     def _share(self, row: int) -> float:
         return min(1.0, self._finest[row] / (0.5 * self.laid[row].scale))
 
-    def lacks(self, keeper: int, member: int) -> list[str]:
-        """Return what a member has that the keeper would not keep, in words; empty where it may go."""
+    def lacks(self, keeper: int, member: int) -> Lacking:
+        """Return what a member has that the keeper would not keep; nothing where it may go."""
         if keeper not in self.laid or member not in self.laid:
-            return ["could not be laid over the photo to keep"]
+            return Lacking(("could not be laid over the photo to keep",))
         a, b = self.laid[keeper], self.laid[member]
         said = []
         pages = self._traces[keeper].pages, self._traces[member].pages
         if max(pages) > 1:
             n = pages[1] if pages[1] > 1 else pages[0]
             said.append(f"{'it has' if pages[1] > 1 else 'the one to keep has'} {n} pages or frames")
-        parts = compare_parts(a, b)
-        chroma = (
-            self._chroma[keeper][parts.first >= LEAST_WRITING],
-            self._chroma[member][parts.second >= LEAST_WRITING],
-        )
+        chroma = [self._chroma[row][row in self._captioned] for row in (keeper, member)]
         if max(chroma) > _COLOURFUL and min(chroma) < _GREYED * max(chroma):
             said.append("in colour" if chroma[1] > chroma[0] else "black and white")
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
@@ -344,19 +361,41 @@ class LaidFamily:
             said.append("holds finer detail")
         if _lost_tones(a, b) > _CLIPPED:
             said.append("has light or dark tones that the other lost")
-        if parts.first >= LEAST_WRITING:
-            said.append("without the writing on the other")
-        if parts.parts >= LEAST_PART:
-            said.append("a part shows something else")
+        contents, boxes = self._compare_contents(keeper, member)
+        if contents.places and not contents.is_caption:
+            said.append(f"looks different {where(contents.places)}")
+        else:
+            boxes = ()
         if displaced(a, b) > _MOVED:
             said.append("parts lie displaced, as between two exposures")
         if a.is_mirrored != b.is_mirrored and self._is_symmetric(keeper):
             said.append("mirrored, of a picture that is nearly its own mirror image")
-        return said
+        return Lacking(tuple(said), boxes)
+
+    def _compare_contents(self, keeper: int, member: int) -> tuple[Contents, tuple[tuple[Box, Box], ...]]:
+        """Compare two members at the smaller one's resolution; return also the first places in both of their frames."""
+        a, b = self.laid[keeper], self.laid[member]
+        fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
+        # The keeper is compared with all others, so its picture stays at hand.
+        if self._at_hand[0] != keeper:
+            self._at_hand = keeper, self._load(keeper)[0]
+        pictures = [
+            on_fine_canvas(image, one, fineness)
+            for image, one in ((self._at_hand[1], a), (self._load(member)[0], b))
+        ]
+        height, width = pictures[0].shape[:2]
+        contents = compare_contents(*pictures, on_size(_shared(a, b), (width, height)))
+        found = contents.places[:_MOST_PLACES]
+        return contents, tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
 
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]
         return verify(own, own.mirrored()).is_copy() and _even(own)
+
+
+def _shared(first: Laid, second: Laid) -> np.ndarray:
+    """Return bool[h, w]: where both show the picture, but for the outermost pixels."""
+    return grown(first.picture & second.picture, -4)
 
 
 def _factor(first: float, second: float) -> int:

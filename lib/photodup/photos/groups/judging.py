@@ -11,7 +11,7 @@ from PIL import Image
 from photodup.embedding import imaging
 from photodup.files import available_cores
 from photodup.photos.compare.evidence import EvidenceStore
-from photodup.photos.compare.family import LaidFamily
+from photodup.photos.compare.family import Box, LaidFamily
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.pixels import one_thread_each
 from photodup.photos.compare.traces import FileTraces, file_traces
@@ -21,7 +21,7 @@ from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
-VERSION = 8
+VERSION = 9
 NOT_PROVEN = "not proven to be the photo to keep itself, only one of its copies"
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 
@@ -35,12 +35,14 @@ class Judged:
         choice: why it is.
         differs: what each other row has that the keeper lacks; empty where it may go.
         why: why the keeper is kept rather than each other row.
+        places: of each other row where it looks different, in the keeper's frame and in its own.
     """
 
     keeper: int
     choice: Choice
     differs: Mapping[int, str]
     why: Mapping[int, str] = field(default_factory=dict)
+    places: Mapping[int, Sequence[tuple[Box, Box]]] = field(default_factory=dict)
 
 
 class Judge:
@@ -103,7 +105,7 @@ class Judge:
             photos = [self._photos[row] for row in family.members]
             kept = self._store.recall(self._key("merits", family))
             merits = _merits(kept) if kept else {}
-            differs, why = {}, {}
+            differs, why, places = {}, {}, {}
             for row in family.members:
                 if row == keeper:
                     continue
@@ -111,14 +113,15 @@ class Judge:
                 lacks, relation = measured[photo.md5]
                 if row in proven.of(keeper):
                     doubts = self._rules.doubts(best, photo, photos, merits, Relation(**relation))
-                    differs[row] = "; ".join([*lacks, *doubts])
+                    differs[row] = "; ".join([*lacks["said"], *doubts])
+                    places[row] = lacks["places"]
                 else:
                     differs[row] = TWO_EXPOSURES if search.is_ruled_out(keeper, row) else NOT_PROVEN
                 why[row] = self._rules.over(best, photo, photos, merits)
-            judged.append(Judged(keeper, choice, differs, why))
+            judged.append(Judged(keeper, choice, differs, why, places))
         return judged
 
-    def _lacks(self, family: Family, keeper: int, proven: "_Partners") -> dict[str, tuple[list[str], dict]]:
+    def _lacks(self, family: Family, keeper: int, proven: "_Partners") -> dict[str, tuple[dict, dict]]:
         key = self._key("lacks", family, keeper)
         if (kept := self._store.recall(key)) is None:  # where nothing can be remembered
             kept = self._said(family, keeper, self._lay(family, proven))
@@ -129,7 +132,7 @@ class Judge:
         others = [row for row in family.members if row != keeper]
         return json.dumps(
             {
-                self._photos[row].md5: (laid.lacks(keeper, row), asdict(laid.relation(keeper, row)))
+                self._photos[row].md5: (asdict(laid.lacks(keeper, row)), asdict(laid.relation(keeper, row)))
                 for row in others
             }
         )

@@ -1,11 +1,16 @@
 """What grouping a library gives: groups with their keepers, and why each member is there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from photodup.photos.compare.family import Box
 from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.keepers import Choice
 from photodup.photos.groups.model_thresholds import ModelThresholds
 from photodup.photos.library.catalogue import Model, Photo
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class TierGroup:
         differs: of each member what it has that the keeper would not keep, in words; empty where it may go. Of
             similar pictures nothing is said.
         why: why the keeper is kept rather than each member; empty where nothing tells them apart.
+        places: of each member where it looks different: boxes in the keeper's frame and in its own.
     """
 
     tier: str
@@ -43,6 +49,7 @@ class TierGroup:
     evidence: tuple[Evidence, ...]
     differs: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
+    places: tuple[Sequence[tuple[Box, Box]], ...] = ()
 
     @property
     def keeper(self) -> Photo:
@@ -58,13 +65,20 @@ class TierGroup:
 
     def difference(self, photo: Photo) -> str:
         """Return what a member has that the keeper would not keep, in words; empty where nothing."""
-        told = dict(zip((member.id for member in self.members), self.differs, strict=False))
-        return told.get(photo.id, "")
+        return self._of(photo, self.differs) or ""
 
     def kept_over(self, photo: Photo) -> str:
         """Return why the keeper is kept rather than a member; the reason of the choice where nothing is said."""
-        said = dict(zip((member.id for member in self.members), self.why, strict=False))
-        return said.get(photo.id) or self.choice.reason
+        return self._of(photo, self.why) or self.choice.reason
+
+    def boxes(self, photo: Photo, *, of_keeper: bool) -> list[Box]:
+        """Return where a member shows something else than the keeper, in the frame of the one or of the other."""
+        return [pair[0 if of_keeper else 1] for pair in self._of(photo, self.places) or ()]
+
+    def _of(self, photo: Photo, values: Sequence[_T]) -> _T | None:
+        """Return what is known of one member; None of the keeper, and where nothing is known."""
+        known = zip(self.members, values, strict=False)
+        return next((value for member, value in known if member.id == photo.id), None)
 
     @property
     def confidence(self) -> float:

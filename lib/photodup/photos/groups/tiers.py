@@ -159,18 +159,19 @@ class _Grouping:
         keeper = self._rules.choose(same).keeper
         choice = Choice(keeper, judged.choice.rule, judged.choice.reason)
         exact = Evidence(True, 1.0, None)
-        found = [(photo, exact, "", "the same file, twice") for photo in same if photo.id != keeper.id]
+        found: list[tuple] = [
+            (photo, exact, "", "the same file, twice", ()) for photo in same if photo.id != keeper.id
+        ]
         for i, said in judged.differs.items():
-            shown = evidence(judged.keeper, i), said, judged.why.get(i, "")
-            found += [(photo, *shown) for photo in self._files[photos[i].md5]]
+            shown = evidence(judged.keeper, i), judged.why.get(i, ""), judged.places.get(i, ())
+            found += [(photo, shown[0], said, *shown[1:]) for photo in self._files[photos[i].md5]]
         # Of files of one content each may have a sidecar of its own.
         found = [
-            (photo, proof, "; ".join(filter(None, (said, *self._rules.lost_beside(keeper, photo)))), why)
-            for photo, proof, said, why in found
+            (photo, proof, "; ".join(filter(None, (said, *self._rules.lost_beside(keeper, photo)))), *more)
+            for photo, proof, said, *more in found
         ]
         found.sort(key=lambda entry: (bool(entry[2]), -entry[1].confidence, str(entry[0].path)))
-        members, proof, differs, why = zip(*found, strict=True)
-        return TierGroup("copies", choice, members, proof, differs, why)
+        return TierGroup("copies", choice, *zip(*found, strict=True))
 
     def _star(
         self, star: Group, evidence: Callable[[int, int], Evidence], in_families: set[int]

@@ -47,13 +47,15 @@ def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
     ]
 
 
-def evidence(why: Evidence) -> str:
-    """Say in plain words why a photo is here."""
+def evidence(why: Evidence, difference: str = "") -> str:
+    """Say in plain words why a photo is here; `difference` is what it has that the keeper would not keep."""
     if why.exact:
         return "An exact copy: the two files are the same, byte for byte."
     found = why.verification
     if found is not None and found.is_copy():
         mirrored = ", mirrored" if found.mirrored else ""
+        if difference:
+            return f"The same picture{mirrored}, but one has what the other has not, or no file tells which came first."
         written = " Something is written over one of them." if found.spot > 0 else ""
         return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show.{written}"
     if found is not None and found.overlap > 0:

@@ -97,7 +97,7 @@ const stage = find("#stage");
 
 if (stage) {
   const views = all(".view");
-  const pictures = all(".view img");
+  const pictures = all(".view img, .view .places");
   let scale = 1, x = 0, y = 0; // x and y: shift as a share of the pane, the same for both
 
   const show = () => {

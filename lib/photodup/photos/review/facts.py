@@ -56,8 +56,7 @@ def evidence(why: Evidence, difference: str = "") -> str:
         mirrored = ", mirrored" if found.mirrored else ""
         if difference:
             return f"The same picture{mirrored}, but one has what the other has not, or no file tells which came first."
-        written = " Something is written over one of them." if found.spot > 0 else ""
-        return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show.{written}"
+        return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show."
     if found is not None and found.overlap > 0:
         return "Alike, but laid over each other they do not agree everywhere: two photographs of one scene, perhaps."
     return "Alike at a glance; they could not be laid over each other."

@@ -1,0 +1,246 @@
+"""What a picture holds: documents that say something else, subjects in one of two, and edits that add nothing."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from support.images import encoded
+
+from photodup.photos.compare.content import Contents, Place, compare_contents, is_page, where
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import scan
+from photodup.photos.quality.edits import named
+
+PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
+WORDS = (
+    "invoice",
+    "dated",
+    "kindly",
+    "pay",
+    "amount",
+    "within",
+    "days",
+    "account",
+    "bank",
+    "garden",
+    "please",
+)
+
+
+def saved(image: Image.Image, quality: int = 90) -> Image.Image:
+    import io
+
+    return Image.open(io.BytesIO(encoded(image, "JPEG", quality=quality))).convert("RGB")
+
+
+def compared(first: Image.Image, second: Image.Image) -> Contents:
+    """Compare two pictures of one frame; the second is brought to the first's size."""
+    a, b = (np.asarray(image.convert("RGB").resize(first.size)) for image in (first, second))
+    shared = np.zeros(a.shape[:2], bool)
+    shared[4:-4, 4:-4] = True
+    return compare_contents(a, b, shared)
+
+
+@pytest.fixture(scope="module")
+def photographs() -> dict[str, Image.Image]:
+    import skimage.data
+
+    return {name: Image.fromarray(getattr(skimage.data, name)()).convert("RGB") for name in PHOTOS}
+
+
+def letter(to: str = "Anna Huber", total: str = "412.50", seed: int = 0) -> Image.Image:
+    page = Image.new("RGB", (900, 1270), "white")
+    draw, pick = ImageDraw.Draw(page), random.Random(seed)
+    draw.text((70, 70), f"To: {to}", fill="black", font=ImageFont.load_default(28))
+    for row in range(24):
+        line = " ".join(pick.choice(WORDS) for _ in range(8))
+        draw.text((70, 190 + row * 38), line, fill="black", font=ImageFont.load_default(24))
+    draw.text((70, 1180), f"Total: {total}", fill="black", font=ImageFont.load_default(28))
+    return page
+
+
+def slide(points: int) -> Image.Image:
+    page = Image.new("RGB", (1280, 720), "white")
+    draw = ImageDraw.Draw(page)
+    draw.rectangle((0, 0, 1280, 100), fill=(0, 60, 120))
+    draw.text((40, 20), "Results", fill="white", font=ImageFont.load_default(48))
+    for row, text in enumerate(
+        ["growth in every region", "a new market", "price and margin", "the next quarter"]
+    ):
+        if row < points:
+            draw.text((80, 170 + row * 110), f"- {text}", fill="black", font=ImageFont.load_default(40))
+    return page
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (letter(), letter(to="Michael Wolf")),
+        (letter(), letter(total="89.10")),
+        (letter(), letter(total="412.80")),
+        (slide(2), slide(4)),
+        (slide(4), slide(2)),
+    ],
+    ids=["recipient", "total", "one digit", "points added", "points missing"],
+)
+@pytest.mark.parametrize("quality", [None, 88])
+def test_pages_that_say_something_else_differ(first, second, quality):
+    if quality:
+        first, second = saved(first, quality), saved(second, quality)
+    found = compared(first, second)
+    assert found.places and not found.is_caption
+    assert all(0 <= side <= 1 for place in found.places for side in place.box)
+
+
+@pytest.mark.parametrize("page", [letter(), slide(4)], ids=["letter", "slide"])
+@pytest.mark.parametrize("change", ["jpeg", "half the size", "darker"])
+def test_a_page_that_was_only_saved_again_holds_the_same(page, change):
+    again = {
+        "jpeg": lambda: saved(page, 60),
+        "half the size": lambda: page.resize((page.width // 2, page.height // 2), Image.Resampling.LANCZOS),
+        "darker": lambda: page.point(lambda value: int(0.8 * value)),
+    }[change]()
+    small = min(page.size, again.size)
+    assert not compared(page.resize(small, Image.Resampling.LANCZOS), again).places
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize(
+    "edit", ["jpeg q 30", "resize 0.5x", "brightness 1.4x", "blur 0.5%", "grey", "warm filter"]
+)
+def test_an_edit_of_the_whole_picture_adds_nothing(photographs, name, edit):
+    original = saved(photographs[name])
+    assert not compared(original, saved(named([edit])[0](original))).places
+
+
+def test_what_was_there_is_missed_where_the_other_is_even(photographs):
+    """The smaller picture of the two is asked in both directions: something is there, or something is gone."""
+    original = photographs["rocket"]
+    with_bird = original.copy()
+    ImageDraw.Draw(with_bird).polygon([(100, 60), (112, 66), (124, 60), (112, 72)], fill=(190, 180, 170))
+    for first, second in ((original, with_bird), (with_bird, original)):
+        found = compared(saved(first), saved(second, 88))
+        assert found.places and not found.is_caption
+        left, top, right, bottom = found.places[0].box
+        assert left < 112 / original.width < right and top < 66 / original.height < bottom
+
+
+@given(
+    name=st.sampled_from(PHOTOS), width=st.floats(0.03, 0.2), at=st.tuples(st.floats(0.1, 0.7), st.floats(0.1, 0.7)),
+    colour=st.tuples(*[st.integers(0, 255)] * 3), seed=st.integers(0, 2**16),
+)  # fmt: skip
+@settings(max_examples=25)
+def test_a_subject_in_one_of_two_is_never_explained(photographs, name, width, at, colour, seed):
+    original = photographs[name]
+    size = max(12, round(width * original.width))
+    x, y = (round(share * side) for share, side in zip(at, original.size, strict=True))
+    box = (x, y, x + size, y + size)
+    # A figure is seen where it is unlike its ground.
+    ground = np.asarray(original.crop(box), float).mean(axis=(0, 1))
+    if np.abs(ground - colour).max() < 60:
+        return
+    with_subject = original.copy()
+    ImageDraw.Draw(with_subject).ellipse(box, fill=colour)
+    rng = np.random.default_rng(seed)
+
+    def noisy(image: Image.Image) -> Image.Image:
+        values = np.asarray(image, float) + rng.normal(0, 3, (*image.size[::-1], 3))
+        return saved(Image.fromarray(values.clip(0, 255).astype(np.uint8)), int(rng.integers(85, 96)))
+
+    pair = noisy(original), noisy(with_subject)
+    for first, second in (pair, pair[::-1]):
+        found = compared(first, second)
+        assert found.places and not found.is_caption
+
+
+@given(gain=st.floats(0.7, 1.2), offset=st.integers(-15, 15), quality=st.integers(40, 95))
+@settings(max_examples=15)
+def test_a_picture_explains_itself_in_any_tones(photographs, gain, offset, quality):
+    original = saved(photographs["coffee"])
+    assert not compared(original, saved(original.point(lambda v: int(gain * v + offset)), quality)).places
+
+
+def test_a_caption_over_a_picture_is_told_from_writing_on_a_page(photographs):
+    original = photographs["chelsea"]
+    captioned = original.copy()
+    text = {"fill": (255, 255, 0), "font": ImageFont.load_default(28)}
+    ImageDraw.Draw(captioned).text((30, 240), "greetings from the sea", **text)
+    found = compared(original, saved(captioned))
+    assert found.places and found.is_caption
+    # The keeper's own caption is nothing that the other has.
+    assert not compared(saved(captioned), original).is_caption
+    page = letter()
+    added = page.copy()
+    ImageDraw.Draw(added).text(
+        (70, 130), "greetings from the sea", fill="black", font=ImageFont.load_default(28)
+    )
+    assert not compared(page, added).is_caption
+
+
+def test_a_flock_of_birds_is_no_caption(photographs):
+    original = photographs["rocket"]
+    flock = original.copy()
+    draw, pick = ImageDraw.Draw(flock), random.Random(0)
+    for _ in range(9):
+        x, y = pick.randrange(20, 600), pick.randrange(20, 200)
+        draw.line([(x, y), (x + 7, y + 5), (x + 14, y)], fill=(190, 180, 170), width=2)
+    found = compared(original, saved(flock))
+    assert found.places and not found.is_caption
+
+
+def test_a_blurred_background_is_never_taken_for_something_added(photographs):
+    """Portrait mode: where the blur is wider than any that saving explains it differs, and it is no caption."""
+    original = photographs["astronaut"]
+    mask = Image.new("L", original.size, 0)
+    ImageDraw.Draw(mask).ellipse((150, 50, 380, 500), fill=255)
+    portrait = Image.composite(original, original.filter(ImageFilter.GaussianBlur(14)), mask)
+    found = compared(original, saved(portrait))
+    assert found.places and not found.is_caption
+
+
+def test_pages_and_photographs_are_told_apart(photographs):
+    everywhere = np.ones((1270, 900), bool)
+    assert is_page(np.asarray(letter()), everywhere)
+    for image in photographs.values():
+        assert not is_page(np.asarray(image), np.ones(image.size[::-1], bool))
+
+
+@pytest.mark.parametrize(
+    ("boxes", "said"),
+    [
+        ([(0.1, 0.1, 0.2, 0.2)], "at the top left"),
+        ([(0.4, 0.8, 0.5, 0.9)], "at the bottom"),
+        ([(0.4, 0.4, 0.5, 0.5)], "in the middle"),
+        ([(0.8, 0.4, 0.9, 0.5), (0, 0, 0.1, 0.1)], "at the right and in 1 other place"),
+        ([(0, 0, 1, 0.9)], "over most of the picture"),
+    ],
+)
+def test_places_are_named_in_words(boxes, said):
+    assert where(tuple(Place(box, 20.0) for box in boxes)) == said
+
+
+def test_pictures_that_share_nothing_have_no_places():
+    blank = np.zeros((60, 60, 3), np.uint8)
+    assert compare_contents(blank, blank, np.zeros((60, 60), bool)) == Contents()
+
+
+def test_of_two_different_letters_none_is_suggested_and_the_places_are_marked(tmp_path: Path):
+    letter().save(tmp_path / "a.png")
+    letter(to="Michael Wolf").save(tmp_path / "b.png")
+    letter().save(tmp_path / "c.jpg", quality=88)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        groups = find_tiers(catalogue).copies
+    going = {photo.path.name for group in groups for photo in group.may_go}
+    assert "b.png" not in going and not {"a.png", "c.jpg"} <= going
+    group = next(group for group in groups if any(photo.path.name == "b.png" for photo in group.members))
+    other = next(photo for photo in group.members if photo.path.name == "b.png")
+    assert "looks different at the top" in group.difference(other)
+    for of_keeper in (True, False):
+        left, top, _, bottom = group.boxes(other, of_keeper=of_keeper)[0]
+        assert left < 0.3 and top < 70 / 1270 + 0.02 and bottom < 0.12, "the name in the first line"

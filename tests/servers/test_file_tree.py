@@ -175,7 +175,7 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
         keys = look_at_everything(client)
         assert len(keys) >= 3
         client.post("settings/keep", data={"resolution": 1, "size": 2, "folders": "2020"})
-        client.post("settings/backend", data={"backend": "other", "name": "local-pytorch", "url": ""})
+        client.post("settings/backend", data={"backend": "other", "name": "local-pytorch-fp32", "url": ""})
         tree.check()
         photos = re.findall(r"/photo/(\d+)/", client.get(f"group/{keys[-1]}").text)
         for number in dict.fromkeys(photos):

@@ -72,7 +72,7 @@ class Tree:
 
 
 def users_files(folder: Path, elsewhere: Path) -> None:
-    """Files of a user, under every name that the first edition claimed, dropped or deleted."""
+    """Files of a user, under names that photodup uses too."""
     (folder / "thumbnails" / "ab").mkdir(parents=True)
     for seed, name in enumerate(("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg")):
         noise = np.random.default_rng(seed + 1).integers(0, 255, (64, 64, 3), dtype=np.uint8)

@@ -27,9 +27,6 @@ _FORMAT_RANK = {
 }
 
 DEFAULT_RULES = ("content", "resolution", "format", "compression", "metadata", "oldest", "size", "folder")
-# What the first edition wrote into settings where nobody chose an order.
-_FORMER_DEFAULT = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
-_FORMER_NAMES = {"sharpness": "resolution"}  # a blur has less true resolution
 _CHOSEN, _PREFERRED = "chosen before", "preferred folder"
 
 # Of the whole picture: what is missed by less is the jitter of the alignment.
@@ -49,13 +46,6 @@ class Choice:
     keeper: Photo
     rule: str | None
     reason: str
-
-
-def present_rules(order: Sequence[str]) -> tuple[str, ...]:
-    """Return an order of rules that an earlier edition stored, in today's names."""
-    if tuple(order) == _FORMER_DEFAULT:
-        return DEFAULT_RULES
-    return tuple(dict.fromkeys(_FORMER_NAMES.get(rule, rule) for rule in order))
 
 
 class KeepRules:
@@ -79,7 +69,6 @@ class KeepRules:
     ) -> None:
         if not order:
             raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
-        order = present_rules(order)
         if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
             raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
         if folders and tuple(order) == DEFAULT_RULES:

@@ -56,7 +56,6 @@ reference: install tools
 	$(BIN)/photodup study run --run reference-cpu --sizes full
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
-	$(BIN)/photodup study package reference-cpu
 	$(BIN)/photodup study readme
 
 render: install

@@ -19,7 +19,7 @@ EXTRAS = {
     "gpu": ("pynvml",),
     "study": (
         "httptools", "kubernetes_validate", "matplotlib", "nbclient", "nbconvert", "nbformat", "pandas",
-        "papermill", "psutil", "pyarrow", "pygments", "pyroute2", "rocrate", "seaborn", "simplejpeg", "uvloop",
+        "papermill", "psutil", "pyarrow", "pygments", "pyroute2", "seaborn", "simplejpeg", "uvloop",
     ),
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from photodup.errors import PhotodupError
+from photodup.settings import environment
 
 
 class NoCheckoutError(PhotodupError):
@@ -19,7 +20,7 @@ def project_root() -> Path:
     Raises:
         PhotodupError: neither is there.
     """
-    if configured := os.environ.get("PHOTODUP_ROOT"):
+    if configured := environment().root:
         return Path(configured).resolve()
     here = Path.cwd().resolve()
     for folder in (here, *here.parents):
@@ -41,7 +42,7 @@ def build_dir() -> Path:
     try:
         return project_root() / "build"
     except NoCheckoutError as error:
-        cache = os.environ.get("XDG_CACHE_HOME", "")
+        cache = environment().cache_home
         try:
             return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "photodup"
         except RuntimeError:

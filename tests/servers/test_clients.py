@@ -344,10 +344,8 @@ def test_auto_uses_the_server_that_is_there(small_service):
     [
         ("pytorch", "fastapi-pytorch-fp32-http-jpeg"),
         ("triton", "triton-onnx-fp32-http-fp32"),
-        ("triton_http", "triton-onnx-fp32-http-fp32"),
         ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
         ("local", "local-pytorch-fp32"),
-        ("pytorch-http-jpeg", "fastapi-pytorch-fp32-http-jpeg"),  # the first edition's
     ],
 )
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):

@@ -72,7 +72,7 @@ class Tree:
 
 
 def users_files(folder: Path, elsewhere: Path) -> None:
-    """Files of a user, under every name that the first edition claimed, dropped or deleted."""
+    """Files of a user, under names that photodup uses too."""
     (folder / "thumbnails" / "ab").mkdir(parents=True)
     for seed, name in enumerate(("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg")):
         noise = np.random.default_rng(seed + 1).integers(0, 255, (64, 64, 3), dtype=np.uint8)
@@ -175,7 +175,7 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
         keys = look_at_everything(client)
         assert len(keys) >= 3
         client.post("settings/keep", data={"resolution": 1, "size": 2, "folders": "2020"})
-        client.post("settings/backend", data={"backend": "other", "name": "local-pytorch", "url": ""})
+        client.post("settings/backend", data={"backend": "other", "name": "local-pytorch-fp32", "url": ""})
         tree.check()
         photos = re.findall(r"/photo/(\d+)/", client.get(f"group/{keys[-1]}").text)
         for number in dict.fromkeys(photos):

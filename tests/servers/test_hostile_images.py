@@ -262,7 +262,7 @@ def test_pixels_are_limited_per_request(hostile_service):
     assert answer.status_code == 413
     assert "20 megapixels together" in answer.json()["detail"]
     # The library's own client splits such a request.
-    client = PyTorchHttp(server.url, parse_backend("pytorch-http-jpeg"), Patience())
+    client = PyTorchHttp(server.url, parse_backend("fastapi-pytorch-fp32-http-jpeg"), Patience())
     assert client.infer([four_megapixels] * 7).shape == (7, 512)
     client.close()
 

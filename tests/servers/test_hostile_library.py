@@ -129,16 +129,16 @@ def test_what_others_removed_can_be_deleted_when_confirmed(library):
 
 
 def strip_signatures(library):
-    """Make a journal as the first edition wrote it."""
+    """Make a journal that nobody signed."""
     path = library / TRASH_FOLDER / "journal.jsonl"
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     assert all(entry.pop("sig") for entry in lines)
     path.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
 
 
-@pytest.mark.parametrize("loss", ["first edition", "lost key"])
+@pytest.mark.parametrize("loss", ["no signatures", "lost key"])
 @pytest.mark.parametrize("what", ["remove", "restore", "purge"])
-def test_what_a_first_edition_left_half_finished_comes_home_when_confirmed(
+def test_what_nobody_signed_and_was_half_finished_comes_home_when_confirmed(
     tmp_path, what, loss, own_key_folder
 ):
     """Killed at every step; the journal then counts as nobody's. Nothing is lost that was not deleted already."""

@@ -69,7 +69,7 @@ def listener():
 
 def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, listener):
     url, calls = listener
-    supplied = {"backend": "pytorch-http-jpeg", "url": url, "keep": ["size"], "folders": []}
+    supplied = {"backend": "fastapi-pytorch-fp32-http-jpeg", "url": url, "keep": ["size"], "folders": []}
     file = library / ".photodup" / "settings.json"
     file.write_text(json.dumps(supplied))
     done = photodup("embed", library, text=True, env=os.environ | {"MODEL_PRETRAINED": "onnx:/nowhere"})
@@ -99,11 +99,15 @@ def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, lis
 
 def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
     folder = library / ".photodup"
-    save_settings(folder, Settings("pytorch-http-jpeg", "http://mine:8002"))
+    save_settings(folder, Settings("fastapi-pytorch-fp32-http-jpeg", "http://mine:8002"))
     assert load_settings(folder).url == "http://mine:8002"
     assert choose(load_settings(folder)).url == "http://mine:8002"
     values = json.loads((folder / "settings.json").read_text())
-    for change in ({"url": "http://yours:8002"}, {"backend": "pytorch-http-base64"}, {"signature": 1}):
+    for change in (
+        {"url": "http://yours:8002"},
+        {"backend": "fastapi-pytorch-fp32-http-base64"},
+        {"signature": 1},
+    ):
         (folder / "settings.json").write_text(json.dumps(values | change))
         settings = load_settings(folder)
         assert (settings.backend, settings.url) == ("auto", None) and settings.warning

@@ -250,15 +250,17 @@ def test_the_page_chooses_and_embed_follows(library, small_service):
     assert "0 photographs embedded" in embed(library, *flags, INFERENCE_BACKEND="triton").stdout
 
 
-def test_settings_and_flags_of_the_first_edition_mean_the_same(tmp_path):
-    (tmp_path / "settings.json").write_text('{"backend": "triton-onnx-grpc-fp32", "url": "127.0.0.1:8004"}')
+def test_a_short_name_and_the_full_one_mean_the_same(tmp_path):
+    (tmp_path / "settings.json").write_text(
+        '{"backend": "triton-onnx-fp32-grpc-fp32", "url": "127.0.0.1:8004"}'
+    )
     stored = load_settings(tmp_path)
-    # Nobody signed it: it is shown under today's name, and used once it was chosen on this machine.
+    # Nobody signed it: it is shown, and used once it was chosen on this machine.
     assert stored.ignored == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004") and stored.backend == "auto"
     stored = Settings(*stored.ignored)
-    for flag in ("triton-onnx-grpc-fp32", "triton_grpc", "triton-onnx-fp32-grpc-fp32"):
+    for flag in ("triton_grpc", "triton-onnx-fp32-grpc-fp32"):
         assert where(choose(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
-    assert where(choose(stored, backend="local-onnx", weights="w")) == ("local-onnx-fp32", None)
+    assert where(choose(stored, backend="local-onnx-fp32", weights="w")) == ("local-onnx-fp32", None)
 
 
 # ---- which photo to keep ---------------------------------------------------------------------------------

@@ -281,7 +281,7 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
             control.load_model(address, MODEL)
         file = tmp_path / "rented.yaml"
         file.write_text(
-            f"name: rented\nbackends: {{triton-onnx-grpc-fp32: '{address}'}}\ntriton_control_key: env:RENTED_KEY\n"
+            f"name: rented\nbackends: {{triton-onnx-fp32-grpc-fp32: '{address}'}}\ntriton_control_key: env:RENTED_KEY\n"
         )
         found = load_endpoints(file)
         monkeypatch.setattr(control_key, "_of_endpoints", {})
@@ -295,7 +295,7 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
         control_key._of_endpoints.clear()
         monkeypatch.setenv(control_key.VARIABLE, key)
         control.load_model(address, MODEL)
-        asked = Endpoints(name="x", backends={"triton-emulated-a100-grpc-jpeg": address})
+        asked = Endpoints(name="x", backends={"triton-emulated-a100-fp32-grpc-jpeg": address})
         (row,) = check(asked)
         assert "Triton has no model" in row["finding"], "that variable's key went to a server merely asked"
         (row,) = check(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
@@ -304,7 +304,7 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
 
 def test_endpoints_show_no_key(tmp_path: Path) -> None:
     key = "k" * 40
-    made = Endpoints(name="x", backends={"triton-onnx-grpc-fp32": "gpu:8004"}, triton_control_key=key)
+    made = Endpoints(name="x", backends={"triton-onnx-fp32-grpc-fp32": "gpu:8004"}, triton_control_key=key)
     assert key not in repr(made) and key not in str(made.model_dump())
     save_endpoints(made, tmp_path / "x.yaml")
     assert stat.S_IMODE((tmp_path / "x.yaml").stat().st_mode) == 0o600
@@ -314,7 +314,7 @@ def test_endpoints_show_no_key(tmp_path: Path) -> None:
             Endpoints(name="x", backends=made.backends, triton_control_key=bad)
         assert bad not in str(error.value)
         (tmp_path / "bad.yaml").write_text(
-            f"name: x\nbackends: {{triton-onnx-grpc-fp32: 'gpu:8004'}}\ntriton_control_key: '{bad}'\n"
+            f"name: x\nbackends: {{triton-onnx-fp32-grpc-fp32: 'gpu:8004'}}\ntriton_control_key: '{bad}'\n"
         )
         with pytest.raises(PhotodupError, match="triton_control_key: it should be 16 to 256") as error:
             load_endpoints(tmp_path / "bad.yaml")
@@ -329,7 +329,7 @@ def test_no_record_of_a_run_holds_the_key(triton, monkeypatch, tmp_path: Path) -
     monkeypatch.setattr(control_key, "_of_endpoints", {})
     wrong = "w" * 64
     (tmp_path / "keyed.yaml").write_text(
-        f"name: keyed\nbackends: {{triton-onnx-grpc-fp32: '{triton.grpc_url}'}}\ntriton_control_key: {wrong}\n"
+        f"name: keyed\nbackends: {{triton-onnx-fp32-grpc-fp32: '{triton.grpc_url}'}}\ntriton_control_key: {wrong}\n"
     )
     run = open_run("keyed", endpoints=tmp_path / "keyed.yaml")
 

@@ -240,7 +240,7 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
 ):
 
     service = real_service.url
-    system = adapter(f"pytorch-http-{wire}", service, answer=answer)
+    system = adapter(f"fastapi-pytorch-fp32-http-{wire}", service, answer=answer)
     point = measure(
         system,
         photos,

@@ -1,4 +1,4 @@
-"""The name of a backend and the object say the same, and what the first edition wrote is still read."""
+"""The name of a backend and the object say the same, and the source documents' short names are read."""
 
 import itertools
 
@@ -50,23 +50,11 @@ def test_a_name_is_its_parts(backend):
     [
         ("pytorch", "fastapi-pytorch-fp32-http-jpeg"),
         ("triton", "triton-onnx-fp32-http-fp32"),
-        ("triton_http", "triton-onnx-fp32-http-fp32"),
         ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
         ("local", "local-pytorch-fp32"),
-        ("local-onnx", "local-onnx-fp32"),
-        ("pytorch-http-jpeg", "fastapi-pytorch-fp32-http-jpeg"),
-        ("pytorch-http-base64", "fastapi-pytorch-fp32-http-base64"),
-        ("triton-onnx-grpc-fp32", "triton-onnx-fp32-grpc-fp32"),
-        ("triton-onnx-http-fp16", "triton-onnx-fp32-http-fp16"),
-        ("triton-onnx-http-json", "triton-onnx-fp32-http-json"),
-        ("triton-openvino-http-fp32", "triton-openvino-fp32-http-fp32"),
-        ("triton-trt-grpc-fp32", "triton-trt-fp16-grpc-fp32"),
-        ("triton-emulated-a100-http-uint8", "triton-emulated-a100-fp32-http-uint8"),
-        ("triton-emulated-rtx-4090-grpc-fp32", "triton-emulated-rtx-4090-fp32-grpc-fp32"),
-        ("dummy", "local-dummy-fp32"),
     ],
 )
-def test_names_of_the_first_edition_are_read(written, name):
+def test_short_names_of_the_source_documents_are_read(written, name):
     assert parse_backend(written).name == name
 
 
@@ -82,6 +70,7 @@ def test_names_of_the_first_edition_are_read(written, name):
             "fastapi-pytorch-fp32-grpc-jpeg",
         ),
         *("triton-onnx-grpc-json", "triton-onnx-fp32-grpc-json", "local-onnx-fp32-http-jpeg", "local-dog"),
+        *("triton_http", "pytorch-http-jpeg", "triton-onnx-grpc-fp32", "local-onnx", "dummy"),
         *(
             "fastapi-emulated-a100-fp32-http-jpeg",
             "triton-dummy-fp32-http-fp32",
@@ -128,20 +117,15 @@ def test_an_emulated_gpu_is_known_by_its_model(gpu, wire):
     assert emulated_engine("openclip_vit_b32_uint8") == "" and engine_family("onnx") == "onnx"
 
 
-def test_a_file_of_the_first_edition_gives_todays_endpoints(tmp_path):
-    file = tmp_path / "old.yaml"
-    file.write_text(
-        "name: old\nbackends:\n  pytorch-http-jpeg: http://h:1\n  triton-trt-grpc-fp32: h:2\n"
-        "metrics:\n  pytorch: http://h:1/metrics\n"
-    )
-    found = load_endpoints(file)
-    assert found.backends == {
+def test_an_endpoints_file_keeps_short_names_under_the_full_ones(tmp_path):
+    file = tmp_path / "short.yaml"
+    file.write_text("name: short\nbackends:\n  pytorch: http://h:1\n  triton_grpc: h:2\n")
+    assert load_endpoints(file).backends == {
         "fastapi-pytorch-fp32-http-jpeg": "http://h:1",
-        "triton-trt-fp16-grpc-fp32": "h:2",
+        "triton-onnx-fp32-grpc-fp32": "h:2",
     }
-    assert found.metrics == {"fastapi": "http://h:1/metrics"}
     file.write_text(
-        "name: twice\nbackends:\n  pytorch-http-jpeg: http://h:1\n  fastapi-pytorch-fp32-http-jpeg: http://h:2\n"
+        "name: twice\nbackends:\n  pytorch: http://h:1\n  fastapi-pytorch-fp32-http-jpeg: http://h:2\n"
     )
     with pytest.raises(PhotodupError, match="listed twice, with two addresses"):
         load_endpoints(file)

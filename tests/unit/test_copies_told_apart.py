@@ -1,6 +1,5 @@
 """Byte-identical copies that were told apart stay so, whatever they are called later."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -41,17 +40,10 @@ def move_folders(library: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [rename_copy, rename_keeper, rename_both, move_folders])
-@pytest.mark.parametrize("edition", [1, 2])
-def test_byte_identical_copies_told_apart_are_not_asked_about_again_after_a_rename(library, change, edition):
+def test_byte_identical_copies_told_apart_are_not_asked_about_again_after_a_rename(library, change):
     session = ReviewSession(library)
     item = group_of(session, "IMG_3.jpg")
     session.set_apart(item.key, item.members[0][0].id, "keep_both")
-    if edition == 1:  # which wrote no names
-        labels = library / ".photodup" / "feedback.jsonl"
-        lines = [json.loads(line) for line in labels.read_text().splitlines()]
-        labels.write_text(
-            "".join(json.dumps({k: v for k, v in x.items() if k != "files"}) + "\n" for x in lines)
-        )
     change(library)
     scan(library, progress=False)
     again = ReviewSession(library)

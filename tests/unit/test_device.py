@@ -9,6 +9,7 @@ from photodup.errors import PhotodupError
 from photodup.selfbench import device, device_ceilings, device_fidelity, device_onnx, device_torch
 from photodup.selfbench.device_journal import JsonLines
 from photodup.selfbench.device_plan import CEILINGS, FIDELITY, Budget, plan
+from photodup.study import compiler
 
 torch = pytest.importorskip("torch")
 
@@ -284,7 +285,7 @@ def test_reasons_name_what_is_missing(lines):
     assert "tensor cores" in why["pytorch-eager", "tf32"]
     assert "--compile" in why["pytorch-compile", "fp32"]
     assert "onnxruntime-gpu" in why["onnx-tensorrt", "fp16"]
-    assert "make install" in why["onnx-openvino", "fp32"]
+    assert ("openvino", "fp32") not in why
 
 
 def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path):
@@ -369,47 +370,27 @@ def test_tensorrt_profiles_cover_the_batches(tmp_path):
     assert settings["trt_fp16_enable"] == "True"
 
 
-def test_openvino_without_its_python_is_one_sentence(tmp_path):
-    with pytest.raises(PhotodupError, match="make install"):
-        device.run_openvino(tmp_path / "python", tmp_path / "graph.onnx")
-
-
-def test_openvino_reports_a_graph_it_cannot_read(tmp_path):
-    from photodup.study.parts.device_table import openvino_python
-
-    python = openvino_python()
-    if python is None:
-        pytest.skip("no OpenVINO beside this Python (make install)")
+def test_openvino_names_a_graph_it_cannot_read(tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
-    with pytest.raises(PhotodupError, match=r"cannot run broken\.onnx"):
-        device.run_openvino(python, broken)
+    with pytest.raises(PhotodupError, match=r"OpenVINO cannot load .*broken\.onnx"):
+        device_onnx.open_openvino(broken, "fp32", "cpu")
 
 
-def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(tmp_path):
-    import onnx
-    from onnx import TensorProto, helper
-
-    from photodup.study.parts.device_table import openvino_python
-
-    python = openvino_python()
-    if python is None:
-        pytest.skip("no OpenVINO beside this Python (make install)")
-    info = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("image", ["n", 3, 224, 224]), ("embedding", ["n", 3, 1, 1]))
-    ]
-    node = helper.make_node("GlobalAveragePool", ["image"], ["embedding"])
-    graph = helper.make_graph([node], "toy", info[:1], info[1:])
-    path = tmp_path / "toy.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
-    asked = ["--requests", "1", "3", "1", "3", "--engines"]
-
-    each = device.run_openvino(python, path, *asked, "per-size")["requests"]
-    one = device.run_openvino(python, path, *asked, "one")["requests"]
+def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(toy, tmp_path):
+    asked = toy[1], [1, 3, 1, 3]
+    each = compiler.alone(compiler.answer_sizes, *asked, True, str(tmp_path / "cache"))["requests"]
+    one = compiler.alone(compiler.answer_sizes, *asked, False)["requests"]
     assert [(r["batch"], r["built"]) for r in each] == [(1, True), (3, True), (1, False), (3, False)]
     assert [(r["batch"], r["built"]) for r in one] == [(1, False), (3, False), (1, False), (3, False)]
     assert all(r["latency_ms"] > 0 and r["memory_mb"] > 10 for r in each + one)
+    assert list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize("engine", ["onnx", "fp32"])
+def test_an_engine_is_built_and_timed_at_each_batch_size(toy, engine):
+    found = compiler.alone(compiler.time_batches, toy[1], engine, [1, 2], 3)
+    assert found["build_s"] > 0 and [len(row["latencies_ms"]) for row in found["batches"]] == [3, 3]
 
 
 def test_what_did_not_run_is_said_once_for_each_reason():

@@ -59,7 +59,7 @@ def away(tmp_path) -> Path:
     (tmp_path / "photos").mkdir()
     for number in range(2):
         Image.effect_noise((200, 150), 60 + number).convert("RGB").save(tmp_path / f"photos/{number}.jpg")
-    backend = "triton-onnx-grpc-fp32: 127.0.0.1:9"
+    backend = "triton-onnx-fp32-grpc-fp32: 127.0.0.1:9"
     (tmp_path / "endpoints.yaml").write_text(f"name: x\nbackends:\n  {backend}\n")
     return tmp_path
 

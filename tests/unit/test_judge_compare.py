@@ -97,7 +97,7 @@ def test_a_difference_of_a_whole_percent_is_not_claimed_however_sure():
     assert judged(1.015 + (STEADY - 1) / 100).verdict == "equal"
 
 
-def test_the_null_of_the_first_edition_is_undecided():
+def test_four_rounds_do_not_make_two_servers_equally_fast():
     """Notebook 06 read 0.94 [0.86, 1.01] from four rounds as 'equally fast'."""
     few = judged([0.94, 0.90, 1.01, 0.92])
     assert few.verdict is None and "4 of 4 rounds are complete, 6 are needed" in few.because

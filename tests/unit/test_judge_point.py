@@ -42,7 +42,7 @@ def noisy(n: int, seed: int, spread: float = 0.1) -> np.ndarray:
 # --- planted faults ---------------------------------------------------------------------------------------
 
 
-def test_the_burst_cut_windows_of_the_first_edition_are_not_valid():
+def test_windows_that_a_burst_was_cut_through_are_not_valid():
     """OpenVINO at 32 in flight was valid with windows of 13.7, 171.9, 22.4, 22.5 and 23.3 images/s."""
     load = Load(concurrency=32)
     rates = np.array([13.7, 171.9, 22.4, 22.5, 23.3])

@@ -20,7 +20,7 @@ def recorded() -> list[Source]:
     return sources(read_traces(RUN))
 
 
-def test_first_edition_points_that_a_burst_was_cut_through_are_not_valid():
+def test_points_that_a_burst_was_cut_through_are_not_valid():
     """REVIEW R1: valid at 22.88/s with windows of 13.7 and 171.9 images/s; five or eleven waves are no steady state."""
     points = {t.key: t for t in read_traces(RUN)}
     key = "point-triton-openvino-fp32-http-fp32-closed_loop-b1-c32"

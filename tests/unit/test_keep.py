@@ -17,7 +17,7 @@ from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.compare.verify import Thresholds, Verification
 from photodup.photos.groups.copy_search import not_asked
 from photodup.photos.groups.families import families
-from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules, present_rules
+from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.library.feedback import Feedback
@@ -49,13 +49,6 @@ def test_each_rule_decides_when_it_is_the_first_to_differ(better, rule, words):
     choice = rules.choose([BASE, other(**better)])
     assert (choice.keeper.id, choice.rule) == (2, rule)
     assert words in choice.reason
-
-
-def test_what_an_earlier_edition_stored_is_understood():
-    former = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
-    assert present_rules(former) == DEFAULT_RULES, "nobody had chosen"
-    assert present_rules(("size", "sharpness", "resolution")) == ("size", "resolution")
-    assert KeepRules(former).order == DEFAULT_RULES
 
 
 def test_a_preferred_folder_comes_before_what_the_files_show():

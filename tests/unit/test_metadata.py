@@ -4,10 +4,8 @@ import pytest
 from PIL import Image, TiffImagePlugin
 from support.review_library import photo
 
-from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import read_facts
 from photodup.photos.library.metadata import count_fields
-from photodup.photos.library.scan import scan
 
 SUFFIXES = (".jpg", ".tif", ".png", ".webp")
 
@@ -46,19 +44,3 @@ def test_a_tiff_made_of_a_photo_does_not_win_by_its_structure(tmp_path):
         assert len(image.getexif()) > 5 and isinstance(image, TiffImagePlugin.TiffImageFile)
         assert count_fields(image.getexif()) == 0
     assert fields(tmp_path / "a.jpg") > fields(tmp_path / "a.tif")
-
-
-def test_an_old_catalogue_counts_its_tiffs_again_and_keeps_the_rest(tmp_path):
-    photo("coffee").save(tmp_path / "a.tif")
-    photo("rocket").save(tmp_path / "b.jpg")
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue, catalogue.transaction() as connection:
-        connection.execute("UPDATE content SET exif_fields = 12")
-        connection.execute("PRAGMA user_version = 2")
-    with Catalogue(tmp_path) as catalogue:
-        assert len(catalogue.photos()) == 2, "nothing disappears until the next scan"
-    again = scan(tmp_path, progress=False)
-    assert (again.n_read, again.n_unchanged) == (1, 1)
-    with Catalogue(tmp_path) as catalogue:
-        assert [p.exif_fields for p in catalogue.photos()] == [0, 12]
-    assert scan(tmp_path, progress=False).n_unchanged == 2, "once is enough"

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, plain
 from photodup.bench.record.record import RunStore, load_points, load_records
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
+from photodup.paths import project_root
+from photodup.study.claims.evidence import load_evidence
 
 CONFIG = {"scenario": "single_stream", "backend": "dummy", "batch": 1}
 
@@ -186,6 +189,7 @@ def test_raw_latencies_lie_beside_the_record(store):
         (lambda r: r.update(duration_s="long"), "'duration_s' holds a str"),
         (lambda r: r.update(schema_version=True), "'schema_version' holds a bool"),
         (lambda r: r.update(schema_version=99), "'schema_version' is 99"),
+        (lambda r: r.update(schema_version=1), "'schema_version' is 1, this photodup reads 2"),
         (lambda r: r.update(status="done"), "'status' is 'done'"),
         (lambda r: r["config"].update(batch=64), "'config' or 'key' was changed"),
     ],
@@ -311,3 +315,20 @@ def test_what_json_cannot_hold_is_refused():
 def test_plain_is_json_and_idempotent(value):
     once = plain(value)
     assert plain(json.loads(json.dumps(once, allow_nan=False))) == once
+
+
+def test_the_reference_run_is_read_whole():
+    reference = project_root() / "results" / "reference-cpu"
+    points, evidence = load_points(reference), load_evidence(reference)
+    assert (
+        len(points) >= 359
+        and points[["backend", "server", "engine", "precision", "link"]].notna().all().all()
+    )
+    assert {parse_backend(name).name for name in points.backend} == set(points.backend)
+    assert points.rtt_ms.notna().all() and points.device.notna().all()
+    assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and points.repeat.max() == 7
+    assert {"network-only", "simulated-hpa", "body-json"} <= set(evidence.backend)
+    ladder = evidence[evidence.backend == "network-only"]
+    assert set(ladder.initcwnd) == {10, 32} and set(ladder.rtt_ms) == {5, 25, 100}
+    starts = evidence[evidence.scenario == "start"].backend
+    assert {parse_backend(name).server for name in starts} == {"fastapi", "triton"}

@@ -132,17 +132,6 @@ def study_readme() -> None:
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
 
 
-@study.command("package")
-def study_package(
-    run: Annotated[str, typer.Argument(help="directory under results/")] = "reference-cpu",
-) -> None:
-    """Describe a run for others: points.parquet, its schema, and an RO-Crate (ro-crate-metadata.json)."""
-    from photodup.study.package.write import write_package
-    from photodup.study.report.facts import run_directory
-
-    print(write_package(run_directory(run)))
-
-
 @study.command("agree")
 def study_agree(
     first: Annotated[str, typer.Argument(help="directory under results/")],

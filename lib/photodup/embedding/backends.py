@@ -19,18 +19,13 @@ COLUMNS = ("backend", "server", "engine", "precision", "protocol", "wire")
 DUMMY = "dummy"  # in process only: a known answer after a known delay, to measure the load generator itself
 # What an engine computes in unless it is told otherwise: TensorRT's plans are built with FP16 allowed.
 USUAL_PRECISION = {"trt": "fp16"}
-# How the first edition and the source documents wrote it: what the whole name must match, and what it means now.
-FIRST_EDITION = (
-    (r"pytorch", "fastapi-pytorch-fp32-http-jpeg"),
-    (r"triton|triton_http", "triton-onnx-fp32-http-fp32"),
-    (r"triton_grpc", "triton-onnx-fp32-grpc-fp32"),
-    (r"local", "local-pytorch-fp32"),
-    (r"pytorch-http-(jpeg|base64)", r"fastapi-pytorch-fp32-http-\1"),
-    (r"triton-(onnx|openvino|emulated-[a-z0-9-]+)-(http|grpc)-(\w+)", r"triton-\1-fp32-\2-\3"),
-    (r"triton-trt-(http|grpc)-(\w+)", r"triton-trt-fp16-\1-\2"),
-    (r"local-(pytorch|onnx)", r"local-\1-fp32"),
-    (r"dummy", "local-dummy-fp32"),
-)
+# What the source documents write into INFERENCE_BACKEND and its like, and what it means.
+SHORT_NAMES = {
+    "pytorch": "fastapi-pytorch-fp32-http-jpeg",
+    "triton": "triton-onnx-fp32-http-fp32",
+    "triton_grpc": "triton-onnx-fp32-grpc-fp32",
+    "local": "local-pytorch-fp32",
+}
 _EMULATED = re.compile(r"emulated-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _ENGINE_PRECISION = rf"-(?P<engine>[a-z0-9-]+)-(?P<precision>{'|'.join(PRECISIONS)})"
 _NAMES = (
@@ -135,7 +130,7 @@ class Backend:
 
 
 def parse_backend(name: str | Backend) -> Backend:
-    """Read a name, one of the first edition's included (see `FIRST_EDITION`); an object is returned as it is.
+    """Read a name, one of `SHORT_NAMES` included; an object is returned as it is.
 
     Raises:
         PhotodupError: it is not the name of a backend; the message shows the pattern.
@@ -143,11 +138,8 @@ def parse_backend(name: str | Backend) -> Backend:
     if isinstance(name, Backend):
         return name
     for pattern in _NAMES:
-        if found := pattern.fullmatch(name):
+        if found := pattern.fullmatch(SHORT_NAMES.get(name, name)):
             return Backend(**found.groupdict())
-    for written, meaning in FIRST_EDITION:
-        if match := re.fullmatch(written, name):
-            return parse_backend(match.expand(meaning))
     raise PhotodupError(f"{name!r} names no backend: use {_PATTERN}.")
 
 

@@ -1,6 +1,5 @@
 """What `photodup evaluate` does: measure on the demonstration's photographs or on a folder's, and print."""
 
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_or
 from photodup.photos.quality.report import report
 from photodup.photos.quality.shown import Shown, measure_shown
 from photodup.progress import bar
+from photodup.settings import environment
 
 
 def demo_originals() -> list[Original]:
@@ -58,7 +58,7 @@ def measure(
 
 
 def _pretrained() -> str | None:
-    weights = os.environ.get("MODEL_PRETRAINED")
+    weights = environment().model_pretrained
     return None if not weights or weights.startswith("random") else weights
 
 

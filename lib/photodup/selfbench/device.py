@@ -18,12 +18,10 @@ import numpy as np
 
 from photodup.selfbench import device_ceilings, device_fidelity
 from photodup.selfbench.device_journal import InMemory, Journal
-from photodup.selfbench.device_onnx import open_onnx, open_openvino, run_openvino
+from photodup.selfbench.device_onnx import open_onnx, open_openvino
 from photodup.selfbench.device_plan import CEILINGS, FIDELITY, Budget, Part, plan, sizes
 from photodup.selfbench.device_remedies import remedy
 from photodup.selfbench.device_torch import NotHere, Opened, open_torch
-
-__all__ = ["bench", "run_openvino"]
 
 
 def bench(
@@ -34,7 +32,6 @@ def bench(
     batches: Sequence[int] = (1, 8, 32),
     repeats: int = 10,
     compile_on_cpu: bool = False,
-    openvino_python: Path | None = None,
     cache: Path | None = None,
     half: Callable[[], Path] | None = None,
     images: np.ndarray | None = None,
@@ -54,7 +51,6 @@ def bench(
         batches: batch sizes, each warmed before it is timed.
         repeats: timed runs of each; the median is reported.
         compile_on_cpu: also `torch.compile` on a CPU, which builds for minutes.
-        openvino_python: a Python that has onnxruntime-openvino; None leaves OpenVINO out, with a reason.
         cache: folder for TensorRT's engines; without one they are built again each time.
         half: makes the graph with FP16 inside, for `onnx-cuda` in FP16.
         images: photographs for the fidelity of precisions, float32 [n, 3, 224, 224], normalised; None leaves it out.
@@ -75,9 +71,7 @@ def bench(
         PhotodupError: an engine or precision that does not exist.
     """
     journal, budget = journal or InMemory(), budget or Budget()
-    opener = _Opener(
-        visual, graph, device, sizes(batches), repeats, compile_on_cpu, openvino_python, cache, half
-    )
+    opener = _Opener(visual, graph, device, sizes(batches), repeats, compile_on_cpu, cache, half)
     once = {
         CEILINGS: lambda precision: device_ceilings.gemm(precision, device, repeats=repeats),
         FIDELITY: lambda precision: device_fidelity.measure(visual, images, precision, device, simulated),
@@ -151,13 +145,12 @@ class _Opener:
         batches: Sequence[int],
         repeats: int,
         compile_on_cpu: bool,
-        openvino_python: Path | None,
         cache: Path | None,
         half: Callable[[], Path] | None,
     ) -> None:
         self._visual, self._graph, self._device = visual, graph, device
         self._batches, self._repeats, self._compile_on_cpu = batches, repeats, compile_on_cpu
-        self._openvino_python, self._cache, self._half = openvino_python, cache, half
+        self._cache, self._half = cache, half
         self._part: Part | None = None
         self._opened: Opened | None = None
         self._build_s = 0.0
@@ -200,10 +193,8 @@ class _Opener:
             return open_torch(self._visual, part.engine, part.precision, self._device)
         if callable(self._graph):
             self._graph = self._graph()
-        if part.engine == "onnx-openvino":
-            return open_openvino(
-                self._openvino_python, self._graph, part.precision, self._device, self._batches, self._repeats
-            )
+        if part.engine == "openvino":
+            return open_openvino(self._graph, part.precision, self._device)
         return open_onnx(
             self._graph, self._half, part.engine, part.precision, self._cache, max(self._batches)
         )

@@ -1,17 +1,14 @@
-"""ONNX Runtime's engines on one device: its CPU, CUDA and TensorRT providers, and OpenVINO's in a process apart."""
+"""ONNX Runtime's engines on one device: its CPU, CUDA and TensorRT providers; and OpenVINO."""
 
-import json
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from photodup.errors import PhotodupError
+from photodup.embedding.engines.openvino import compile_graph
 from photodup.selfbench.device_torch import NotHere, Opened, Timing, cpu_has, wall_times
 
-PROBE = Path(__file__).with_name("openvino_probe.py")
 _PROVIDERS = {
     "onnx-cuda": "CUDAExecutionProvider",
     "onnx-tensorrt": "TensorrtExecutionProvider",
@@ -91,45 +88,21 @@ def settings(engine: str, precision: str, cache: Path | None, largest: int) -> d
     return found | {"trt_fp16_enable": str(precision == "fp16")}
 
 
-def run_openvino(python: Path | None, graph: Path, *arguments: str, limit_s: float = 300) -> dict[str, Any]:
-    """Run `openvino_probe.py` with another Python and return what it printed.
-
-    Raises:
-        PhotodupError: that Python is missing, has no OpenVINO provider, or the graph does not run there.
-    """
-    if python is None or not python.is_file():
-        raise PhotodupError("OpenVINO's provider is not installed beside this Python: run `make install`.")
-    try:
-        done = subprocess.run(
-            [str(python), str(PROBE), str(graph), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PhotodupError(f"OpenVINO did not finish {graph.name} within {limit_s:.0f} s.") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no message"]
-        raise PhotodupError(f"OpenVINO cannot run {graph.name}: {said[-1][:200]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def open_openvino(
-    python: Path | None, graph: Path, precision: str, device: str, batches: Sequence[int], repeats: int
-) -> Opened:
-    """Time every batch size in one process of OpenVINO's Python, and hand the times out one by one.
+def open_openvino(graph: Path, precision: str, device: str) -> Opened:
+    """Compile the graph with OpenVINO.
 
     Raises:
         NotHere: the device is no CPU, or the CPU has no such precision.
-        PhotodupError: see `run_openvino`.
+        PhotodupError: OpenVINO is missing, or the file is no model.
     """
     if device != "cpu":
         raise NotHere("OpenVINO computes on Intel and AMD processors, not on CUDA")
     if precision == "bf16" and not cpu_has("avx512_bf16", "amx_bf16"):
         raise NotHere("this CPU has no BF16 arithmetic")
-    # A precision not asked for would be OpenVINO's choice, which is BF16 wherever the CPU has it.
-    arguments = ["--precision", precision.upper(), "--repeats", str(repeats), "--batches"]
-    found = run_openvino(python, graph, *arguments, *map(str, batches))
-    times = {measured["batch"]: measured["latencies_ms"] for measured in found["batches"]}
-    return lambda batch, repeats: Timing(times[batch], "wall", None, found["build_s"])
+    request = compile_graph(graph, precision).create_infer_request()
+
+    def timed(batch: int, repeats: int) -> Timing:
+        image = np.random.default_rng(0).standard_normal((batch, 3, 224, 224), np.float32)
+        return Timing(wall_times(lambda: request.infer([image], share_inputs=True), repeats), "wall")
+
+    return timed

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.settings import set_variables, variable
 
 LATENCY_GOAL, INT8_OVER_MS = 1.10, 3.0
 THROUGHPUT_GOAL = 0.95
@@ -219,7 +220,8 @@ def _model_rate(model, photos: list[bytes], batches: int) -> float:
 def main() -> None:
     """Measure and print the ratios of three engines; what cannot be computed here is told."""
     # Idle threads of the model in process would spin on the cores that the service needs for its answer.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if not variable("OMP_WAIT_POLICY"):
+        set_variables(OMP_WAIT_POLICY="PASSIVE")
     for engine, precision in CHOICES:
         try:
             print("\n".join(lines(run(engine=engine, precision=precision))), flush=True)

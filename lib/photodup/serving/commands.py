@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from photodup.settings import inherited
+
 endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
 
 
@@ -28,9 +30,8 @@ def serve(
     if not embedded:
         from photodup.serving.service.start import command
 
-        os.environ.update(HOST=host, PORT=str(port))
         sys.stdout.flush()
-        os.execv(sys.executable, command())
+        os.execve(sys.executable, command(), inherited(HOST=host, PORT=str(port)))
     from photodup.serving.embedded import MODELS, embedded_servers
 
     with (

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from photodup import settings
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 
@@ -96,7 +97,7 @@ def key_for(address: str, *, environment: bool = True) -> str | None:
         name = reference.removeprefix("env:")
         if name == reference:
             return check_key(reference, f"The key of {address} in the endpoints file")
-        if not (key := os.environ.get(name)):
+        if not (key := settings.variable(name)):
             raise PhotodupError(
                 f"The endpoints file says that the control key of Triton at {address} is in the environment "
                 f"variable {name}: set it."
@@ -106,7 +107,7 @@ def key_for(address: str, *, environment: bool = True) -> str | None:
         if _is_alive(file):
             with contextlib.suppress(OSError):
                 return file.read_text(encoding="ascii")
-    if environment and (key := os.environ.get(VARIABLE)):
+    if environment and (key := settings.environment().control_key):
         return check_key(key, f"The key in {VARIABLE}")
     return None
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
+from photodup.settings import inherited
 
 MODELS = (
     "openclip_vit_b32",
@@ -76,7 +76,7 @@ def export_models(
     result: dict[str, Any] = {}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         with subprocess.Popen(
-            command, env=dict(os.environ) | dict(env or {}), stdout=subprocess.PIPE, stderr=errors, text=True
+            command, env=inherited(**(env or {})), stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:

@@ -32,8 +32,8 @@ class Endpoints(BaseModel):
         price_per_hour_usd: What the machine costs; None if that is no question, and then no cost is computed.
         location: Where it is, as a reader would say it.
         backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
-            reported as not measured. First-edition names are read, and kept under today's.
-        metrics: `fastapi` (`pytorch` in the first edition) and `triton` -> address of the Prometheus page; of a
+            reported as not measured. Short names are kept under the full ones.
+        metrics: `fastapi` and `triton` -> address of the Prometheus page; of a
             second FastAPI service `fastapi-<engine>-<precision>`.
         triton_control_key: what Triton's model control needs, for changing its batching and the like: the key
             itself, or `env:NAME` for the environment variable that holds it. Never printed, never in a record.
@@ -87,11 +87,6 @@ class Endpoints(BaseModel):
             if clean.setdefault(backend.name, address) != address:
                 raise ValueError(f"{name}: {backend.name} is listed twice, with two addresses")
         return clean
-
-    @field_validator("metrics")
-    @classmethod
-    def _servers(cls, metrics: dict[str, str]) -> dict[str, str]:
-        return {"fastapi" if server == "pytorch" else server: url for server, url in metrics.items()}
 
     def metrics_url(self, backend: str | Backend) -> str | None:
         """Return where the server of a backend counts; None where that is not known, or there is no server."""

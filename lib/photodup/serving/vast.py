@@ -10,7 +10,6 @@ control key of its own, made here, kept beside the record and in the endpoints f
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from photodup.serving.control_key import VARIABLE, new_key
 from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
 from photodup.serving.gpu_image import DISK_GB
 from photodup.serving.vast_offers import PORTS, ask
+from photodup.settings import inherited
 
 CONSOLE = "https://cloud.vast.ai/instances/"
 _LABEL = "photodup-"
@@ -277,7 +277,7 @@ def _destroy(client: Any, name: str, instance: int) -> None:
 
 def _leave_watchdog(name: str) -> None:
     command = [sys.executable, "-m", "photodup.serving.vast", name]
-    env = os.environ | {"PHOTODUP_ROOT": str(project_root())}
+    env = inherited(PHOTODUP_ROOT=str(project_root()))
     with (_folder() / f"{name}.log").open("a") as log:
         subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=env

@@ -1,12 +1,11 @@
 """What `photodup export --precision` does: make the file, ask the gate, and write down what it said."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from photodup.embedding.engines.encoder import DEFAULT_PRETRAINED, export_of
+from photodup.embedding.engines.encoder import export_of
 from photodup.embedding.engines.model import check_choice
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.reduced import (
@@ -20,6 +19,7 @@ from photodup.embedding.engines.reduced import (
 )
 from photodup.embedding.imaging import View, normalize
 from photodup.errors import PhotodupError
+from photodup.settings import environment
 from photodup.tune.gate import DEFAULT_BUDGET, Budget, GateResult, gate
 from photodup.tune.pictures import Pictures, choose_pictures
 
@@ -59,7 +59,7 @@ def export_precision(
         )
     check_choice(engine, precision)
     check_processor(precision)
-    weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
+    weights = weights or environment().weights
     source = source_of(export_of(weights, directory=directory))
     # Of random weights the gate decides nothing, whatever it looks at.
     pictures = choose_pictures(folder, edits=_FEW_EDITS if source.is_random else ())

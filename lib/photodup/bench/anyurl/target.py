@@ -1,7 +1,6 @@
 """What a URL is and what it speaks: read from its path, or asked of the server."""
 
 import json
-import os
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from photodup.addresses import http_address
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.errors import PhotodupError
+from photodup.settings import variable
 
 PROTOCOLS = {
     "multipart": "photodup's FastAPI service: images as files of a form",
@@ -226,7 +226,7 @@ def _secret(value: str, what: str) -> str:
     name = value.removeprefix("env:")
     if name == value:
         found = value
-    elif not (found := os.environ.get(name, "")):
+    elif not (found := variable(name)):
         raise PhotodupError(f"{what} is to be read from the environment variable {name}: set it.")
     if not found.isascii() or not found.isprintable():
         raise PhotodupError(f"The value of {what} holds characters that no header can carry.")

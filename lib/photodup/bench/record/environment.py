@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from photodup.settings import environment
+
 PACKAGES = (
     "fastapi",
     "grpcio",
@@ -39,6 +41,7 @@ def describe(model: Mapping[str, Any] | None = None) -> dict[str, Any]:
         JSON-ready facts. The same machine and installation always give the same dictionary, so its
         digest tells whether two records are comparable. `gpus` is empty where no NVIDIA driver answers.
     """
+    set_here = environment()
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -51,8 +54,8 @@ def describe(model: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "packages": _packages(),
         "gpus": _gpus(),
         "model": {
-            "name": os.environ.get("MODEL_NAME", "ViT-B-32"),
-            "pretrained": _without_folder(os.environ.get("MODEL_PRETRAINED", "laion2b_s34b_b79k")),
+            "name": set_here.architecture,
+            "pretrained": _without_folder(set_here.weights),
             **(model or {}),
         },
     }

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from photodup.bench.record import first_edition
 from photodup.errors import PhotodupError
 
 SCHEMA_VERSION = 2
@@ -35,32 +34,32 @@ class RecordError(PhotodupError):
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read and check one record file; a first-edition one is returned in today's form.
+    """Read and check one record file.
 
     Raises:
         RecordError: names the file and the field that is missing or of the wrong type.
     """
     remedy = "restore it from git, or delete it and run again"
     record = read_json(path)
-    fields = first_edition.FIELDS if record.get("schema_version") == 1 else FIELDS
-    for field, kind in fields.items():
+    version = record.get("schema_version")
+    if type(version) is int and version != SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: the field 'schema_version' is {version}, this photodup reads {SCHEMA_VERSION}: use the "
+            "photodup that wrote it, or delete it and run again."
+        )
+    for field, kind in FIELDS.items():
         if field not in record:
             raise RecordError(f"{path}: the field {field!r} is missing; {remedy}.")
         if not isinstance(record[field], kind) or (kind is int and isinstance(record[field], bool)):
             raise RecordError(
                 f"{path}: the field {field!r} holds a {type(record[field]).__name__}; {remedy}."
             )
-    if record["schema_version"] > SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: the field 'schema_version' is {record['schema_version']}, this photodup reads up to "
-            f"{SCHEMA_VERSION}; update photodup."
-        )
     if record["status"] not in ("ok", "failed"):
         raise RecordError(f"{path}: the field 'status' is {record['status']!r}; {remedy}.")
     expected = digest({"key": record["key"], "config": record["config"]})[:8]
     if not path.stem.endswith(f"-{expected}"):
         raise RecordError(f"{path}: the field 'config' or 'key' was changed after measuring; {remedy}.")
-    return first_edition.upgrade(record) if record["schema_version"] == 1 else record
+    return record
 
 
 def digest(value: Any) -> str:

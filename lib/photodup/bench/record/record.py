@@ -76,7 +76,6 @@ class RunStore:
         self.records_dir = self.directory / "records"
         self._measure, self._model = measure, model
         self._environment_digest: str | None = None
-        self._old: dict[str, Path] | None = None  # first-edition records, by what they would be called now
         if not self.directory.is_dir():
             if not create:
                 raise RecordError(f"There is no run in {self.directory}: check the name, or make it first.")
@@ -178,23 +177,13 @@ class RunStore:
         self.close()
 
     def _path(self, key: str, config: Mapping[str, Any]) -> Path:
-        """Return the file of a record: as it is called now, or as the first edition called it where that is there."""
-        named = self.records_dir / _file_name(key, config)
-        if named.is_file():
-            return named
-        if self._old is None:
-            self._old = {}
-            for path in sorted(self.records_dir.glob("*.json")):
-                if read_json(path).get("schema_version") == 1:
-                    record = read_record(path)
-                    self._old[_file_name(record["key"], record["config"])] = path
-        return self._old.get(named.name, named)
+        return self.records_dir / f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
 
     def _run(
         self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str
     ) -> dict[str, Any]:
         """Measure and write. An interruption (Ctrl-C) records nothing, so that the point is done again."""
-        before, path = self._path(key, config), self.records_dir / _file_name(key, config)
+        path = self._path(key, config)
         started, clock = datetime.now(UTC), time.perf_counter()
         try:
             result = dict(measure())
@@ -228,8 +217,6 @@ class RunStore:
         if raw:
             latencies.write_part(path, raw)
         write_atomically(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(), fsync=True)
-        if before != path:  # a failed one of the first edition
-            before.unlink(missing_ok=True)
         return record
 
     def _keep_environment(self) -> str:
@@ -277,12 +264,7 @@ def load_points(run_dir: Path | str) -> "pd.DataFrame":
                 rows.append({k: v for k, v in row.items() if not isinstance(v, (dict, list))})
     frame = pd.DataFrame(rows)
     others = [name for name in frame.columns if name not in POINT_COLUMNS]
-    frame = frame.reindex(columns=[*POINT_COLUMNS, *others])
-    machine = Path(run_dir) / "environment.json"
-    if machine.is_file() and not read_json(machine).get("gpus"):  # the first edition recorded no device
-        unknown = frame["device"].isna() & frame["link"].ne("network")
-        frame["device"] = frame["device"].astype(object).mask(unknown, "cpu")
-    return frame
+    return frame.reindex(columns=[*POINT_COLUMNS, *others])
 
 
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,10 +275,6 @@ def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gap(status: str, error: str) -> dict[str, Any]:
     return {"status": status, "error": error, "valid": False, "invalid_because": error}
-
-
-def _file_name(key: str, config: Mapping[str, Any]) -> str:
-    return f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
 
 
 def _sentence(error: BaseException) -> str:

@@ -29,6 +29,7 @@ from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import BrokenEmbedding, digest_drafted
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
+from photodup.settings import environment
 
 LOCAL, SERVICE = Backend("local", "pytorch"), Backend("fastapi", "pytorch", "fp32", "http", "jpeg")
 DEFAULT_URL = "http://localhost:8002"
@@ -113,8 +114,8 @@ def connect(
     Raises:
         PhotodupError: unknown backend, server not there or not the right one, weights missing.
     """
-    backend = backend or os.environ.get("INFERENCE_BACKEND") or None
-    url = url or os.environ.get("INFERENCE_SERVICE_URL") or None
+    backend = backend or environment().service_backend or None
+    url = url or environment().service_url or None
     parsed = parse_backend(backend) if backend else None
     if parsed and parsed.wire == "json":
         raise PhotodupError(f"{backend} exists to measure what JSON costs: use the fp32 wire to embed.")
@@ -227,7 +228,7 @@ class LocalEmbedder(_Base):
             raise PhotodupError(
                 f"{backend} cannot embed: use local-pytorch-fp32, local-onnx-fp32 or local-openvino-fp32."
             )
-        weights = options.pop("pretrained", None) or os.environ.get("MODEL_PRETRAINED") or ""
+        weights = options.pop("pretrained", None) or environment().weights
         engine = options.pop("engine", None) or (None if backend.engine == "pytorch" else backend.engine)
         options.setdefault("precision", backend.precision)
         if backend.engine == "onnx" and weights.startswith("sscd:"):
@@ -235,7 +236,7 @@ class LocalEmbedder(_Base):
                 "SSCD is not exported here: use local-pytorch-fp32, or give sscd:PATH.onnx to it."
             )
         super().__init__()
-        self.model = load_encoder(weights or None, engine=engine, **options)
+        self.model = load_encoder(weights, engine=engine, **options)
         self.backend = backend.name
         self.model_digest, self.model_name = self.model.digest, self.model.name
         self.is_random, self.dim, self.view = self.model.is_random, self.model.dim, self.model.view

@@ -1,24 +1,24 @@
 """How a batch travels to the FastAPI service and back."""
 
 import base64
-import os
 
 import httpx
 import numpy as np
 
 from photodup.embedding.backends import Backend
 from photodup.embedding.client.answers import Patience, Remote, ServerError
-from photodup.embedding.client.http import API_KEY_VARIABLE, Http, bad_image, sentence
+from photodup.embedding.client.http import Http, bad_image, sentence
 from photodup.embedding.client.which_server import FASTAPI
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import BrokenEmbedding
+from photodup.settings import environment
 
 
 class PyTorchHttp:
     """The FastAPI service: `jpeg` sends files in a form, `base64` sends them in JSON."""
 
     def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
-        key = os.environ.get(API_KEY_VARIABLE)
+        key = environment().api_key
         self._http = Http(url, patience, {"X-API-Key": key} if key else None)
         self._json = backend.wire == "base64"
         self.url = self._http.url

@@ -1,6 +1,5 @@
 """How a batch travels to Triton and back, over HTTP and over gRPC. Triton's own client packs the tensors."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from photodup.embedding.client.which_server import TRITON_HTTP, which_server
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.errors import PhotodupError
 from photodup.extras import need
+from photodup.settings import environment
 
 _DTYPES = {"fp32": "FP32", "fp16": "FP16", "uint8": "UINT8", "jpeg": "BYTES"}
 _INPUTS = {"fp32": "image", "fp16": "image", "uint8": "image", "jpeg": "encoded"}
@@ -23,7 +23,7 @@ _INPUTS = {"fp32": "image", "fp16": "image", "uint8": "image", "jpeg": "encoded"
 
 def address_for_grpc(url: str | None) -> str:
     """Return host:port; from an HTTP address, `TRITON_GRPC_URL` or the port one higher."""
-    configured = os.environ.get("TRITON_GRPC_URL")
+    configured = environment().triton_grpc_url
     if url is None or urlsplit(url).scheme in ("http", "https"):
         if configured:
             return configured.removeprefix("grpc://").removeprefix("http://")

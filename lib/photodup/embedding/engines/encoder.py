@@ -19,7 +19,6 @@ Threads: PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) chan
 process, since PyTorch has one pool; two models that compute at once share it.
 """
 
-import os
 from pathlib import Path
 
 from photodup.embedding.engines.model import ImageModel, check_choice
@@ -28,8 +27,9 @@ from photodup.embedding.engines.openvino import OpenVinoModel
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_published
-from photodup.embedding.engines.weights import DEFAULT_NAME, DEFAULT_PRETRAINED, UNNAMED
+from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
+from photodup.settings import environment
 
 
 def load_encoder(
@@ -62,14 +62,14 @@ def load_encoder(
         PhotodupError: a choice, weights, a device, instructions or a file that cannot be had, or an INT8 file that
             was made from other weights; the sentence names the next best thing.
     """
-    name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
-    weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
+    name = name or environment().architecture
+    weights = weights or environment().weights
     if weights.startswith("sscd:") or is_published(weights):
         return _load_sscd(weights, engine, precision, device, threads)
     exported = weights.startswith("onnx:")
     engine = engine or ("onnx" if exported else "pytorch")
     if exported:  # `name` is what to build, and this is built already
-        name = os.environ.get("MODEL_NAME") or UNNAMED
+        name = environment().model_name or UNNAMED
     check_choice(engine, precision)
     if engine in ("pytorch", "compile"):
         if exported:

@@ -28,11 +28,11 @@ import numpy as np
 from photodup.embedding.engines.model import ImageModel
 from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.pytorch import TorchModel
-from photodup.embedding.engines.weights import DEFAULT_NAME
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir
+from photodup.settings import environment
 
 VARIANTS = ("fp32", "uint8", "fp16")
 HALF = "half"
@@ -115,7 +115,7 @@ def export_apart(weights: str, *, name: str | None = None, directory: Path | Non
     Raises:
         PhotodupError: the weights cannot be had, or the export differs from PyTorch.
     """
-    name = name or os.environ.get("MODEL_NAME") or DEFAULT_NAME
+    name = name or environment().architecture
     command = [sys.executable, "-c", _APART, name, weights, str(directory or build_dir() / "models"), "fp32"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -23,6 +23,7 @@ import numpy as np
 from photodup.embedding.engines.openvino import NOTES, model_sha256, read_network
 from photodup.embedding.engines.reduced import Notes, Source, reduced_path, write_notes
 from photodup.errors import PhotodupError
+from photodup.settings import variables
 
 MIN_PHOTOGRAPHS = 32
 ENGINES = ("openvino", "onnx")
@@ -140,19 +141,13 @@ def _with_onnx_runtime(source: Source, images: np.ndarray, notes: dict[str, Any]
 
 def _import_nncf() -> Any:
     # NNCF reports its use to a Google Analytics account unless it takes this for its own tests. Nobody asked the owner.
-    before = os.environ.get("NNCF_CI")
-    os.environ["NNCF_CI"] = "1"
-    try:
-        import nncf
-    except ImportError:
-        raise PhotodupError(
-            "INT8 for OpenVINO is made by NNCF: pip install 'photodup[openvino]', or use bf16 or fp32."
-        ) from None
-    finally:
-        if before is None:
-            del os.environ["NNCF_CI"]
-        else:
-            os.environ["NNCF_CI"] = before
+    with variables(NNCF_CI="1"):
+        try:
+            import nncf
+        except ImportError:
+            raise PhotodupError(
+                "INT8 for OpenVINO is made by NNCF: pip install 'photodup[openvino]', or use bf16 or fp32."
+            ) from None
     return nncf
 
 

@@ -6,7 +6,6 @@ its `.json` holds the gate's result alone. A result counts for the very file who
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir
+from photodup.settings import environment
 
 # Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
 RECIPE_VERSION = 1
@@ -91,7 +91,7 @@ def source_of(path: Path) -> Source:
 
         found = {entry.key: entry.value for entry in load_graph(path).metadata_props}
         known = {
-            "model_name": found.get("model_name") or os.environ.get("MODEL_NAME") or UNNAMED,
+            "model_name": found.get("model_name") or environment().model_name or UNNAMED,
             "model_pretrained": found.get("model_pretrained") or f"onnx:{path}",
             "model_digest": found.get("model_digest") or file_sha256(path),
         }

@@ -12,10 +12,8 @@ import numpy as np
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 from photodup.errors import PhotodupError
 
-DEFAULT_NAME = "ViT-B-32"
 # An exported encoder that does not say what it is: it gets no other model's thresholds.
 UNNAMED = "unnamed-encoder"
-DEFAULT_PRETRAINED = "laion2b_s34b_b79k"
 
 
 def load_visual(name: str, pretrained: str) -> Any:

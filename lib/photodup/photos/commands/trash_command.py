@@ -10,7 +10,7 @@ from photodup.names import escaped, printable
 from photodup.photos.trash.trash import Operation, Trash, TrashError
 
 _NOT_OURS = (
-    "Not written by your photodup on this machine (a first edition wrote it, somebody else, or your key is "
+    "Not written by your photodup on this machine (somebody else wrote it, or your key is "
     "new); nothing is done about it unless you add --unsigned:"
 )
 

@@ -1,6 +1,5 @@
 """Which server embeds a library: what is known, what answers, and which one `photodup embed` takes."""
 
-import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from photodup.embedding.engines.reduced import may_decide, why_not
 from photodup.embedding.vectors import is_among
 from photodup.errors import PhotodupError
 from photodup.photos.library.settings import AUTO, Settings
+from photodup.settings import environment
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
@@ -76,8 +76,9 @@ def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = Non
     wanted: dict[tuple[str, str], None] = {}
     if settings.backend != AUTO and settings.url:
         wanted[settings.backend, settings.url] = None
-    if url := os.environ.get("INFERENCE_SERVICE_URL"):
-        wanted[os.environ.get("INFERENCE_BACKEND") or _SERVICE, url] = None
+    here = environment()
+    if here.service_url:
+        wanted[here.service_backend or _SERVICE, here.service_url] = None
     for entry in (endpoints or {}).items():
         wanted[entry] = None
     for entry in KNOWN.items():
@@ -140,17 +141,17 @@ def choose(
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
         choice = Choice(backend or LOCAL, None, "local", "as the command line says", weights)
         return choice if backend else _fastest(choice, digests)
-    environment = os.environ.get("INFERENCE_BACKEND"), os.environ.get("INFERENCE_SERVICE_URL")
+    here = environment()
     if backend == AUTO:
         return _auto(settings, url, digests, endpoints)
     if backend or url:
         if backend == settings.backend and not url:
-            url = environment[1] or settings.url
+            url = here.service_url or settings.url
         return Choice(backend, url, None, "as the command line says")
-    if any(environment):
-        if environment[0] == AUTO:
-            return _auto(settings, environment[1], digests, endpoints)
-        return Choice(environment[0] or None, environment[1] or None, None, "as the environment says")
+    if here.service_backend == AUTO:
+        return _auto(settings, here.service_url, digests, endpoints)
+    if here.service_backend or here.service_url:
+        return Choice(here.service_backend or None, here.service_url or None, None, "as the environment says")
     if settings.backend != AUTO:
         return Choice(settings.backend, settings.url, None, "as the settings of this library say")
     return _auto(settings, None, digests, endpoints)
@@ -161,7 +162,7 @@ def _auto(
 ) -> Choice:
     if url:
         return Choice(_SERVICE, url, "auto", "that server if it answers, else this machine")
-    if weights := os.environ.get("MODEL_PRETRAINED"):
+    if weights := environment().model_pretrained:
         choice = Choice(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
         return _fastest(choice, digests)
     states = probe(known_backends(Settings(), endpoints))

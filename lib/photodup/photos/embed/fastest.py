@@ -1,18 +1,16 @@
 """The fastest precision that this machine may embed photographs with: what passed the gate, and no other."""
 
-import os
 from collections.abc import Collection, Iterator
 from importlib import util
 from pathlib import Path
 
-from photodup.embedding.engines.encoder import DEFAULT_PRETRAINED
 from photodup.embedding.engines.model import SUPPORTED, digest_at
 from photodup.embedding.engines.processor import can_compute
 from photodup.embedding.engines.reduced import FASTEST_FIRST, Notes, Source, has_passed, read_notes, source_of
-from photodup.embedding.engines.weights import DEFAULT_NAME
 from photodup.embedding.vectors import is_among
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
+from photodup.settings import environment
 
 _PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
 _NOT_HERE = ("random:", "sscd:")
@@ -34,7 +32,7 @@ def fastest(
     Returns:
         None where nothing but FP32 may be used, or a GPU computes.
     """
-    weights = weights or os.environ.get("MODEL_PRETRAINED") or DEFAULT_PRETRAINED
+    weights = weights or environment().weights
     if weights.startswith(_NOT_HERE) or _has_gpu():
         return None
     try:
@@ -52,7 +50,7 @@ def fastest(
 
 def _passed(weights: str, folder: Path) -> Iterator[Notes]:
     """Yield what passed the gate, of these weights and possible on this machine, the fastest first."""
-    name = os.environ.get("MODEL_NAME") or DEFAULT_NAME
+    name = environment().architecture
     source = source_of(Path(weights.removeprefix("onnx:"))) if weights.startswith("onnx:") else None
     notes = [found for path in sorted(folder.glob("*.json")) if (found := read_notes(path))]
     for precision in FASTEST_FIRST[:-1]:

@@ -25,6 +25,7 @@ from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, requ
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.walking import Problem
 from photodup.progress import bar
+from photodup.settings import environment, variable
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
@@ -168,15 +169,15 @@ def _cluster(ray: Any):
     """Join or start Ray, quietly; leave a Ray that was there before as it is."""
     was_there = ray.is_initialized()
     if not was_there:
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
-        address = os.environ.get("RAY_ADDRESS", "")
+        passed_on = {name: value for name in _ENVIRONMENT if (value := variable(name))}
+        address = environment().ray_address
         try:
             _require_listener(address)
             ray.init(
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                runtime_env={"env_vars": environment},
+                runtime_env={"env_vars": passed_on},
             )
         except (
             OSError,

@@ -24,9 +24,6 @@ DEFAULT_RULES = (
     "size",
     "folder",
 )
-# What the first edition wrote into settings where nobody chose an order.
-_FORMER_DEFAULT = ("resolution", "format", "metadata", "sharpness", "size", "folder", "oldest")
-_FORMER_NAMES = {"sharpness": "resolution"}  # a blur has less true resolution
 _CHOSEN = "chosen before"
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 
@@ -47,13 +44,6 @@ class Choice:
     keeper: Photo
     rule: str | None
     reason: str
-
-
-def present_rules(order: Sequence[str]) -> tuple[str, ...]:
-    """Return an order of rules that an earlier edition stored, in today's names."""
-    if tuple(order) == _FORMER_DEFAULT:
-        return DEFAULT_RULES
-    return tuple(dict.fromkeys(_FORMER_NAMES.get(rule, rule) for rule in order))
 
 
 class KeepRules:
@@ -77,7 +67,6 @@ class KeepRules:
     ) -> None:
         if not order:
             raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
-        order = present_rules(order)
         if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
             raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
         if folders and tuple(order) == DEFAULT_RULES:

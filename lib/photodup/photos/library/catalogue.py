@@ -19,7 +19,7 @@ from photodup.photos.library.database import (
     CatalogueError,
     not_a_catalogue,
 )
-from photodup.photos.own.catalogue_file import kind_of, set_aside
+from photodup.photos.own.catalogue_file import Kind, kind_of, set_aside
 from photodup.photos.own.own_folder import locate_catalogue
 
 
@@ -201,7 +201,7 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue",
     except CatalogueDamagedError as damaged:
         file, own, is_default = locate_catalogue(real_path(root), path)
         # In our own folder it is ours, whatever is left of it; elsewhere that has to be seen.
-        if not is_default and not kind_of(file).is_ours:
+        if not is_default and kind_of(file) is not Kind.OURS:
             raise not_a_catalogue(file) from None
         try:
             aside = set_aside(file, own.path)

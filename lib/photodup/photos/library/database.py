@@ -1,4 +1,4 @@
-"""The SQLite file of a catalogue: found, recognised as ours, opened, brought up to date. What is in it: `catalogue.py`."""
+"""The SQLite file of a catalogue: found, recognised as ours, opened. What is in it: `catalogue.py`."""
 
 import os
 import sqlite3
@@ -13,7 +13,6 @@ from photodup.files import real_path
 from photodup.names import printable
 from photodup.photos.library import schema
 from photodup.photos.own.catalogue_file import APPLICATION_ID, Kind, kind_of, left_behind
-from photodup.photos.own.first_edition import copy_decisions, is_own_folder_of_first_edition
 from photodup.photos.own.own_folder import OwnFolder, locate_catalogue
 
 BUSY_S = 30  # how long one photodup waits for another that writes
@@ -36,13 +35,12 @@ def not_a_catalogue(file: Path) -> CatalogueError:
 
 
 class CatalogueDatabase:
-    """The SQLite file of a catalogue, open and of today's version; a context manager.
+    """The SQLite file of a catalogue, open; a context manager.
 
     Attributes:
         root: the library's folder.
         path: the SQLite file.
         own: the folder for everything else that is kept for the library.
-        note: one sentence for the owner about what opening it did; None if there is nothing to say.
 
     Args:
         root: the library.
@@ -50,7 +48,7 @@ class CatalogueDatabase:
         create: make it if it is not there.
 
     Raises:
-        CatalogueError: not there, not writable, another program's, or written by a newer photodup.
+        CatalogueError: not there, not writable, another program's, or written by another version of photodup.
         OwnFolderError: the own folder is a link, holds one, or is not photodup's.
         CatalogueDamagedError: not a sound SQLite database.
     """
@@ -58,7 +56,6 @@ class CatalogueDatabase:
     def __init__(self, root: Path | str, path: Path | str | None = None, *, create: bool = False) -> None:
         self.root = real_path(root)
         self.path = Path(path) if path else self.root / ".photodup" / "catalogue.sqlite"
-        self.note: str | None = None
         if not create and not os.path.isfile(self.path):
             raise CatalogueError(
                 f"No catalogue at {printable(self.path)}: run `photodup scan {printable(self.root)}` first."
@@ -68,10 +65,8 @@ class CatalogueDatabase:
         try:
             # Also where another catalogue is put beside the default one.
             if file.parent == self.root / ".photodup":
-                OwnFolder(file.parent).prepare(is_own_folder_of_first_edition)
-            self.own.prepare(is_own_folder_of_first_edition if self._is_default else None)
-            if kind is Kind.FIRST_EDITION and not self._is_default:
-                self.note = copy_decisions(file, self.own)
+                OwnFolder(file.parent).prepare()
+            self.own.prepare()
         except OSError as error:
             raise CatalogueError(
                 f"Cannot create the folder {printable(self.own.path)} for the catalogue "
@@ -138,20 +133,20 @@ class CatalogueDatabase:
             self._set(pragma)
         with self.transaction():
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-            if version > len(schema.MIGRATIONS):
+            is_new = not self.query("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if not is_new and version != schema.VERSION:
                 raise CatalogueError(
-                    f"{printable(self.path)} was written by a newer photodup (catalogue version {version}, "
-                    f"this one knows {len(schema.MIGRATIONS)}): upgrade photodup."
+                    f"{printable(self.path)} was written by another version of photodup (catalogue version {version}, "
+                    f"this one reads {schema.VERSION}): move it away, then run `photodup scan` again; your decisions "
+                    "and settings stay."
                 )
-            self._refuse_incomplete(version)
-            for number, script in enumerate(schema.MIGRATIONS[version:], start=version + 1):
+            if is_new:
                 # Statement by statement: executescript() would commit the transaction we are in.
-                for statement in script.split(";\n"):
+                for statement in schema.SCHEMA.split(";\n"):
                     self.connection.execute(statement)
-                self.connection.execute(f"PRAGMA user_version = {number}")
+                self.connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+            self._refuse_incomplete()
             self._check_root()
-            if kind is Kind.FIRST_EDITION:
-                self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     def _refuse_foreign(self) -> None:
         """Refuse what came between the first look and now: many programs keep theirs in SQLite."""
@@ -161,9 +156,9 @@ class CatalogueDatabase:
                 f"{printable(self.path)} is the database of another program: give another file with --catalogue."
             )
 
-    def _refuse_incomplete(self, version: int) -> None:
-        """Refuse a catalogue that lacks what its version has: reading it would fail later, less clearly."""
-        for table, columns in schema.columns_of(version).items():
+    def _refuse_incomplete(self) -> None:
+        """Refuse a catalogue that lacks a column: reading it would fail later, less clearly."""
+        for table, columns in schema.columns().items():
             # A name of ours, not of the file: pragma_table_info takes it as a value.
             found = {name for (name,) in self.query("SELECT name FROM pragma_table_info(?)", (table,))}
             if missing := sorted(columns - found):

@@ -73,8 +73,9 @@ class Feedback:
         """Return, by content, the `files` of each label that told byte-identical copies apart."""
         found: dict[str, list[list[str]]] = {}
         for line in self._standing():
-            if line["kind"] in ("not_duplicate", "keep_both") and len(line["md5s"]) == 1:
-                found.setdefault(line["md5s"][0], []).append(line.get("files", []))
+            is_apart = line["kind"] in ("not_duplicate", "keep_both") and len(line["md5s"]) == 1
+            if is_apart and len(line.get("files", [])) > 1:
+                found.setdefault(line["md5s"][0], []).append(line["files"])
         return found
 
     def labelled_pairs(self) -> dict[frozenset[str], bool]:

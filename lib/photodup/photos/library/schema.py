@@ -1,71 +1,62 @@
-"""The tables of a catalogue, and how those of an earlier version become those of today."""
+"""The tables of a catalogue. One of another version is refused: a scan makes it again from the files."""
 
 import sqlite3
 from contextlib import closing
 from functools import cache
 
-# Entry i brings a catalogue from version i to i + 1 (PRAGMA user_version). Append; never edit an entry.
-MIGRATIONS = [
-    """
-    CREATE TABLE content (
-        md5 TEXT PRIMARY KEY,
-        size_bytes INTEGER NOT NULL,
-        format TEXT NOT NULL,
-        width INTEGER NOT NULL,
-        height INTEGER NOT NULL,
-        phash TEXT,             -- NULL: a blank picture
-        taken_at TEXT,          -- ISO 8601, local time
-        camera TEXT,
-        exif_fields INTEGER NOT NULL,
-        exposure TEXT,          -- JSON; NULL: unknown
-        described TEXT          -- JSON; NULL: nothing
-    ) STRICT;
-    CREATE TABLE file (
-        id INTEGER PRIMARY KEY,
-        path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
-        size_bytes INTEGER NOT NULL,
-        mtime_ns INTEGER NOT NULL,
-        status TEXT NOT NULL CHECK (status IN ('ok', 'unreadable', 'inaccessible', 'missing')),
-        reason TEXT,                -- why it is not ok
-        md5 TEXT REFERENCES content (md5),
-        CHECK (status <> 'ok' OR md5 IS NOT NULL)
-    ) STRICT;
-    CREATE INDEX file_md5 ON file (md5);
-    CREATE TABLE model (
-        id INTEGER PRIMARY KEY,
-        digest TEXT NOT NULL UNIQUE,
-        name TEXT NOT NULL,
-        dim INTEGER NOT NULL,
-        is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
-    ) STRICT;
-    CREATE TABLE embedding (
-        model INTEGER NOT NULL REFERENCES model (id),
-        md5 TEXT NOT NULL REFERENCES content (md5),
-        vector BLOB NOT NULL,       -- float32, little endian, unit length
-        PRIMARY KEY (model, md5)
-    ) STRICT;
-    CREATE TABLE apple_photo (
-        file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
-        uuid TEXT NOT NULL,
-        original_filename TEXT
-    ) STRICT;
-    """,
-    """
-    CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
-    """,
-    # exif_fields used to count what lays out the pixels of a TIFF too: the next scan reads those again.
-    """
-    INSERT INTO setting SELECT 'read_again', CAST('TIFF' AS BLOB) WHERE EXISTS (SELECT 1 FROM content WHERE format = 'TIFF');
-    """,
-]
+VERSION = 4  # PRAGMA user_version; raise it with every change of the tables
+SCHEMA = """
+CREATE TABLE content (
+    md5 TEXT PRIMARY KEY,
+    size_bytes INTEGER NOT NULL,
+    format TEXT NOT NULL,
+    width INTEGER NOT NULL,
+    height INTEGER NOT NULL,
+    phash TEXT,             -- NULL: a blank picture
+    taken_at TEXT,          -- ISO 8601, local time
+    camera TEXT,
+    exif_fields INTEGER NOT NULL,
+    exposure TEXT,          -- JSON; NULL: unknown
+    described TEXT          -- JSON; NULL: nothing
+) STRICT;
+CREATE TABLE file (
+    id INTEGER PRIMARY KEY,
+    path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
+    size_bytes INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('ok', 'unreadable', 'inaccessible', 'missing')),
+    reason TEXT,                -- why it is not ok
+    md5 TEXT REFERENCES content (md5),
+    CHECK (status <> 'ok' OR md5 IS NOT NULL)
+) STRICT;
+CREATE INDEX file_md5 ON file (md5);
+CREATE TABLE model (
+    id INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    dim INTEGER NOT NULL,
+    is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
+) STRICT;
+CREATE TABLE embedding (
+    model INTEGER NOT NULL REFERENCES model (id),
+    md5 TEXT NOT NULL REFERENCES content (md5),
+    vector BLOB NOT NULL,       -- float32, little endian, unit length
+    PRIMARY KEY (model, md5)
+) STRICT;
+CREATE TABLE apple_photo (
+    file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
+    uuid TEXT NOT NULL,
+    original_filename TEXT
+) STRICT;
+CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+"""
 
 
 @cache
-def columns_of(version: int) -> dict[str, frozenset[str]]:
-    """Return the columns by table that a catalogue of this version has."""
+def columns() -> dict[str, frozenset[str]]:
+    """Return the columns of each table."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
-        for script in MIGRATIONS[:version]:
-            empty.executescript(script)
+        empty.executescript(SCHEMA)
         tables = empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
             table: frozenset(

@@ -17,7 +17,7 @@ from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules, present_rules
+from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.own.own_key import is_signed, own_key, read_key, signature
@@ -59,7 +59,6 @@ class Settings:
         ):
             raise PhotodupError(f"the threshold of similar pictures must lie between {LEAST_THRESHOLD} and 1")
         KeepRules(self.keep)
-        object.__setattr__(self, "keep", present_rules(self.keep))
 
     @property
     def warning(self) -> str | None:

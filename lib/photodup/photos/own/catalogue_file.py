@@ -11,28 +11,10 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import quote
 
-APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each catalogue since the second edition
+APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each catalogue
 
 _MAGIC = b"SQLite format 3\0"
 _BESIDE = ("-wal", "-shm", "-journal")
-# The first edition wrote no application_id; these are its tables.
-_FIRST_EDITION = {
-    "content": {
-        "md5",
-        "size_bytes",
-        "format",
-        "width",
-        "height",
-        "phash",
-        "taken_at",
-        "camera",
-        "exif_fields",
-    },
-    "file": {"id", "path", "size_bytes", "mtime_ns", "status", "reason", "md5"},
-    "model": {"id", "digest", "name", "dim", "is_random"},
-    "embedding": {"model", "md5", "vector"},
-    "apple_photo": {"file", "uuid", "original_filename"},
-}
 
 
 class Kind(Enum):
@@ -41,14 +23,8 @@ class Kind(Enum):
     ABSENT = "nothing"
     EMPTY = "an empty file or a database without tables"
     OURS = "a catalogue"
-    FIRST_EDITION = "a catalogue without our application_id"
     FOREIGN = "the database of another program"
     UNKNOWN = "no database, or one whose beginning is destroyed"
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether photodup certainly wrote it."""
-        return self in (Kind.OURS, Kind.FIRST_EDITION)
 
 
 def kind_of(file: Path) -> Kind:
@@ -73,10 +49,7 @@ def kind_of(file: Path) -> Kind:
     tables = _tables(file)
     if tables is None:
         return Kind.UNKNOWN
-    if not tables:
-        return Kind.EMPTY
-    known = all(columns <= tables.get(name, set()) for name, columns in _FIRST_EDITION.items())
-    return Kind.FIRST_EDITION if known else Kind.FOREIGN
+    return Kind.FOREIGN if tables else Kind.EMPTY
 
 
 def left_behind(file: Path) -> Path | None:
@@ -106,8 +79,8 @@ def set_aside(file: Path, folder: Path) -> Path:
     return aside
 
 
-def _tables(file: Path) -> dict[str, set[str]] | None:
-    """Return the columns of each table; None if that cannot be read."""
+def _tables(file: Path) -> set[str] | None:
+    """Return the names of the tables; None if they cannot be read."""
     tables = _read_tables(file)
     log = file.with_name(file.name + "-wal")
     if tables or not (os.path.isfile(log) and os.path.getsize(log)):
@@ -124,16 +97,10 @@ def _tables(file: Path) -> dict[str, set[str]] | None:
         return tables
 
 
-def _read_tables(file: Path, how: str = "mode=ro&immutable=1") -> dict[str, set[str]] | None:
+def _read_tables(file: Path, how: str = "mode=ro&immutable=1") -> set[str] | None:
     try:
         with closing(sqlite3.connect(f"file:{quote(os.fsencode(file))}?{how}", uri=True)) as connection:
-            found = connection.execute(
-                "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c "
-                "WHERE m.type = 'table'"
-            ).fetchall()
+            found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     except sqlite3.Error:
         return None
-    tables: dict[str, set[str]] = {}
-    for table, column in found:
-        tables.setdefault(table, set()).add(column)
-    return tables
+    return {name for (name,) in found}

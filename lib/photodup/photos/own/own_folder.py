@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -76,12 +76,8 @@ class OwnFolder:
         """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""
         return self._file(f"neighbours-{name}.npz")
 
-    def prepare(self, adopt: Callable[[Path, frozenset[str]], bool] | None = None) -> None:
+    def prepare(self) -> None:
         """Make the folder with its marker, or check the one that is there.
-
-        Args:
-            adopt: says of an existing folder and the names in it whether an edition that wrote no marker made it;
-                default: none did.
 
         Raises:
             OwnFolderError: it is a link or holds one, or it is not photodup's.
@@ -97,8 +93,7 @@ class OwnFolder:
         names = self._names()
         if self.is_marked:
             return
-        is_new = all(_TEMPORARY.fullmatch(name) for name in names)
-        if not is_new and not (adopt and adopt(self.path, names)):
+        if not all(map(_TEMPORARY.fullmatch, names)):
             raise OwnFolderError(
                 f"{printable(self.path)} holds files and was not made by photodup: move it away, or give another "
                 "place with --catalogue FILE."

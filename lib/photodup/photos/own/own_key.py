@@ -22,6 +22,7 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
+from photodup.settings import environment
 
 _BYTES = 32
 
@@ -32,9 +33,9 @@ def config_folder() -> Path:
     Raises:
         PhotodupError: this user has no home folder.
     """
-    if own := os.environ.get("PHOTODUP_CONFIG"):
+    if own := environment().config:
         return Path(own)
-    base = os.environ.get("XDG_CONFIG_HOME", "")
+    base = environment().config_home
     try:
         return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "photodup"
     except RuntimeError:

@@ -1,6 +1,5 @@
 """The settings page: which server embeds, and which photo of a group is kept."""
 
-import os
 from dataclasses import replace
 
 from fastapi import APIRouter, Request
@@ -12,6 +11,7 @@ from photodup.photos.embed.choose import known_backends, probe
 from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO, inside
 from photodup.photos.review.site import CurrentSite, form_of, number_of
+from photodup.settings import variable
 
 router = APIRouter()
 
@@ -70,4 +70,4 @@ async def set_keep_rules(site: CurrentSite, request: Request) -> Response:
 def _environment_choice() -> str:
     """Return what the environment chooses over the settings; empty if nothing."""
     names = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")
-    return ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
+    return ", ".join(f"{name}={variable(name)}" for name in names if variable(name))

@@ -46,11 +46,11 @@ def copies_apart(keeper: Photo, copies: Sequence[Photo], told: Sequence[Sequence
         keeper: the photo of the group that stays.
         copies: the other files with its bytes.
         told: for each time that one was told apart: its path, the keeper's, and those of all other copies, as
-            they were then; nothing where the first edition wrote it down.
+            they were then.
     """
     now = {printable(photo.path): photo for photo in copies}
     apart: dict[str, Photo] = {}
-    for files in filter(None, told):
+    for files in told:
         name, kept, *_ = files
         new = [path for path in now if path not in files and path not in apart]
         if name in now:
@@ -62,7 +62,4 @@ def copies_apart(keeper: Photo, copies: Sequence[Photo], told: Sequence[Sequence
             found = next(iter(moved + new), "")
         if found:
             apart[found] = now[found]
-    # Which copy it was is not known; that all were told apart is.
-    if len([files for files in told if not files]) >= len(copies) - len(apart):
-        return frozenset(photo.id for photo in copies)
     return frozenset(photo.id for photo in apart.values())

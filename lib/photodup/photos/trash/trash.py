@@ -7,7 +7,7 @@ recovery each file is in exactly one place, and the last journal line of its ope
 cannot be finished yet (a folder that is read-only today) waits, and stops nothing else.
 
 A library may come from somebody else, with a journal in it. So only operations that this user's photodup
-signed are finished or purged by themselves; others (a first edition's, another user's, a forger's, or those
+signed are finished or purged by themselves; others (another user's, a forger's, or those
 of a key that is lost) are listed apart, and restored or purged when that is asked for expressly. Whoever
 wrote it, every path is resolved beneath the library, no link followed, and a file whose size or content is
 not as journalled is left where it is.

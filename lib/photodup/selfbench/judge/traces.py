@@ -24,7 +24,7 @@ class Trace:
         key: of its record.
         load: what was asked.
         latency_ms, finished_s: [n_answers].
-        was_valid: what the first edition's rule called it.
+        was_valid: what it was called when it was measured.
     """
 
     key: str
@@ -69,7 +69,7 @@ def read_traces(run_dir: Path | str) -> Iterator[Trace]:
             finished[order],
             bool(result.get("valid")),
             int(result.get("n_errors") or 0),
-            None,  # the rate that was drawn is not in first-edition records; overload was judged then
+            None,  # not every record has the rate that was drawn; overload was judged then
         )
     if not found:
         raise PhotodupError(f"{run_dir} has no point with raw latencies: name a run that was measured here.")

@@ -3,9 +3,9 @@
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from photodup.embedding.engines.encoder import DEFAULT_NAME, DEFAULT_PRETRAINED
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
+from photodup.settings import DEFAULT_NAME, DEFAULT_PRETRAINED
 
 
 class Settings(BaseSettings):

@@ -1,16 +1,21 @@
 """Starting the FastAPI service in a process of its own, once for all who need one."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 
 from photodup.paths import build_dir
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.process import ServerProcess, answers
+from photodup.settings import inherited
 
 PROGRAM = ("-m", "photodup.serving.service")
 # Whoever starts one from here measures queues, so they may grow; `photodup serve` alone refuses what waits long.
-_DEFAULTS = {"PYTHONUNBUFFERED": "1", "MAX_WAIT_S": "60"}
+PATIENT = {"MAX_WAIT_S": "60"}
+
+
+def patient(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a service whose queues are measured; what this process sets counts more than PATIENT."""
+    return {"PYTHONUNBUFFERED": "1"} | PATIENT | inherited() | dict(settings or {})
 
 
 def command() -> list[str]:
@@ -44,9 +49,7 @@ class ServiceProcess:
     ) -> None:
         self.port = claim_ports(host, {"FastAPI": port})["FastAPI"]
         self.url = f"http://{reachable(host)}:{self.port}"
-        environment = (
-            _DEFAULTS | dict(os.environ) | {"HOST": host, "PORT": str(self.port)} | dict(settings or {})
-        )
+        environment = patient({"HOST": host, "PORT": str(self.port), **(settings or {})})
         log = build_dir() / "logs" / f"fastapi-{self.port}.log"
         self._process = ServerProcess("FastAPI", command(), log, environment)
 

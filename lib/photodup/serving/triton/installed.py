@@ -1,6 +1,5 @@
 """Where the embedded Triton is installed, and what its program needs around it."""
 
-import os
 import platform
 import shutil
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 from photodup.files import replacing
 from photodup.paths import build_dir, project_root
+from photodup.settings import environment, inherited
 
 
 def triton_venv() -> Path:
@@ -17,7 +17,7 @@ def triton_venv() -> Path:
     Raises:
         PhotodupError: none here, or none possible on this platform; says what to do instead.
     """
-    folder = Path(os.environ.get("PHOTODUP_TRITON_VENV") or project_root() / ".venv-triton")
+    folder = Path(environment().triton_venv or project_root() / ".venv-triton")
     if _server_in(folder) is not None:
         return folder
     elsewhere = "point an endpoints file at a Triton elsewhere (notebooks/endpoints/)"
@@ -74,9 +74,8 @@ def server_environment(venv: Path) -> dict[str, str]:
     for line in (venv / "pyvenv.cfg").read_text().splitlines():
         if line.startswith("home"):  # libpython, where the interpreter is not the distribution's
             libraries.append(Path(line.split("=", 1)[1].strip()).parent / "lib")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environment["PATH"] = f"{venv / 'bin'}:{os.environ.get('PATH', '')}"
-    environment["LD_LIBRARY_PATH"] = ":".join(
-        [str(path) for path in libraries] + [os.environ.get("LD_LIBRARY_PATH", "")]
-    ).rstrip(":")
-    return environment
+    ours = {k: v for k, v in inherited().items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    ours["PATH"] = f"{venv / 'bin'}:{ours.get('PATH', '')}"
+    libraries_before = ours.get("LD_LIBRARY_PATH", "")
+    ours["LD_LIBRARY_PATH"] = ":".join([*map(str, libraries), libraries_before]).rstrip(":")
+    return ours

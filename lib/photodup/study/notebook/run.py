@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from photodup import settings
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
@@ -185,7 +185,7 @@ def open_run(
         PhotodupError: a bad name, or an endpoints file that cannot be read.
     """
     go_on_without_what_is_missing()
-    measure = os.environ.get("PHOTODUP_MEASURE", "1") != "0"
+    measure = settings.environment().may_measure
     if host:
         ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
         loaded = ready_models(f"http://{host}:{triton_http_port}") if measure and triton_http_port else None

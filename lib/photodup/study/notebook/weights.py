@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
+from photodup.settings import environment, set_variables
 
 STAND_IN = "random:0"
 
@@ -17,7 +17,7 @@ def choose_weights(wanted: str | None = None) -> str:
     The study's default is random weights, said openly in every record: no timing depends on their values,
     and nobody should download 600 MB to read a latency. Name real ones to study similarities as well.
     """
-    return wanted or os.environ.get("MODEL_PRETRAINED") or STAND_IN
+    return wanted or environment().model_pretrained or STAND_IN
 
 
 def prepare_model(wanted: str | None = None) -> str:
@@ -27,7 +27,7 @@ def prepare_model(wanted: str | None = None) -> str:
         PhotodupError: the weights cannot be loaded; the message names `random:0` as the way on.
     """
     weights = choose_weights(wanted)
-    os.environ["MODEL_PRETRAINED"] = weights
+    set_variables(MODEL_PRETRAINED=weights)
     return weights
 
 

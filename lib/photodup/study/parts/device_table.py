@@ -19,16 +19,6 @@ from photodup.study.published.roofline import achieved_tflops, makers_peaks
 _COLUMNS = ("engine", "precision", "batch", "build s", "ms", "images/s", "TFLOP/s", "of peak", "memory")
 
 
-def openvino_python() -> Path | None:
-    """Return the Python beside Triton that has ONNX Runtime's OpenVINO provider, or None."""
-    from photodup.serving.triton.installed import triton_venv
-
-    try:
-        return triton_venv() / "bin" / "python"
-    except PhotodupError:
-        return None
-
-
 def print_bench(
     device: str | None,
     batches: Sequence[int],
@@ -84,7 +74,6 @@ def print_bench(
         batches=batches,
         repeats=repeats,
         compile_on_cpu=compile_on_cpu,
-        openvino_python=openvino_python(),
         cache=engine_cache,
         half=lambda: fp16_file(fp32_graph(), models),
         images=images,

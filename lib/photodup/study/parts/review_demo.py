@@ -1,6 +1,5 @@
 """Notebook 01 and `photodup review --demo`: the demonstration library, made ready for the review page."""
 
-import os
 from pathlib import Path
 
 from photodup.demo.encoder import export_stand_in
@@ -11,6 +10,7 @@ from photodup.paths import build_dir
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.settings import environment
 
 
 def review_library() -> Path:
@@ -24,7 +24,7 @@ def review_library() -> Path:
         build_demo(root)
     scan(root)
     try:
-        named = os.environ.get("MODEL_PRETRAINED", "random:")
+        named = environment().model_pretrained or "random:"
         weights = export_stand_in() if named.startswith("random:") else named
         with Catalogue(root) as catalogue, connect(mode="local", pretrained=weights) as embedder:
             embed_library(catalogue, embedder)

@@ -18,11 +18,10 @@ from photodup.bench.load.plan import Load, Stopping
 from photodup.bench.load.summary import sample_of_point
 from photodup.bench.load.usage import memory_mib
 from photodup.errors import PhotodupError
+from photodup.serving.service.start import PATIENT
 from photodup.study.peers.peers import MIN_COSINE, Server, Started, adapter, started
 
 STARTS = 3
-PATIENT = {"MAX_WAIT_S": "60"}
-"""For our service where queues of 32 are measured; at twice its rate it is as `photodup serve` starts it."""
 PROBE = Stopping(min_duration_s=3.0, min_requests=1, max_duration_s=3.0, warmup_requests=2)
 PROBED = Load("closed_loop", concurrency=8, span="prepared")
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess, answers
+from photodup.settings import inherited
 from photodup.study.peers.weights import checkpoint, hugging_face
 
 MIN_COSINE = 0.9999  # of a peer's embeddings to ours, before anything is timed
@@ -300,7 +300,7 @@ def started(
         command, ready = server.command(port, weights), server.ready
         own = server.environment(port, weights) | _TORCH_DTYPE[server.precision]
     environment = {
-        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV") or server.is_ours
+        k: v for k, v in inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV") or server.is_ours
     }
     process = ServerProcess(server.label, command, log, environment | own)
     base = f"http://127.0.0.1:{port}"

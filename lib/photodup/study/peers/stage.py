@@ -20,10 +20,10 @@ from photodup.bench.judge.point import Point
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping
 from photodup.errors import PhotodupError
+from photodup.serving.service.start import PATIENT
 from photodup.study.notebook.weights import choose_weights, payload_photos
 from photodup.study.peers.alone import (
     BOUND,
-    PATIENT,
     PROBED,
     check,
     highest_rate,

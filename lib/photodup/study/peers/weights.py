@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from photodup.embedding.engines.weights import DEFAULT_NAME, import_open_clip, is_random, random_clip
+from photodup.embedding.engines.weights import import_open_clip, is_random, random_clip
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 from photodup.files import replacing
 from photodup.paths import build_dir
+from photodup.settings import DEFAULT_NAME
 
 
 def checkpoint(pretrained: str, name: str = DEFAULT_NAME) -> Path:

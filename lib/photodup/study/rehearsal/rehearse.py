@@ -1,8 +1,6 @@
 """Run the notebooks against a rented machine that is none, and say which questions were decided there."""
 
-import contextlib
-import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +8,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.check import check, render_check
 from photodup.serving.control_key import VARIABLE
+from photodup.settings import variables
 from photodup.study.notebook.weights import prepare_model
 from photodup.study.rehearsal.rented import LINK, WITHOUT, Rented, rented_machine, save
 from photodup.study.report.facts import notebook_rows
@@ -75,7 +74,7 @@ def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> l
     options: dict[str, Any] = {"endpoints": save(machine, build_dir() / "rehearsal" / f"{name}.yaml")}
     if way == "address":
         options = {"parameters": {"HOST": machine.address}}
-    with _environment(VARIABLE, machine.key if way == "address" else ""):
+    with variables(**{VARIABLE: machine.key if way == "address" else ""}):
         outcomes = run_study(name, sizes=sizes, only=only, again=True, **options)
     wanted = {outcome.notebook for outcome in outcomes}
     return [
@@ -83,20 +82,6 @@ def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> l
         for row in notebook_rows(name)
         if row["stem"] in wanted
     ]
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable for whatever is started inside; an empty value takes it away."""
-    before = os.environ.pop(name, None)
-    if value:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
 
 
 def _say(text: str) -> None:

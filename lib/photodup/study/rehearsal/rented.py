@@ -8,7 +8,6 @@ rented machine does: figures of a rehearsal are no results.
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from photodup.serving.embedded import MODELS, export_models
 from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
-from photodup.serving.service.start import is_ready
+from photodup.serving.service.start import is_ready, patient
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.shipped import start_shipped
 
@@ -153,8 +152,8 @@ def _start(
     started: list[tuple[ServerProcess, Callable[[], bool]]] = []
     if "fastapi" not in without:
         # On a CPU that the client shares, two seconds of queue are soon there: requests wait instead of being refused.
-        settings = {"PYTHONUNBUFFERED": "1", "MAX_WAIT_S": "60"} | dict(os.environ) | (service_env or {})
-        settings |= {"HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])}  # as in the image
+        own = {"HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])}  # as in the image
+        settings = patient({**(service_env or {}), **own})
         log = build_dir() / "logs" / "rehearsal-fastapi.log"
         service = ServerProcess("FastAPI", service_command(), log, settings)
         stack.callback(service.stop)

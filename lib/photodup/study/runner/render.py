@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import nbformat
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.settings import inherited
 from photodup.study.notebook.files import notebooks, source_sha256
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE
@@ -47,7 +47,7 @@ def _render(path: Path, cell_timeout_s: int) -> None:
         coalesce_streams=True,  # how many pieces a text came in is chance
     )
     try:
-        client.execute(env={**os.environ, "PHOTODUP_MEASURE": "0"})
+        client.execute(env=inherited(PHOTODUP_MEASURE="0"))
     except CellExecutionError as error:
         raise PhotodupError(f"{path.name} does not render from the records of {REFERENCE}: {error}") from None
     write_opening(notebook)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -91,5 +90,5 @@ def _quantise() -> str:
     """Make the INT8 file in a process of its own, for it takes a gigabyte; return the last line it printed."""
     print("Quantising the model to INT8 (once; about a minute)", flush=True)
     command = [sys.executable, "-m", "photodup", "export", "--precision", "int8"]
-    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     return (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]

@@ -1,0 +1,106 @@
+"""What a vendor's compiler costs: building, a cache of what was built, and a batch size it has not seen (notebook 05).
+
+May import: embedding.engines. Each function runs in a process of its own (`alone`), so that its memory is its own.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Return what a function of this module returns in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def time_batches(
+    graph: Path, engine: str, batches: Sequence[int] = (), repeats: int = 5, cache: str = ""
+) -> dict[str, Any]:
+    """Build an engine and time it.
+
+    Args:
+        graph: an encoder with a float32 input.
+        engine: `onnx` (ONNX Runtime), or OpenVINO's precision: `fp32` or `bf16`.
+        batches: batch sizes, each warmed by one run.
+        cache: OpenVINO's folder of compiled models.
+
+    Returns:
+        `build_s`, `memory_mb` (10⁶ bytes, after building), and for each of `batches` `batch`, `first_ms`,
+        `latencies_ms` and `memory_mb`.
+    """
+    start = time.perf_counter()
+    call = _onnx(graph) if engine == "onnx" else _openvino(graph, engine, cache)
+    found = {"build_s": time.perf_counter() - start, "memory_mb": _memory_mb()}
+    rows = []
+    for batch in batches:
+        image = _images(batch)
+        first_ms, *latencies_ms = (_took_ms(call, image) for _ in range(repeats + 1))
+        measured = {"batch": batch, "first_ms": first_ms, "latencies_ms": latencies_ms}
+        rows.append(measured | {"memory_mb": _memory_mb()})
+    return found | {"batches": rows}
+
+
+def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str = "") -> dict[str, Any]:
+    """Answer requests of changing batch size as a server would, and say which of them waited for a build.
+
+    Args:
+        sizes: images in each request, in order.
+        per_size: an engine for one size each, built when a request first asks for it; otherwise one engine for 1 to
+            the largest size, built and warmed for every size before the first request.
+        cache: OpenVINO's folder of compiled models.
+
+    Returns:
+        `start_s` until the first request, and `requests`: `batch`, `built`, `latency_ms`, `memory_mb`.
+    """
+    start = time.perf_counter()
+    engines: dict[int, Callable[[np.ndarray], Any]] = {}
+    if not per_size:
+        engines = dict.fromkeys(sizes, _openvino(graph, "fp32", cache, f"1..{max(sizes)}"))
+        for size in sorted(engines):
+            engines[size](_images(size))
+    start_s, rows = time.perf_counter() - start, []
+    for size in sizes:
+        image = _images(size)
+        begun, built = time.perf_counter(), size not in engines
+        if built:
+            engines[size] = _openvino(graph, "fp32", cache, str(size))
+        engines[size](image)
+        latency_ms = (time.perf_counter() - begun) * 1000
+        rows.append({"batch": size, "built": built, "latency_ms": latency_ms, "memory_mb": _memory_mb()})
+    return {"start_s": start_s, "requests": rows}
+
+
+def _onnx(graph: Path) -> Callable[[np.ndarray], Any]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+    return lambda image: session.run(None, {"image": image})
+
+
+def _openvino(graph: Path, precision: str, cache: str, sizes: str = "") -> Callable[[np.ndarray], Any]:
+    from photodup.embedding.engines.openvino import compile_graph
+
+    request = compile_graph(graph, precision, cache=cache, sizes=sizes).create_infer_request()
+    return lambda image: request.infer([image], share_inputs=True)
+
+
+def _images(batch: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((batch, 3, 224, 224), np.float32)
+
+
+def _took_ms(call: Callable[[np.ndarray], Any], image: np.ndarray) -> float:
+    start = time.perf_counter()
+    call(image)
+    return (time.perf_counter() - start) * 1000
+
+
+def _memory_mb() -> float:
+    import psutil
+
+    return psutil.Process().memory_info().rss / 1e6

@@ -10,6 +10,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# One thread a library, here and in every child: two processes of tests share two cores. NumPy reads it when imported.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
 import pytest
 from hypothesis import settings
 from support import triton
@@ -29,8 +32,39 @@ os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend o
 os.environ["PHOTODUP_ROOT"] = str(ROOT)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--figures", action="store_true", help="only what measures a time, a rate or memory, and assert that"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what asserts nothing but measured figures; with --figures, all that measures none."""
+    figures = config.getoption("--figures")
+    config.hook.pytest_deselected(items=[item for item in items if not _is_asked_for(item, figures)])
+    items[:] = [item for item in items if _is_asked_for(item, figures)]
+
+
+def _is_asked_for(item: pytest.Item, figures: bool) -> bool:
+    is_figure = item.get_closest_marker("figures") is not None
+    return is_figure or "figure" in getattr(item, "fixturenames", ()) if figures else not is_figure
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[bool, object], None]:
+    """Assert what was measured, where measuring is what is asked for: a busy machine is no fault of the code."""
+    is_asserted = request.config.getoption("--figures")
+
+    def figure(is_so: bool, measured: object) -> None:
+        assert is_so or not is_asserted, measured
+
+    return figure
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests sign with a key of their own, never with the key of whoever runs them; child processes inherit it."""
+    if config.getoption("--figures") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("Figures are measured with nothing beside them: leave out -n.")
+    # Tests sign with a key of their own, never with the key of whoever runs them; child processes inherit it.
     if "PHOTODUP_CONFIG" not in os.environ:
         os.environ["PHOTODUP_CONFIG"] = tempfile.mkdtemp(prefix="photodup-config-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PHOTODUP_CONFIG"), ignore_errors=True))

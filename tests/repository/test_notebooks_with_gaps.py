@@ -17,7 +17,6 @@ from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE
 from photodup.study.report.facts import state_of
 
-pytestmark = [pytest.mark.slow]
 SEEDS = range(int(os.environ.get("GAP_SEEDS", "1")))
 CASES = [*(f"random sixth, seed {seed}" for seed in SEEDS), "every link dead", "nothing measured"]
 

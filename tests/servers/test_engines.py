@@ -212,7 +212,6 @@ def test_the_local_client_takes_engine_and_precision(tiny):
     assert cosines(found, tiny_embedding(normalize(PIXELS))).min() > 0.999
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "precision", "smallest"),
     [

@@ -54,7 +54,6 @@ def tiny(tmp_path_factory):
     return model, folder, export(model, folder)
 
 
-@pytest.mark.slow
 def test_openclip_in_every_variant_is_openclip(real_model):
     """The study's own files, from build/models: exported there once."""
     model = real_model
@@ -206,7 +205,6 @@ def test_what_is_exported_is_read_by_the_oldest_server(tiny):
     assert {ir_version(path) for path in files.values()} == {IR_VERSION}
 
 
-@pytest.mark.slow
 def test_openclip_in_half_precision_is_openclip_within_half_precision(tmp_path, real_model):
     """On the real tower; with all of ONNX Runtime's fusions opening the file would end the process."""
     path = export(real_model, tmp_path, [HALF])[HALF]

@@ -150,7 +150,6 @@ def test_quantising_reports_to_nobody():
     assert done.stdout.split()[-1] == "MagicMock"
 
 
-@pytest.mark.slow
 def test_openclip_in_int8_is_nearly_openclip(tmp_path):
     """The real ViT-B/32, quantised on the demonstration photographs; as measured: .995 at random weights."""
     from photodup.embedding.engines.encoder import export_of

@@ -57,8 +57,16 @@ def planted(root, case: str):
     return root
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def cases():
+    for path in notebooks():
+        for case in CASES:
+            # 09 simulates days of a cluster in half a minute, whatever was measured.
+            is_long = path.stem.startswith("09") and case != "nothing measured"
+            marks = [pytest.mark.long] if is_long else []
+            yield pytest.param(path, case, marks=marks, id=f"{path.stem}-{case}")
+
+
+@pytest.mark.parametrize(("path", "case"), cases())
 def test_a_notebook_goes_on_where_records_are_missing(path, case, project, monkeypatch):
     told = executed(path, project(case), monkeypatch)
     assert told.strip(), "an answer says what is missing"

@@ -215,7 +215,7 @@ def test_the_local_client_takes_engine_and_precision(tiny):
 @pytest.mark.parametrize(
     ("engine", "precision", "smallest"),
     [
-        ("compile", "fp32", 0.99999),
+        pytest.param("compile", "fp32", 0.99999, marks=pytest.mark.long),  # a minute of compiling
         pytest.param("pytorch", "bf16", 0.999, marks=has_bf16),
         ("onnx", "fp32", 0.99999),
         ("openvino", "fp32", 0.99999),

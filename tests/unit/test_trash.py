@@ -20,8 +20,6 @@ from photodup.photos.trash import trash as trash_module
 from photodup.photos.trash.moving import md5_of
 from photodup.photos.trash.trash import TRASH_FOLDER, Removal, Trash, TrashError
 
-KILLS = int(os.environ.get("PHOTODUP_KILLS", 200))  # `make test-all` asks for 1,000
-
 
 @pytest.fixture
 def library(tmp_path):
@@ -486,8 +484,9 @@ def test_killed_at_every_step(fast_folder, what):
     assert int(run_kills("every-step", fast_folder, what)) > 10
 
 
+@pytest.mark.long  # every step is killed once above
 def test_random_kills(fast_folder):
-    assert int(run_kills("random", fast_folder, KILLS)) >= KILLS
+    assert int(run_kills("random", fast_folder, 1000)) >= 1000
 
 
 def test_killed_from_outside_at_a_random_moment(tmp_path):

@@ -70,6 +70,39 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PHOTODUP_CONFIG"), ignore_errors=True))
 
 
+# ---- what tests cost, printed: CPU seconds, for seconds say how busy the machine was --------------------
+
+COSTLY_CPU_S = 5.0
+_CPU_BEFORE = pytest.StashKey[float]()
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of its children that have ended: servers shared by tests are in none."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_CPU_BEFORE] = _cpu_s()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    if call.when == "teardown":
+        report.user_properties = [("cpu_s", _cpu_s() - item.stash[_CPU_BEFORE])]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    told = [(dict(getattr(r, "user_properties", ())).get("cpu_s", 0), r.nodeid) for r in reports]
+    for cpu_s, name in sorted(((cpu, name) for cpu, name in told if cpu > COSTLY_CPU_S), reverse=True):
+        terminalreporter.write_line(
+            f"warning: {cpu_s:.0f} s of CPU, make it cheaper or mark it long: {name}", yellow=True
+        )
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

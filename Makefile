@@ -20,7 +20,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-code test-figures test-study test-notebooks fuzz lab serve bench images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-study test-notebooks fuzz lab serve bench images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -78,15 +78,19 @@ test-all: install tools
 
 GATE := -m "not long"
 # Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
-# One thread a library, for two processes share two cores.
-test-unit test-code test-notebooks test-study: export OMP_NUM_THREADS := 1
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile
+# One thread a library, for three processes share two cores.
+test-unit test-package test-code test-notebooks test-study: export OMP_NUM_THREADS := 1
 
 test-format: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test-unit: install
 	$(PYTEST) --durations 25 $(GATE) tests/unit
+
+# The tests that import from a package, such as photos/trash.
+test-package: install
+	$(PYTEST) $(GATE) $$(grep -rlE "photodup[.]$(subst /,[.],$(PACKAGE))\b" tests --include="test_*.py")
 
 test-code: install
 	$(PYTEST) --durations 25 $(GATE) tests/unit tests/servers tests/repository

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# One thread a library, here and in every child: two processes of tests share two cores. NumPy reads it when imported.
+# One thread a library, here and in every child: several processes of tests share two cores. NumPy reads it when imported.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 import pytest

@@ -20,7 +20,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-study test-notebooks fuzz lab serve bench images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -72,9 +72,10 @@ test: install tools
 	@$(MAKE) --keep-going test-format test-code test-notebooks test-study
 
 # Also what measures figures (nothing runs beside that), every notebook on real servers, the browser-heavy parts, the
-# image, the policies of checkov and random kills. Before each release.
+# image, the policies of checkov, random kills and planted faults. Before each release.
 test-all: install tools
-	@PHOTODUP_IMAGES=1 $(MAKE) --keep-going GATE= STUDY= test-format test-code test-notebooks test-study test-figures
+	@PHOTODUP_IMAGES=1 $(MAKE) --keep-going GATE= STUDY= test-format test-code test-notebooks test-study test-planted \
+	  test-figures
 
 GATE := -m "not long"
 # Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
@@ -94,6 +95,10 @@ test-package: install
 
 test-code: install
 	$(PYTEST) --durations 25 $(GATE) tests/unit tests/servers tests/repository
+
+# Faults of one line in a copy of lib/, each run against the tests of its package.
+test-planted: install
+	PYTHONPATH=tests $(BIN)/python -m planted
 
 test-figures: install
 	$(BIN)/pytest --figures --durations 25 tests

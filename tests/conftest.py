@@ -14,6 +14,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from support import triton
 from support.paths import ROOT
@@ -113,7 +114,8 @@ def demo_dir() -> Path:
     """The demonstration library, built once; tests that change photos must copy them first."""
     from photodup.study.notebook.weights import demo_library
 
-    return demo_library()
+    with _one_process_makes("demo"):
+        return demo_library()
 
 
 @pytest.fixture(scope="session")
@@ -122,6 +124,20 @@ def real_model():
     from photodup.embedding.engines.encoder import load_model
 
     return load_model(pretrained="random:0", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def real_exports(real_model) -> dict[str, Path]:
+    """The files of the real ViT in build/models, which the study uses too: exported once for all processes."""
+    from photodup.embedding.engines.export import export
+
+    with _one_process_makes("models"):
+        return export(real_model, ROOT / "build" / "models")
+
+
+def _one_process_makes(what: str) -> FileLock:
+    (ROOT / "build").mkdir(exist_ok=True)
+    return FileLock(ROOT / "build" / f".{what}.lock")
 
 
 @pytest.fixture(scope="session")

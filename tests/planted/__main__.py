@@ -18,7 +18,7 @@ from support.paths import ROOT
 
 def planted(folder: Path, file: str, text: str, fault: str, tests: str) -> str:
     """Return "caught", or what is wrong."""
-    shutil.copytree(ROOT / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(ROOT / "lib", folder / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
     path = folder / "lib" / "photodup" / file
     if not path.is_file() or (source := path.read_text()).count(text) != 1:
         return f"the line is gone from {file}, or stands there more than once"

@@ -1,5 +1,6 @@
 # make study    the whole study on embedded servers -> results/$(RUN)/index.html
-# make test     what CI runs; make test-all adds its long parts
+# make check    format, lint, types and the tests without a server: minutes
+# make test     what CI runs; make test-all adds what is long and what measures figures
 # make fuzz     random inputs for two minutes (FUZZ_MINUTES=2)
 # make lab      JupyterLab on the notebooks
 # make serve    the embedded servers, until Ctrl-C
@@ -19,7 +20,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render test test-all test-format test-timing test-study test-notebooks test-rooms fuzz lab serve bench images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -61,38 +62,55 @@ reference: install tools
 render: install
 	$(BIN)/photodup study render
 
-# The tests that assert on times have the machine for themselves. Then all notebooks run at small sizes on real
-# servers, and beside them the other tests, in three processes, for many of them wait. Every part runs, whatever
-# became of the others.
-test: install tools
-	@bad=0; $(MAKE) --keep-going test-format test-timing || bad=1; \
-	$(MAKE) --keep-going -j2 $(SYNC) test-study test-rooms test-notebooks || bad=1; exit $$bad
+# What a change has to pass before it is shown to anybody: minutes.
+check: test-format test-unit
 
-# Also the browser-heavy parts, the image, the policies of checkov, and 1,000 kills where `test` has 200.
+# One stage after the other, each on both cores; every stage runs, whatever became of the others. No stage asserts a
+# time, a rate or a memory figure, so a busy machine passes too.
+test: install tools
+	@$(MAKE) --keep-going test-format test-code test-notebooks test-study
+
+# Also what measures figures (nothing runs beside that), every notebook on real servers, the browser-heavy parts, the
+# image, the policies of checkov, random kills and planted faults. Before each release.
 test-all: install tools
-	@bad=0; $(MAKE) --keep-going test-format test-timing || bad=1; export PHOTODUP_KILLS=1000 PHOTODUP_IMAGES=1; \
-	$(MAKE) --keep-going -j2 $(SYNC) test-study test-rooms test-notebooks GATE= || bad=1; exit $$bad
+	@PHOTODUP_IMAGES=1 $(MAKE) --keep-going GATE= STUDY= test-format test-code test-notebooks test-study test-planted \
+	  test-figures
 
 GATE := -m "not long"
-SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+# Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile
+# One thread a library, for three processes share two cores.
+test-unit test-package test-code test-notebooks test-study: export OMP_NUM_THREADS := 1
 
 test-format: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-test-timing: install
-	$(BIN)/pytest -rR tests/timing
+test-unit: install
+	$(PYTEST) --durations 25 $(GATE) tests/unit
 
+# The tests that import from a package, such as photos/trash.
+test-package: install
+	$(PYTEST) $(GATE) $$(grep -rlE "photodup[.]$(subst /,[.],$(PACKAGE))\b" tests --include="test_*.py")
+
+test-code: install
+	$(PYTEST) --durations 25 $(GATE) tests/unit tests/servers tests/repository
+
+# Faults of one line in a copy of lib/, each run against the tests of its package.
+test-planted: install
+	PYTHONPATH=tests $(BIN)/python -m planted
+
+test-figures: install
+	$(BIN)/pytest --figures --durations 25 tests
+
+# Four notebooks that between them start every server, link and kind of load; STUDY= runs all of them.
+STUDY := --only 03 --only 06 --only 07 --only 10
 test-study: install
-	$(BIN)/photodup study run --run ci --sizes smoke --again
+	$(BIN)/photodup study run --run ci --sizes smoke --again $(STUDY)
 
 # The committed notebooks against the committed records.
 test-notebooks: install
-	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 600 \
+	$(PYTEST) --nbval-lax --nbval-current-env --nbval-cell-timeout 600 \
 	  --nbval-sanitize-with tests/repository/nbval_sanitize.cfg notebooks/[0-9]*.ipynb
-
-# Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
-test-rooms: install
-	$(BIN)/pytest -n 3 --dist loadfile --durations 40 $(GATE) tests/unit tests/servers tests/repository
 
 # Random inputs to the service, to trash and catalogue and to the decoders, on loopback alone; prints counts.
 FUZZ_MINUTES ?= 2

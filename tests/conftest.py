@@ -10,7 +10,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# One thread a library, here and in every child: several processes of tests share two cores. NumPy reads it when imported.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from support import triton
 from support.paths import ROOT
@@ -29,11 +33,75 @@ os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend o
 os.environ["PHOTODUP_ROOT"] = str(ROOT)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--figures", action="store_true", help="only what measures a time, a rate or memory, and assert that"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what asserts nothing but measured figures; with --figures, all that measures none."""
+    figures = config.getoption("--figures")
+    config.hook.pytest_deselected(items=[item for item in items if not _is_asked_for(item, figures)])
+    items[:] = [item for item in items if _is_asked_for(item, figures)]
+
+
+def _is_asked_for(item: pytest.Item, figures: bool) -> bool:
+    is_figure = item.get_closest_marker("figures") is not None
+    return is_figure or "figure" in getattr(item, "fixturenames", ()) if figures else not is_figure
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[bool, object], None]:
+    """Assert what was measured, where measuring is what is asked for: a busy machine is no fault of the code."""
+    is_asserted = request.config.getoption("--figures")
+
+    def figure(is_so: bool, measured: object) -> None:
+        assert is_so or not is_asserted, measured
+
+    return figure
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests sign with a key of their own, never with the key of whoever runs them; child processes inherit it."""
+    if config.getoption("--figures") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("Figures are measured with nothing beside them: leave out -n.")
+    # Tests sign with a key of their own, never with the key of whoever runs them; child processes inherit it.
     if "PHOTODUP_CONFIG" not in os.environ:
         os.environ["PHOTODUP_CONFIG"] = tempfile.mkdtemp(prefix="photodup-config-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PHOTODUP_CONFIG"), ignore_errors=True))
+
+
+# ---- what tests cost, printed: CPU seconds, for seconds say how busy the machine was --------------------
+
+COSTLY_CPU_S = 5.0
+_CPU_BEFORE = pytest.StashKey[float]()
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of its children that have ended: servers shared by tests are in none."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_CPU_BEFORE] = _cpu_s()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    if call.when == "teardown":
+        report.user_properties = [("cpu_s", _cpu_s() - item.stash[_CPU_BEFORE])]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    told = [(dict(getattr(r, "user_properties", ())).get("cpu_s", 0), r.nodeid) for r in reports]
+    for cpu_s, name in sorted(((cpu, name) for cpu, name in told if cpu > COSTLY_CPU_S), reverse=True):
+        terminalreporter.write_line(
+            f"warning: {cpu_s:.0f} s of CPU, make it cheaper or mark it long: {name}", yellow=True
+        )
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +114,8 @@ def demo_dir() -> Path:
     """The demonstration library, built once; tests that change photos must copy them first."""
     from photodup.study.notebook.weights import demo_library
 
-    return demo_library()
+    with _one_process_makes("demo"):
+        return demo_library()
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +124,20 @@ def real_model():
     from photodup.embedding.engines.encoder import load_model
 
     return load_model(pretrained="random:0", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def real_exports(real_model) -> dict[str, Path]:
+    """The files of the real ViT in build/models, which the study uses too: exported once for all processes."""
+    from photodup.embedding.engines.export import export
+
+    with _one_process_makes("models"):
+        return export(real_model, ROOT / "build" / "models")
+
+
+def _one_process_makes(what: str) -> FileLock:
+    (ROOT / "build").mkdir(exist_ok=True)
+    return FileLock(ROOT / "build" / f".{what}.lock")
 
 
 @pytest.fixture(scope="session")

@@ -367,7 +367,6 @@ def test_commands_of_the_page_exist():
     assert unknown("photodup vast offers --price 3") == ["--price"]
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):

@@ -4,7 +4,11 @@ import ast
 import copy
 import itertools
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -178,6 +182,31 @@ def test_notebooks_check_some_of_their_numbers(path):
     tags = [c.metadata.get("tags", []) for c in nbformat.read(path, as_version=4).cells]
 
     assert sum("nbval-check-output" in t for t in tags) >= 2
+
+
+def test_an_answer_that_changed_fails_make_test(tmp_path):
+    """What `make test-notebooks` runs, on a copy of the notebook that is the quickest to execute."""
+    for name in ("notebooks", "results", "lib", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    notebook = nbformat.read(ROOT / "notebooks" / "14_judge_the_judge.ipynb", as_version=4)
+    answer = next(cell for cell in notebook.cells if "answer" in cell.metadata.get("tags", []))
+    answer.outputs[0].text = re.sub(r"\d", "7", answer.outputs[0].text)
+    nbformat.write(notebook, tmp_path / "planted.ipynb")
+    shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
+    command = (
+        (ROOT / "Makefile").read_text().split("test-notebooks: install\n\t$(PYTEST)")[1].split("\n\n")[0]
+    )
+    options = command.replace("\\\n", " ").replace("tests/", f"{ROOT}/tests/").split()[:-1]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "planted.ipynb"],
+        cwd=tmp_path,
+        env=os.environ | {"PHOTODUP_ROOT": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "mismatch" in done.stdout, done.stdout + done.stderr
+    assert re.search(r"1 failed, \d+ passed", done.stdout), "that cell and no other"
 
 
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)

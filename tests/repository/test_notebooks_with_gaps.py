@@ -1,9 +1,9 @@
 """No notebook ends because something was not measured: each is executed from records with planted gaps.
 
-`GAP_SEEDS=5 pytest tests/test_notebooks_with_gaps.py` plants five random sixths in place of one. Every test has a
-folder and a kernel of its own, so that they can run in parallel processes.
+`GAP_SEEDS=5 pytest tests/repository/test_notebooks_with_gaps.py` plants five random sixths in place of one.
 """
 
+import functools
 import json
 import os
 import random
@@ -12,12 +12,12 @@ import shutil
 
 import pytest
 from support.paths import ROOT
+from support.shell import run_cells
 
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE
 from photodup.study.report.facts import state_of
 
-pytestmark = [pytest.mark.slow]
 SEEDS = range(int(os.environ.get("GAP_SEEDS", "1")))
 CASES = [*(f"random sixth, seed {seed}" for seed in SEEDS), "every link dead", "nothing measured"]
 
@@ -30,6 +30,12 @@ def is_dead(record: dict, case: str, chance: random.Random) -> bool:
         over = {record["config"].get("link"), record["result"].get("link")} - {None, "", "loopback"}
         return bool(over) or record["key"].startswith(("ladder-", "link-", "parallel-"))
     return chance.random() < 1 / 6
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project root for each case, made once: notebooks read records, they write none."""
+    return functools.cache(lambda case: planted(tmp_path_factory.mktemp("project"), case))
 
 
 def planted(root, case: str):
@@ -51,10 +57,18 @@ def planted(root, case: str):
     return root
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
-def test_a_notebook_goes_on_where_records_are_missing(path, case, tmp_path):
-    told = executed(path, planted(tmp_path, case))
+def cases():
+    for path in notebooks():
+        for case in CASES:
+            # 09 simulates days of a cluster in half a minute, whatever was measured.
+            is_long = path.stem.startswith("09") and case != "nothing measured"
+            marks = [pytest.mark.long] if is_long else []
+            yield pytest.param(path, case, marks=marks, id=f"{path.stem}-{case}")
+
+
+@pytest.mark.parametrize(("path", "case"), cases())
+def test_a_notebook_goes_on_where_records_are_missing(path, case, project, monkeypatch):
+    told = executed(path, project(case), monkeypatch)
     assert told.strip(), "an answer says what is missing"
 
 
@@ -62,31 +76,26 @@ EXPLORING = [path for path in notebooks() if "EXPLORE: bool" in path.read_text(e
 
 
 @pytest.mark.parametrize("path", EXPLORING, ids=lambda path: path.stem)
-def test_the_comparisons_alone_answer(path, tmp_path):
+def test_the_comparisons_alone_answer(path, project, monkeypatch):
     assert len(EXPLORING) == 4
-    told = executed(path, planted(tmp_path, "no gap"), EXPLORE=False)
+    told = executed(path, project("no gap"), monkeypatch, EXPLORE=False)
     # Decided or not is the reference run's affair; what was compared is said, with its rounds or its factor.
     compared = re.search(r"\d rounds|times as fast|\[[+-]?\d+%, [+-]?\d+%\]", told)
     assert state_of("passed", told.strip()) == "decided" or compared, told
 
 
-def executed(path, root, **parameters) -> str:
+def executed(path, root, monkeypatch, **parameters) -> str:
     """Execute a notebook in a project from its records and return what its answer cell printed."""
-    from nbclient import NotebookClient
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
 
     notebook = parameterize_notebook(
         load_notebook_node(str(path)), parameters, kernel_name="python3", language="python"
     )
-    client = NotebookClient(
-        notebook,
-        timeout=120,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(root / "notebooks")}},
-    )
-    client.execute(
-        env={**os.environ, "PHOTODUP_ROOT": str(root), "PHOTODUP_MEASURE": "0", "MPLBACKEND": "agg"}
-    )
-    answer = next(cell for cell in notebook.cells if "answer" in cell.metadata.get("tags", []))
-    return "".join(output.get("text", "") for output in answer.outputs)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for name, value in {"PHOTODUP_ROOT": root, "PHOTODUP_MEASURE": 0, "MPLBACKEND": "agg"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(root / "notebooks")
+    printed = run_cells(cell.source for cell in cells)
+    (answer,) = (text for cell, text in zip(cells, printed, strict=True) if "answer" in cell.metadata["tags"])
+    return answer

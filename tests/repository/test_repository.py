@@ -68,6 +68,15 @@ def test_environment_yml_is_one_line_of_extras():
     assert {"gpu", "study", "test"} <= set(extras) and "cpu" not in extras
 
 
+def test_every_package_has_tests_that_import_from_it():
+    """`make test-package PACKAGE=photos/trash` finds them by that."""
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("*/test_*.py"))
+    packages = [
+        init.parent.relative_to(ROOT / "lib") for init in (ROOT / "lib/photodup").rglob("__init__.py")
+    ]
+    assert [p for p in packages if not re.search(rf"{'[.]'.join(p.parts)}\b", tests)] == []
+
+
 def imported() -> dict[str, set[str]]:
     """Modules that are none of Python's and none of ours -> the files of lib that import them."""
     found = {}

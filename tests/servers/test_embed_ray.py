@@ -77,7 +77,6 @@ def test_every_worker_asks_for_cores_that_some_machine_has(machines, workers, ea
 
 @needs_ray
 @quiet
-@pytest.mark.slow
 def test_ray_gives_the_vectors_of_this_process(library, tmp_path):
     from photodup.photos.embed.over_ray import embed_with_ray
 
@@ -102,7 +101,6 @@ def test_ray_gives_the_vectors_of_this_process(library, tmp_path):
 
 @needs_ray
 @quiet
-@pytest.mark.slow
 def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch, small_service):
     monkeypatch.delenv("MODEL_PRETRAINED")
     url = small_service().url
@@ -114,7 +112,6 @@ def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch, smal
 
 @needs_ray
 @quiet
-@pytest.mark.slow
 def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeypatch, launch):
     from photodup.photos.embed.over_ray import embed_with_ray
 
@@ -131,7 +128,6 @@ def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeyp
 
 @needs_ray
 @quiet
-@pytest.mark.slow
 def test_another_model_in_a_worker_is_refused(library, monkeypatch):
     from photodup.photos.embed.over_ray import embed_with_ray
 

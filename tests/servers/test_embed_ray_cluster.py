@@ -24,7 +24,6 @@ HAS_RAY = all(importlib.util.find_spec(name) for name in ("ray", "pyarrow"))
 pytestmark = [
     pytest.mark.skipif(not HAS_RAY, reason="Ray Data is not installed: pip install 'photodup[ray]'"),
     pytest.mark.filterwarnings("default"),  # Ray's own warnings are not ours to raise
-    pytest.mark.slow,
     pytest.mark.timeout(400),
 ]
 N_PHOTOS, BATCH = 640, 64  # 64 vectors of 512 numbers: more than the 100 KB that Ray sends without its store

@@ -21,7 +21,6 @@ from photodup.serving.endpoints import load_endpoints
 pytestmark = needs_triton()
 
 
-@pytest.mark.slow
 def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_repository) -> None:
     code = textwrap.dedent(f"""
         import time
@@ -100,7 +99,6 @@ def _open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.slow
 def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tmp_path) -> None:
     """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
     from photodup.embedding.engines.encoder import load_model

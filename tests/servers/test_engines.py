@@ -212,27 +212,23 @@ def test_the_local_client_takes_engine_and_precision(tiny):
     assert cosines(found, tiny_embedding(normalize(PIXELS))).min() > 0.999
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "precision", "smallest"),
     [
-        ("compile", "fp32", 0.99999),
+        pytest.param("compile", "fp32", 0.99999, marks=pytest.mark.long),  # a minute of compiling
         pytest.param("pytorch", "bf16", 0.999, marks=has_bf16),
         ("onnx", "fp32", 0.99999),
         ("openvino", "fp32", 0.99999),
         pytest.param("openvino", "bf16", 0.999, marks=has_bf16),
     ],
 )
-def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_model):
+def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_model, real_exports):
     """The real ViT-B/32; INT8 has its own in test_int8.py, since it must be made first."""
-    from photodup.paths import build_dir
-
     wanted = real_model.embed_pixels(PIXELS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own
-        model = load_encoder(
-            "random:0", engine=engine, precision=precision, device="cpu", directory=build_dir() / "models"
-        )
+        folder = real_exports["fp32"].parent
+        model = load_encoder("random:0", engine=engine, precision=precision, device="cpu", directory=folder)
         found = model.embed_pixels(PIXELS)
 
     assert cosines(found, wanted).min() > smallest

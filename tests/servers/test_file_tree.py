@@ -1,9 +1,10 @@
 """Every photo command, watched: nothing changes but photodup's own folder, its catalogue and what was removed.
 
-Real commands in processes of their own, the review over HTTP. After each one every file is compared with
+Real commands, the review over HTTP in a process of its own. After each one every file is compared with
 before: path, kind, content, inode, time.
 """
 
+import functools
 import hashlib
 import os
 import re
@@ -20,22 +21,15 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from support.command import run_command
 from support.review_library import make_library, photo, save
 
 MD5 = "ab" + "0" * 30
 TRASH = ".photodup-trash"
 
 
-def photodup(*arguments: object, status: int = 0) -> str:
-    command = [sys.executable, "-m", "photodup.cli", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"MODEL_PRETRAINED": "random:0", "INFERENCE_SERVICE_URL": "", "INFERENCE_BACKEND": ""}
+ENVIRONMENT = {"MODEL_PRETRAINED": "random:0", "INFERENCE_SERVICE_URL": "", "INFERENCE_BACKEND": ""}
+photodup = functools.partial(run_command, **ENVIRONMENT)
 
 
 class Tree:
@@ -95,7 +89,7 @@ def users_files(folder: Path, elsewhere: Path) -> None:
 def reviewing(*arguments: object) -> Iterator[httpx.Client]:
     command = [sys.executable, "-m", "photodup.cli", "review", *map(str, arguments), "--port", "0"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | ENVIRONMENT
     )
     try:
         said = ""

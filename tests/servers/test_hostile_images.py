@@ -1,6 +1,6 @@
 """Files that are made to take minutes: the limits that know them, the deadline for the rest, and who goes on meanwhile.
 
-Against the real service and a real `photodup scan`. Times have room: the attack took minutes, the limit is seconds.
+Against the real service and a real `photodup scan`.
 """
 
 import os
@@ -52,13 +52,13 @@ def took(started: float) -> float:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_jpeg_of_two_thousand_scans_is_refused_before_it_is_decoded(decoder):
+def test_a_jpeg_of_two_thousand_scans_is_refused_before_it_is_decoded(decoder, figure):
     data = many_scans()
     assert len(data) < 400_000 and is_bounded(data) is False
     started = time.monotonic()
     with pytest.raises(ImageError, match=f"more than {MAX_SCANS} scans.*save it again"):
         DECODERS[decoder](data, imaging.MAX_PIXELS)
-    assert took(started) < 5
+    figure(took(started) < 5, took(started))
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 100, "subsampling": 0}])
@@ -93,12 +93,12 @@ def test_a_header_of_a_million_segments_is_refused_and_an_unusual_one_gets_a_dea
     assert not is_bounded(HONEST_PNG) and not is_bounded(b"") and not is_bounded(b"\xff\xd8\xff")
 
 
-def test_the_walk_takes_no_time_that_grows_faster_than_the_file():
+def test_the_walk_takes_no_time_that_grows_faster_than_the_file(figure):
     started = time.monotonic()
     for filler in (b"\xff", b"\xff\x00", b"\x00", b"\xff\xd0"):
         read_layout(b"\xff\xd8\xff\xda\0\2" + filler * (8_000_000 // len(filler)))
         read_layout(b"\xff\xd8" + filler * (8_000_000 // len(filler)))
-    assert took(started) < 20
+    figure(took(started) < 20, took(started))
 
 
 @pytest.mark.parametrize("kind", [b"P1", b"P2", b"P3"])
@@ -124,14 +124,14 @@ def test_every_orientation_is_turned_as_pillow_turns_it(orientation):
 # The deadline
 
 
-def test_an_image_that_takes_too_long_costs_its_deadline_and_the_next_one_is_decoded():
+def test_an_image_that_takes_too_long_costs_its_deadline_and_the_next_one_is_decoded(figure):
     pool = DecodePool(JOB, size=1, deadline_s=1, remedy="wait")
     try:
         pool.run(HONEST_PNG)
         started = time.monotonic()
         with pytest.raises(TooSlow, match=r"longer than 1 seconds.*save it again, or wait"):
             pool.run(endless_comment())
-        assert took(started) < 20
+        figure(took(started) < 20, took(started))
         n_pixels, pixels = imaging.unpack_model_input(pool.run(HONEST_PNG))
         assert n_pixels == 64 * 48
         np.testing.assert_array_equal(pixels, imaging.to_uint8(decode(HONEST_PNG)))
@@ -141,7 +141,7 @@ def test_an_image_that_takes_too_long_costs_its_deadline_and_the_next_one_is_dec
         pool.close()
 
 
-def test_a_file_that_asks_for_all_the_memory_gets_a_share():
+def test_a_file_that_asks_for_all_the_memory_gets_a_share(figure):
     data = overlapping_tiff()
     pool = DecodePool(JOB, size=1, deadline_s=60, remedy="wait")
     try:
@@ -150,13 +150,13 @@ def test_a_file_that_asks_for_all_the_memory_gets_a_share():
         (worker,) = pool._idle or pool._alive or (None,)
         if worker is not None and sys.platform.startswith("linux"):
             status = Path(f"/proc/{worker._process.pid}/status").read_text()
-            peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-            assert peak < 3_000_000  # kilobytes
+            peak_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+            figure(peak_kib < 3_000_000, peak_kib)
     finally:
         pool.close()
 
 
-def test_a_decode_ends_when_it_is_cancelled_or_the_pool_is_closed():
+def test_a_decode_ends_when_it_is_cancelled_or_the_pool_is_closed(figure):
     pool = DecodePool(JOB, size=2, deadline_s=60, remedy="wait")
     cancellation = Cancellation()
     with ThreadPoolExecutor(2) as threads:
@@ -166,12 +166,12 @@ def test_a_decode_ends_when_it_is_cancelled_or_the_pool_is_closed():
         started = time.monotonic()
         cancellation.cancel()
         with pytest.raises(Cancelled):
-            cancelled.result(10)
+            cancelled.result(120)
         assert not closed.done()
         pool.close()
         with pytest.raises(Cancelled):
-            closed.result(10)
-        assert took(started) < 10
+            closed.result(120)
+        figure(took(started) < 10, took(started))
         with pytest.raises(Cancelled):
             pool.run(HONEST_PNG)
 
@@ -221,12 +221,13 @@ def is_zombie(pid: int) -> bool:
 # The service
 
 
-def test_the_service_refuses_many_scans_at_once_and_names_the_image(small_service):
+def test_the_service_refuses_many_scans_at_once_and_names_the_image(small_service, figure):
     server = small_service(MAX_PIXELS=50_000_000)
     started = time.monotonic()
     answer = post(server.url, HONEST, many_scans())
     assert answer.status_code == 400 and answer.json()["index"] == 1
-    assert "scans" in answer.json()["detail"] and took(started) < 10
+    assert "scans" in answer.json()["detail"]
+    figure(took(started) < 10, took(started))
 
 
 @pytest.fixture(scope="session")
@@ -236,12 +237,11 @@ def hostile_service(small_service):
     )
 
 
-@pytest.mark.slow
 def test_hostile_images_starve_nobody_and_are_given_up_at_the_deadline(hostile_service):
     server = hostile_service(DECODE_SECONDS=4)
     with ThreadPoolExecutor(2) as pool:
         attacks = [pool.submit(post, server.url, endless_comment()) for _ in range(2)]
-        until(lambda: server.metrics()["photodup_requests_in_flight"] >= 2, 90)
+        until(lambda: server.metrics()["photodup_requests_in_flight"] >= 2)
         n_served = 0
         while not all(attack.done() for attack in attacks):
             assert post(server.url, HONEST).status_code == 200
@@ -254,7 +254,6 @@ def test_hostile_images_starve_nobody_and_are_given_up_at_the_deadline(hostile_s
     assert post(server.url, HONEST_PNG).status_code == 200  # a process is there for the next
 
 
-@pytest.mark.slow
 def test_pixels_are_limited_per_request(hostile_service):
     server = hostile_service(MAX_IMAGES=64, MAX_REQUEST_PIXELS=20_000_000, DECODE_SECONDS=60)
     four_megapixels = flat_png(2000, 2000)
@@ -267,32 +266,30 @@ def test_pixels_are_limited_per_request(hostile_service):
     client.close()
 
 
-@pytest.mark.slow
-def test_the_work_of_a_client_that_has_left_is_dropped(hostile_service):
+def test_the_work_of_a_client_that_has_left_is_dropped(hostile_service, figure):
     server = hostile_service(DECODE_SECONDS=120, DECODE_THREADS=2)
     post(server.url, HONEST_PNG)
     for _ in range(2):
         with pytest.raises(httpx.ReadTimeout):
             post(server.url, endless_comment(), timeout=httpx.Timeout(60, read=1))
-    until(lambda: server.metrics()["photodup_requests_in_flight"] == 0, 10)
+    until(lambda: server.metrics()["photodup_requests_in_flight"] == 0)
     started = time.monotonic()
     assert post(server.url, HONEST_PNG).status_code == 200
-    assert took(started) < 20
+    figure(took(started) < 20, took(started))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_hostile_decode_does_not_keep_the_service_from_stopping(sign, launch):
+def test_a_hostile_decode_does_not_keep_the_service_from_stopping(sign, launch, figure):
     server = launch(DECODE_SECONDS=300)
     server.wait()
     with ThreadPoolExecutor(1) as pool:
         attack = pool.submit(post, server.url, endless_comment(45_000_000))  # longer than an image is given
-        until(lambda: server.metrics()["photodup_requests_in_flight"] == 1, 90)
+        until(lambda: server.metrics()["photodup_requests_in_flight"] == 1)
         time.sleep(1)
         started = time.monotonic()
         server.process.send_signal(sign)
-        server.process.wait(20)
-        assert took(started) < 15  # three seconds are given to the image
+        server.process.wait(120)
+        figure(took(started) < 15, took(started))  # three seconds are given to the image
         with pytest.raises(httpx.HTTPError):
             attack.result().raise_for_status()
 
@@ -310,7 +307,6 @@ def run_scan(folder: Path, *options: str) -> subprocess.Popen:
     )
 
 
-@pytest.mark.slow
 def test_a_scan_names_the_files_and_goes_on(tmp_path):
     (tmp_path / "a scans.jpg").write_bytes(many_scans())
     (tmp_path / "b slow.png").write_bytes(endless_comment())
@@ -324,8 +320,7 @@ def test_a_scan_names_the_files_and_goes_on(tmp_path):
     assert "not read: c tiff.tif: " in out
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_a_scan_that_is_at_a_hostile_file(tmp_path):
+def test_ctrl_c_ends_a_scan_that_is_at_a_hostile_file(tmp_path, figure):
     for number in range(4):  # a fast machine has read one before the key is pressed
         (tmp_path / f"slow {number}.png").write_bytes(endless_comment())
     scan = run_scan(tmp_path, "--decode-seconds", "300")
@@ -334,5 +329,6 @@ def test_ctrl_c_ends_a_scan_that_is_at_a_hostile_file(tmp_path):
     started = time.monotonic()
     scan.send_signal(signal.SIGINT)
     _, err = scan.communicate(timeout=120)
-    assert took(started) < 10 and "what was done is kept" in err
+    assert "what was done is kept" in err
+    figure(took(started) < 10, took(started))
     assert "Traceback" not in err

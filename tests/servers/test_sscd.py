@@ -21,7 +21,6 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.settings import Settings
 
 pytestmark = [
-    pytest.mark.slow,
     # torch 2.13: "torch.jit.script/save/load is deprecated"; the published weights come as TorchScript.
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
 ]

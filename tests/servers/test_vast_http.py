@@ -16,6 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from support.paths import ROOT
+from support.service import until
 from support.vast import ROW, SECRET
 
 from photodup.errors import PhotodupError
@@ -100,9 +101,10 @@ def watchman(api, **env):
 
 def test_the_container_ends_itself_when_its_time_is_over(api):
     api.rows[ROW["id"]] = FULL_ROW
-    process = watchman(api, END_AT=str(int(time.time()) + 2))
-    time.sleep(0.7)
-    assert api.rows and not api.asked
+    end = int(time.time()) + 2
+    process = watchman(api, END_AT=str(end))
+    until(lambda: api.asked)
+    assert time.time() >= end, "not before its time"
     said = process.communicate(timeout=120)[1]
 
     assert api.rows == {} and process.returncode == 0
@@ -114,9 +116,7 @@ def test_the_container_ends_itself_when_its_time_is_over(api):
 def test_the_container_tries_again_until_it_is_gone(api):
     api.rows[ROW["id"]], api.refuse = FULL_ROW, "DELETE"
     process = watchman(api)
-    deadline = time.time() + 20
-    while len(api.asked) < 2 and time.time() < deadline:
-        time.sleep(0.05)
+    until(lambda: len(api.asked) >= 2)
     assert api.rows
     api.refuse = ""
     process.communicate(timeout=120)

@@ -38,10 +38,10 @@ class Running:
         raise AssertionError(f"not ready: {self.log.read_text()}")
 
     def stop(self) -> int:
-        """End the service; return its exit status. One that does not end within 30 s is a failure."""
+        """End the service; return its exit status. One that does not end within two minutes is a failure."""
         self.process.terminate()
         try:
-            return self.process.wait(30)
+            return self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
@@ -94,7 +94,7 @@ def stuck_upload(url: str, sent: int = 0, announced: int = 1_000_000) -> socket.
     return connection
 
 
-def until(condition, seconds: float = 60) -> None:
+def until(condition, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"

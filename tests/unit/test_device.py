@@ -383,7 +383,7 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
     one = compiler.alone(compiler.answer_sizes, *asked, False)["requests"]
     assert [(r["batch"], r["built"]) for r in each] == [(1, True), (3, True), (1, False), (3, False)]
     assert [(r["batch"], r["built"]) for r in one] == [(1, False), (3, False), (1, False), (3, False)]
-    assert all(r["latency_ms"] > 0 and r["memory_mb"] > 10 for r in each + one)
+    assert all(r["latency_ms"] > 0 and r["memory_mb"] > 0 for r in each + one)
     assert list((tmp_path / "cache").iterdir())
 
 

@@ -20,7 +20,6 @@ from photodup.embedding.engines.export import (
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
-from photodup.paths import build_dir
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (5, 3, 224, 224), dtype=np.uint8)
 
@@ -54,11 +53,8 @@ def tiny(tmp_path_factory):
     return model, folder, export(model, folder)
 
 
-@pytest.mark.slow
-def test_openclip_in_every_variant_is_openclip(real_model):
-    """The study's own files, from build/models: exported there once."""
-    model = real_model
-    files = export(model, build_dir() / "models")
+def test_openclip_in_every_variant_is_openclip(real_model, real_exports):
+    model, files = real_model, real_exports
     wanted = model.embed(normalize(PIXELS))
     for variant, path in files.items():
         loaded = load_model(pretrained=f"onnx:{path}", device="cpu")
@@ -206,7 +202,6 @@ def test_what_is_exported_is_read_by_the_oldest_server(tiny):
     assert {ir_version(path) for path in files.values()} == {IR_VERSION}
 
 
-@pytest.mark.slow
 def test_openclip_in_half_precision_is_openclip_within_half_precision(tmp_path, real_model):
     """On the real tower; with all of ONNX Runtime's fusions opening the file would end the process."""
     path = export(real_model, tmp_path, [HALF])[HALF]

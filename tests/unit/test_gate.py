@@ -188,7 +188,6 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_trained_stand_in_is_refused_and_let_through(tmp_path):
     """Real weights, real photographs, the engine that serves: INT8 costs decisions, and the owner may allow some."""

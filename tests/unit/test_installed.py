@@ -136,7 +136,7 @@ def test_a_module_of_no_extra_and_a_broken_one_are_no_matter_of_installing():
         need("photodup.nonesuch")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_in_a_fresh_environment(away):
     """pip installs the package without extras; nothing of this environment is seen."""

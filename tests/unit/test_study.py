@@ -1,7 +1,6 @@
 """Running notebooks: parameters are checked, budgets hold, finished work is not done again."""
 
 import json
-import time
 
 import nbformat
 import pytest
@@ -106,16 +105,15 @@ def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project,
     assert "a-program-nobody-has was not found" in outcome.error
 
 
+@pytest.mark.timeout(600)
 def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
-    write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(600)")
-    started = time.monotonic()
+    write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(3600)")
 
     outcome = execute_notebook(
         project / "notebooks" / "02_slow.ipynb", tmp_path / "out.ipynb", {}, budget_s=6
     )
 
     assert outcome.status == "timeout"
-    assert time.monotonic() - started < 200  # the notebook takes 600
 
 
 def test_unknown_parameters_are_errors(project):

@@ -20,8 +20,6 @@ from photodup.photos.trash import trash as trash_module
 from photodup.photos.trash.moving import md5_of
 from photodup.photos.trash.trash import TRASH_FOLDER, Removal, Trash, TrashError
 
-KILLS = int(os.environ.get("PHOTODUP_KILLS", 200))  # `make test-all` asks for 1,000
-
 
 @pytest.fixture
 def library(tmp_path):
@@ -486,8 +484,9 @@ def test_killed_at_every_step(fast_folder, what):
     assert int(run_kills("every-step", fast_folder, what)) > 10
 
 
+@pytest.mark.long  # every step is killed once above
 def test_random_kills(fast_folder):
-    assert int(run_kills("random", fast_folder, KILLS)) >= KILLS
+    assert int(run_kills("random", fast_folder, 1000)) >= 1000
 
 
 def test_killed_from_outside_at_a_random_moment(tmp_path):
@@ -554,6 +553,37 @@ def test_across_volumes_a_bad_copy_is_refused(tmp_path, other_volume):
     with pytest.raises(OSError, match="differs from the original"):
         move(source, target, md5=md5, times_ns=(0, 0), on_step=spoil)
     assert md5_of(source) == md5 and list(other_volume.iterdir()) == []
+
+
+def test_a_name_that_is_taken_meanwhile_is_not_replaced_across_volumes(tmp_path, other_volume):
+    source, target, md5 = cross(tmp_path, other_volume)
+
+    def take(name):
+        if name == "compare":
+            target.write_bytes(b"of another program")
+
+    with pytest.raises(FileExistsError):
+        move(source, target, md5=md5, times_ns=(0, 0), on_step=take)
+    assert md5_of(source) == md5 and target.read_bytes() == b"of another program"
+    assert list(other_volume.iterdir()) == [target]
+
+
+def test_a_taken_name_is_not_replaced_where_there_are_no_hard_links(tmp_path, monkeypatch):
+    """As on exFAT, where a rename would replace what is there."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(moving.os, "link", refuse)
+    source, target = tmp_path / "a.jpg", tmp_path / "b.jpg"
+    source.write_bytes(b"mine")
+    target.write_bytes(b"of another program")
+    with pytest.raises(FileExistsError):
+        move(source, target, md5=md5_of(source), times_ns=(0, 0), on_step=lambda name: None)
+    assert (source.read_bytes(), target.read_bytes()) == (b"mine", b"of another program")
+    target.unlink()
+    move(source, target, md5=md5_of(source), times_ns=(0, 0), on_step=lambda name: None)
+    assert target.read_bytes() == b"mine" and not source.exists()
 
 
 def test_killed_at_every_step_across_volumes(tmp_path, other_volume):

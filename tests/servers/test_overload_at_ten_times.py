@@ -103,7 +103,7 @@ class Client:
             writer.close()
 
 
-@pytest.mark.slow
+@pytest.mark.figures
 @pytest.mark.parametrize(("slow_ms", "batch_max"), [(20, 1), (20, 8), (50, 8)])
 def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_max, launch):
     bound_s = 1.0

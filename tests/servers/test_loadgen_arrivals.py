@@ -3,11 +3,13 @@
 import threading
 
 import numpy as np
+import pytest
 from support.loadgen import loadgen, run_loadgen
 
 from photodup.bench.load import plan
 
 
+@pytest.mark.figures
 def test_arrivals_are_distributed_as_loadgens(tmp_path):
     from scipy import stats as distributions
 

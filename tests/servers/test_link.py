@@ -53,7 +53,7 @@ def host_of_our_own():
     os.close(here)
 
 
-def eventually(check, seconds=30.0):
+def eventually(check, seconds=120.0):
     deadline = time.monotonic() + seconds
     while not check() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -132,14 +132,18 @@ def test_a_superpacket_splits_into_the_segments_of_the_wire(payload, size, optio
 # --- promises -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.figures
 @needs_link
 @pytest.mark.parametrize(("rtt_ms", "rate_mbit_s"), [(1, 10), (5, 1000), (25, 210), (60, 50)])
 def test_rtt_within_1_ms_and_rate_within_5_percent(rtt_ms, rate_mbit_s):
-    for _ in range(4):  # the machine may be shared; a wrong link would miss every time
-        found = calibrate(rtt_ms, rate_mbit_s, seconds=0.3)
-        if found.holds:
-            break
+    found = calibrate(rtt_ms, rate_mbit_s, seconds=0.3)
     assert found.holds, found
+
+
+@needs_link
+def test_the_link_is_never_faster_than_it_says():
+    found = calibrate(25, 210, seconds=0.3)
+    assert found.rtt_ms >= 25, found
 
 
 def test_calibration_sees_a_wrong_rtt_and_a_wrong_rate():
@@ -164,14 +168,13 @@ def test_self_test_sees_a_wrong_rtt(monkeypatch):
 
 
 @needs_link
-def test_a_late_relay_takes_the_label_away():
+def test_a_late_relay_takes_the_label_away(figure):
     with Link(rtt_ms=4, rate_mbit_s=50) as link, tcp.ByteSink() as sink, link.connect(sink.port) as client:
-        for _ in range(4):
-            link.report(reset=True)
-            tcp.send_to_sink(client, b"x" * 200_000)
-            if not link.invalid_because():
-                break
-        assert link.label() == "4ms-50mbit-cubic-iw10"
+        link.report(reset=True)
+        tcp.send_to_sink(client, b"x" * 200_000)
+        why_not = link.invalid_because()
+        figure(not why_not, why_not)
+        assert why_not or link.label() == "4ms-50mbit-cubic-iw10"
         os.kill(link._relay.pid, signal.SIGSTOP)
         threading.Timer(0.1, os.kill, (link._relay.pid, signal.SIGCONT)).start()
         tcp.send_to_sink(client, b"x" * 20_000)
@@ -320,7 +323,7 @@ def test_slow_start_after_idle_belongs_to_the_link_and_not_to_the_host():
 
 
 @needs_link
-def test_tcp_info_tells_what_a_request_did():
+def test_tcp_info_tells_what_a_request_did(figure):
     link = Link(rtt_ms=10, rate_mbit_s=200, loss=0.02)
     with link, tcp.ByteSink() as sink, link.connect(sink.port) as client:
         before = tcp.tcp_info(client)
@@ -332,8 +335,8 @@ def test_tcp_info_tells_what_a_request_did():
     assert after["bytes_acked"] - before["bytes_acked"] == 602_112 + 8
     assert after["bytes_sent"] - after["bytes_retrans"] == 602_112 + 8
     assert info["tcp_retransmits"] > 0
-    assert 10 <= info["tcp_min_rtt_ms"] < 30
-    assert info["tcp_busy_ms"] <= took_ms + 10
+    assert info["tcp_min_rtt_ms"] >= 10
+    figure(info["tcp_min_rtt_ms"] < 30 and info["tcp_busy_ms"] <= took_ms + 10, info)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, pytest.raises(PhotodupError, match="TCP"):
         tcp.tcp_info(udp)
 
@@ -437,34 +440,34 @@ def test_a_stale_namespace_is_found_and_removed():
 
 
 @needs_link
-def test_two_links_side_by_side():
+def test_two_links_side_by_side(figure):
     with Link(rtt_ms=2, rate_mbit_s=50) as near, Link(rtt_ms=12, rate_mbit_s=50) as far:
         assert near.address != far.address
-        assert far.round_trip.floor_ms >= 12 > 5 > near.round_trip.floor_ms >= 2
+        assert far.round_trip.floor_ms >= 12 and near.round_trip.floor_ms >= 2
+        figure(near.round_trip.floor_ms < 5, near.round_trip)
 
 
 @needs_link
-def test_ladder_rows_tell_connections_apart():
+def test_ladder_rows_tell_connections_apart(figure):
     spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
-    for _ in range(6):  # other work may delay either kind of connection; a wrong ladder fails every time
-        rows = measure_ladder(spec, [2_000, 150_528], n=3, n_large=1, idle_s=0.6)["rows"]
-        found = {(row["payload_bytes"], row["connection"]): row for row in rows}
-        # The least of the samples: whatever disturbs one only adds to it.
-        least_ms = {key: min(row["samples_ms"]) for key, row in found.items()}
-        handshake_ms = least_ms[2_000, "new"] - least_ms[2_000, "warm"]
-        rounds_ms = least_ms[150_528, "new"] - least_ms[150_528, "warm"]
-        if all(row["valid"] for row in rows) and handshake_ms > 12 and rounds_ms > 50:
-            break
+    rows = measure_ladder(spec, [2_000, 150_528], n=3, n_large=1, idle_s=0.6)["rows"]
+    found = {(row["payload_bytes"], row["connection"]): row for row in rows}
+    # The least of the samples: whatever disturbs one only adds to it.
+    least_ms = {key: min(row["samples_ms"]) for key, row in found.items()}
 
     assert set(found) == {(n, c) for n in (2_000, 150_528) for c in ("new", "warm", "idle")}
-    assert handshake_ms > 12  # one round of 20 ms
-    assert rounds_ms > 50  # and three more
+    assert least_ms[2_000, "new"] >= 40  # a handshake and the request: no busy machine shortens two rounds
+    assert least_ms[150_528, "new"] >= 80  # and slow start after it
+    figure(least_ms[2_000, "new"] - least_ms[2_000, "warm"] > 12, least_ms)  # one round of 20 ms
+    figure(least_ms[150_528, "new"] - least_ms[150_528, "warm"] > 50, least_ms)  # and three more
+    figure(all(row["valid"] for row in rows), rows)
     assert found[150_528, "warm"]["tcp_cwnd_before"] >= 104
     assert found[150_528, "idle"]["idle_ms"] >= 600
     assert all(row["n_requests"] + row["n_dropped"] >= 1 and row["link"] == spec.label for row in rows)
     assert all(19 < row["rtt_floor_ms"] <= row["rtt_median_ms"] for row in rows)
 
 
+@pytest.mark.figures
 @needs_link
 def test_a_small_send_buffer_and_parallel_connections_show():
     spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
@@ -473,11 +476,7 @@ def test_a_small_send_buffer_and_parallel_connections_show():
         for size in (None, 32_768)
     )
     assert min(bounded["samples_ms"]) > 2 * min(free["samples_ms"])
-    for _ in range(5):  # eight requests take eight rounds or two; other work may hide that once
-        one, four = (
-            measure_parallel(spec, 10_000, requests=8, connections=c, repeats=1)["latency_ms_p50"]
-            for c in (1, 4)
-        )
-        if four < one:
-            break
-    assert four < one
+    one, four = (
+        measure_parallel(spec, 10_000, requests=8, connections=c, repeats=3)["latency_ms_p50"] for c in (1, 4)
+    )
+    assert four < one  # eight requests take eight rounds or two

@@ -50,13 +50,15 @@ def point_of(pool: DevicePool, photo: bytes, arrangement: str, devices: int, *, 
 @needs_triton()
 @needs_nginx
 @pytest.mark.parametrize("arrangement", topology.ARRANGEMENTS)
-def test_devices_share_the_load_and_each_runs_one_request_at_a_time(pool, photo, arrangement) -> None:
+def test_devices_share_the_load_and_each_runs_one_request_at_a_time(pool, photo, arrangement, figure) -> None:
     one, three = (point_of(pool, photo, arrangement, k, batching=False) for k in (1, 3))
     for point in (one, three):
         assert point["server_batch_mean"] == 1  # nothing is batched
         assert point["server_compute_infer_ms_mean"] >= 39.9
-    assert one["throughput_images_per_s"] <= 26  # 1 ÷ 40 ms, and a request more in the window
-    assert three["throughput_images_per_s"] > 1.5 * one["throughput_images_per_s"]  # three, on a busy machine
+    assert (
+        one["server_requests"] <= one["duration_s"] / 0.04 + 2
+    )  # one at a time, and one more at either edge
+    figure(three["throughput_images_per_s"] > 1.5 * one["throughput_images_per_s"], (one, three))
 
 
 @needs_triton()

@@ -62,16 +62,17 @@ def embed_and_print(
     """
     if engine not in ("", "ray"):
         raise PhotodupError(f"There is no engine {engine!r}: leave --engine out, or use ray.")
-    with Catalogue(directory, catalogue) as opened:
-        if opened.note:
-            print(opened.note)
-        with saying_what_is_kept(), _connected(opened, asked) as (choice, embedder):
-            if engine == "ray":
-                from photodup.photos.embed.over_ray import embed_with_ray
+    with (
+        Catalogue(directory, catalogue) as opened,
+        saying_what_is_kept(),
+        _connected(opened, asked) as (choice, embedder),
+    ):
+        if engine == "ray":
+            from photodup.photos.embed.over_ray import embed_with_ray
 
-                report = embed_with_ray(opened, choice, embedder, asked.batch, workers=workers)
-            else:
-                report = embed_library(opened, embedder, asked.batch)
+            report = embed_with_ray(opened, choice, embedder, asked.batch, workers=workers)
+        else:
+            report = embed_library(opened, embedder, asked.batch)
     _print(report)
 
 

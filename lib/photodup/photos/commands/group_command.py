@@ -57,8 +57,6 @@ def print_groups(catalogue: Catalogue, **options: Any) -> None:
         catalogue: scanned, and embedded if there is to be a `similar` tier.
         **options: of `tiers_by_settings`.
     """
-    if catalogue.note:
-        print(catalogue.note)
     tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
     feedback = Feedback(catalogue.own.path)
     told = feedback.copies_apart()

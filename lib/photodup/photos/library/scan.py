@@ -54,7 +54,6 @@ class ScanReport:
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
     set_aside: Path | None = None  # a damaged catalogue that was begun anew
-    note: str | None = None  # what else opening the catalogue did
 
     def __str__(self) -> str:
         begun = (
@@ -63,7 +62,6 @@ class ScanReport:
             if self.set_aside
             else ""
         )
-        begun += f"{self.note}\n" if self.note else ""
         return begun + (
             f"{self.n_found} photographs found, {self.n_read} read "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
@@ -159,7 +157,7 @@ def update(
 ) -> ScanReport:
     """Read what is new or changed in a listing into an open catalogue; see `scan`."""
     started = time.perf_counter()
-    report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries), note=catalogue.note)
+    report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries))
     todo = _new_or_changed(catalogue, listing, report)
     reader = _Reader(catalogue.root, max_pixels, beside.look if beside else None)
     results = _read_all(reader, todo, workers or available_cores(), decode_seconds)
@@ -178,8 +176,6 @@ def update(
         results.close()
         _write(catalogue, batch, report)
     _hand_on(batch, beside)
-    with catalogue.transaction() as connection:
-        connection.execute("DELETE FROM setting WHERE key = 'read_again'")
     report.problems = sorted(
         listing.problems + [Problem(path, reason) for path, reason in catalogue.problems()],
         key=lambda problem: os.fsencode(problem.path),
@@ -194,9 +190,7 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
         known = {
             path: (size, mtime, status)
             for path, size, mtime, status in connection.execute(
-                # A format named in `read_again` is read once more, whatever its time says.
-                "SELECT path, file.size_bytes, iif(format = CAST(value AS TEXT), -1, mtime_ns), status "
-                "FROM file LEFT JOIN content USING (md5) LEFT JOIN setting ON key = 'read_again'"
+                "SELECT path, size_bytes, mtime_ns, status FROM file"
             )
         }
         listed = {entry.path for entry in listing.entries} | listing.silent

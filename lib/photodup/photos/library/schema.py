@@ -1,23 +1,28 @@
-"""The tables of a catalogue, and how those of an earlier version become those of today."""
+"""The tables of a catalogue."""
 
-import sqlite3
-from contextlib import closing
-from functools import cache
+from photodup.photos.own.sqlite_file import Form
 
-# Entry i brings a catalogue from version i to i + 1 (PRAGMA user_version). Append; never edit an entry.
-MIGRATIONS = [
-    """
+_MD5 = "CHECK (length(md5) = 32 AND md5 NOT GLOB '*[^0-9a-f]*')"
+
+CATALOGUE = Form(
+    version=4,  # raise with every change
+    # A page holds several embeddings: of 2 kB, only one fits on SQLite's own 4 kB.
+    pragmas=("page_size = 16384",),
+    statements=(
+        f"""
     CREATE TABLE content (
-        md5 TEXT PRIMARY KEY,
-        size_bytes INTEGER NOT NULL,
+        md5 TEXT PRIMARY KEY {_MD5},
+        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
         format TEXT NOT NULL,
-        width INTEGER NOT NULL,
-        height INTEGER NOT NULL,
-        phash TEXT,             -- NULL: a blank picture
+        width INTEGER NOT NULL CHECK (width > 0),
+        height INTEGER NOT NULL CHECK (height > 0),
+        phash TEXT CHECK (length(phash) = 16 AND phash NOT GLOB '*[^0-9a-f]*'),  -- NULL: a blank picture
         taken_at TEXT,          -- ISO 8601, local time
         camera TEXT,
         exif_fields INTEGER NOT NULL
-    ) STRICT;
+    ) STRICT
+    """,
+        """
     CREATE TABLE file (
         id INTEGER PRIMARY KEY,
         path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
@@ -27,47 +32,33 @@ MIGRATIONS = [
         reason TEXT,                -- why it is not ok
         md5 TEXT REFERENCES content (md5),
         CHECK (status <> 'ok' OR md5 IS NOT NULL)
-    ) STRICT;
-    CREATE INDEX file_md5 ON file (md5);
+    ) STRICT
+    """,
+        "CREATE INDEX file_md5 ON file (md5)",
+        """
     CREATE TABLE model (
         id INTEGER PRIMARY KEY,
         digest TEXT NOT NULL UNIQUE,
         name TEXT NOT NULL,
-        dim INTEGER NOT NULL,
+        dim INTEGER NOT NULL CHECK (dim > 0),
         is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
-    ) STRICT;
+    ) STRICT
+    """,
+        """
     CREATE TABLE embedding (
         model INTEGER NOT NULL REFERENCES model (id),
         md5 TEXT NOT NULL REFERENCES content (md5),
         vector BLOB NOT NULL,       -- float32, little endian, unit length
         PRIMARY KEY (model, md5)
-    ) STRICT;
+    ) STRICT
+    """,
+        """
     CREATE TABLE apple_photo (
         file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
         uuid TEXT NOT NULL,
         original_filename TEXT
-    ) STRICT;
+    ) STRICT
     """,
-    """
-    CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
-    """,
-    # exif_fields used to count what lays out the pixels of a TIFF too: the next scan reads those again.
-    """
-    INSERT INTO setting SELECT 'read_again', CAST('TIFF' AS BLOB) WHERE EXISTS (SELECT 1 FROM content WHERE format = 'TIFF');
-    """,
-]
-
-
-@cache
-def columns_of(version: int) -> dict[str, frozenset[str]]:
-    """Return the columns by table that a catalogue of this version has."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
-        for script in MIGRATIONS[:version]:
-            empty.executescript(script)
-        tables = empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        return {
-            table: frozenset(
-                name for (name,) in empty.execute("SELECT name FROM pragma_table_info(?)", (table,))
-            )
-            for (table,) in tables
-        }
+        "CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT",
+    ),
+)

@@ -1,88 +1,40 @@
 """Whether a file is a catalogue of ours, found out without changing a byte of it or of its folder."""
 
 import os
-import shutil
-import sqlite3
 import stat
-import tempfile
 import time
-from contextlib import closing
 from enum import Enum
 from pathlib import Path
-from urllib.parse import quote
 
-APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each catalogue since the second edition
-
-_MAGIC = b"SQLite format 3\0"
-_BESIDE = ("-wal", "-shm", "-journal")
-# The first edition wrote no application_id; these are its tables.
-_FIRST_EDITION = {
-    "content": {
-        "md5",
-        "size_bytes",
-        "format",
-        "width",
-        "height",
-        "phash",
-        "taken_at",
-        "camera",
-        "exif_fields",
-    },
-    "file": {"id", "path", "size_bytes", "mtime_ns", "status", "reason", "md5"},
-    "model": {"id", "digest", "name", "dim", "is_random"},
-    "embedding": {"model", "md5", "vector"},
-    "apple_photo": {"file", "uuid", "original_filename"},
-}
+from photodup.photos.own.sqlite_file import APPLICATION_ID, BESIDE, MAGIC
 
 
 class Kind(Enum):
     """What lies at a path."""
 
     ABSENT = "nothing"
-    EMPTY = "an empty file or a database without tables"
     OURS = "a catalogue"
-    FIRST_EDITION = "a catalogue without our application_id"
     FOREIGN = "the database of another program"
     UNKNOWN = "no database, or one whose beginning is destroyed"
 
     @property
     def is_ours(self) -> bool:
         """Whether photodup certainly wrote it."""
-        return self in (Kind.OURS, Kind.FIRST_EDITION)
+        return self is Kind.OURS
 
 
 def kind_of(file: Path) -> Kind:
-    """Return what lies there; links are followed. Nothing is opened for writing, no lock is taken."""
+    """Return what lies there; links are followed. The header alone is read, no lock is taken."""
     try:
-        status = os.stat(file)
-    except OSError:
-        return Kind.ABSENT if not os.path.lexists(file) else Kind.UNKNOWN
-    if not stat.S_ISREG(status.st_mode):
-        return Kind.UNKNOWN
-    if status.st_size == 0:
-        return Kind.EMPTY
-    try:
+        if not stat.S_ISREG(os.stat(file).st_mode):
+            return Kind.UNKNOWN
         with open(file, "rb") as opened:
             header = opened.read(100)
     except OSError:
+        return Kind.ABSENT if not os.path.lexists(file) else Kind.UNKNOWN
+    if header[:16] != MAGIC:
         return Kind.UNKNOWN
-    if header[:16] != _MAGIC:
-        return Kind.UNKNOWN
-    if written_by := int.from_bytes(header[68:72], "big"):
-        return Kind.OURS if written_by == APPLICATION_ID else Kind.FOREIGN
-    tables = _tables(file)
-    if tables is None:
-        return Kind.UNKNOWN
-    if not tables:
-        return Kind.EMPTY
-    known = all(columns <= tables.get(name, set()) for name, columns in _FIRST_EDITION.items())
-    return Kind.FIRST_EDITION if known else Kind.FOREIGN
-
-
-def left_behind(file: Path) -> Path | None:
-    """Return a file that SQLite would take for part of a new database of this name, if there is one."""
-    beside = (file.with_name(file.name + suffix) for suffix in _BESIDE)
-    return next((path for path in beside if os.path.lexists(path)), None)
+    return Kind.OURS if int.from_bytes(header[68:72], "big") == APPLICATION_ID else Kind.FOREIGN
 
 
 def set_aside(file: Path, folder: Path) -> Path:
@@ -99,41 +51,8 @@ def set_aside(file: Path, folder: Path) -> Path:
         number += 1
         aside = folder / f"{name}-{number}"
     os.rename(file, aside)
-    for suffix in _BESIDE:
+    for suffix in BESIDE:
         beside = file.with_name(file.name + suffix)
         if os.path.lexists(beside):
             os.rename(beside, aside.with_name(aside.name + suffix))
     return aside
-
-
-def _tables(file: Path) -> dict[str, set[str]] | None:
-    """Return the columns of each table; None if that cannot be read."""
-    tables = _read_tables(file)
-    log = file.with_name(file.name + "-wal")
-    if tables or not (os.path.isfile(log) and os.path.getsize(log)):
-        return tables
-    # A first scan that was killed has its tables in the log alone. Looked at in a copy: reading the log in
-    # place would write beside it.
-    try:
-        with tempfile.TemporaryDirectory(prefix="photodup-") as scratch:
-            copy = Path(scratch) / "copy.sqlite"
-            shutil.copyfile(file, copy)
-            shutil.copyfile(log, copy.with_name(copy.name + "-wal"))
-            return _read_tables(copy, "mode=rw")
-    except OSError:
-        return tables
-
-
-def _read_tables(file: Path, how: str = "mode=ro&immutable=1") -> dict[str, set[str]] | None:
-    try:
-        with closing(sqlite3.connect(f"file:{quote(os.fsencode(file))}?{how}", uri=True)) as connection:
-            found = connection.execute(
-                "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c "
-                "WHERE m.type = 'table'"
-            ).fetchall()
-    except sqlite3.Error:
-        return None
-    tables: dict[str, set[str]] = {}
-    for table, column in found:
-        tables.setdefault(table, set()).add(column)
-    return tables

@@ -63,7 +63,6 @@ class ReviewedFolder:
         session: what is reviewed; None until it is open.
         work: the long work.
         n_new: photos that the library's encoder has not looked at yet.
-        note: one sentence about what the first look at the catalogue did; None if there is nothing to say.
 
     Raises:
         PhotodupError: there is no such folder.
@@ -83,7 +82,6 @@ class ReviewedFolder:
         self.session: ReviewSession | None = None
         self.work = Work()
         self.n_new = 0
-        self.note: str | None = None
 
     @property
     def was_scanned(self) -> bool:
@@ -98,7 +96,6 @@ class ReviewedFolder:
         """
         if self.was_scanned:
             with Catalogue(self.root, self._catalogue) as opened:
-                self.note = opened.note
                 load_settings(opened.own.path)
                 digest = self._options.get("digest")
                 choose_model(opened, digest, allow_random=bool(self._options.get("allow_random")))

@@ -168,8 +168,6 @@ def review(
         opened_on_page=True,
         **options,
     ) as server:
-        if server.folder.note:
-            print(server.folder.note)
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser:
             webbrowser.open(server.url)
@@ -177,8 +175,6 @@ def review(
 
 
 def _say_what_is_open(session: ReviewSession, url: str) -> None:
-    if session.note:
-        print(session.note)
     for sentence in session.problems:
         print(sentence)
     print(f"Review {len(session.items)} groups at {url}", flush=True)

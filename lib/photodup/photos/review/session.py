@@ -47,7 +47,7 @@ class ReviewSession(Emptying, GroupList):
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
         self._lock = threading.RLock()
         with self.open() as opened:
-            self.own, self.note = opened.own, opened.note
+            self.own = opened.own
             apple = photos_by_file(opened)
         self.trash: Trash | AppleAlbum = AppleAlbum(self.root, apple) if apple else Trash(self.root)
         self.feedback = Feedback(self.own.path)

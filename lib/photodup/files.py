@@ -6,6 +6,18 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from photodup.beneath import (
+    LinkError,
+    Place,
+    opened,
+    refuse_what_is_no_file,
+    remove_file,
+    status_of,
+    writing,
+)
+from photodup.errors import PhotodupError
+from photodup.names import printable
+
 
 def real_path(folder: Path | str) -> Path:
     """Return where a path leads, `~` and links followed; unlike `Path.resolve`, a loop of links is no error."""
@@ -13,50 +25,74 @@ def real_path(folder: Path | str) -> Path:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, fsync: bool = False) -> Iterator[Path]:
+def replacing(path: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Yield a new name beside `path` to write to; it takes the place of `path` when the block ends well.
 
-    A reader sees the old file or the new one, never a part. A block that raises, or writes nothing, leaves the
-    old one. The folder must exist. The new name holds 16 random characters, so nobody can have put a link there.
+    For libraries that write by name; what can be had as bytes goes through `write_atomically`. A reader sees the old
+    file or the new one, never a part. A block that raises, or writes nothing, leaves the old one.
 
     Args:
         path: the file to make or replace.
-        fsync: bring the content to the disk before the name, or a power cut may leave the name on nothing.
+        within: as of `write_atomically`.
 
     Raises:
+        PhotodupError: there is a link on the way, or no regular file at the name.
         OSError: the file cannot be written or renamed.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        yield temporary
-        if fsync:
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _place(path, within) as place:
+        refuse_what_is_no_file(status_of(place))
+        # The name holds 32 random characters, so nobody can have put a link there.
+        temporary = Place(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
+        try:
+            yield path.with_name(temporary.name)
+            os.replace(temporary.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        finally:
+            remove_file(temporary)
 
 
-def write_atomically(path: Path, data: bytes | str, *, mode: int | None = None, fsync: bool = False) -> None:
-    """Write a file so that a reader sees all of it or nothing of it; its folder is made if there is none.
+def write_atomically(
+    path: Path,
+    data: bytes | str,
+    *,
+    within: Path | None = None,
+    mode: int | None = None,
+    fsync: bool = False,
+    is_new: bool = False,
+) -> None:
+    """Write a file so that a reader sees all of it or nothing of it; its folders are made if there are none.
+
+    Nothing is written through a link: the name must be nobody's, or a regular file's that has no other name.
 
     Args:
-        path: the file to make or replace; a link there is replaced, not followed.
+        path: the file to make or replace.
         data: the content; text is written as UTF-8 with its line ends as they are.
-        mode: permissions such as 0o600, set before anything is written; None for what the umask leaves.
-        fsync: bring the content to the disk first (see `replacing`).
+        within: the folder from which on no folder may be a link either, for a folder that somebody else may have made;
+            default the file's own.
+        mode, fsync, is_new: as of `beneath.writing`.
 
     Raises:
+        PhotodupError: there is a link on the way, or no regular file at the name.
+        FileExistsError: `is_new`, and the name is taken.
         OSError: the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, fsync=fsync) as temporary:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
-        with open(handle, "wb") as file:
-            if mode is not None:
-                os.fchmod(handle, mode)  # whatever the umask takes away
-            file.write(data.encode() if isinstance(data, str) else data)
+    with _place(path, within) as place, writing(place, mode=mode, fsync=fsync, is_new=is_new) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def _place(path: Path, within: Path | None) -> Iterator[Place]:
+    folder = within or path.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with opened(folder, str(path.relative_to(folder)), make=True) as place:
+            assert place is not None  # its folders were made
+            yield place
+    except LinkError as error:
+        where = folder / error.filename if error.filename else path
+        raise PhotodupError(
+            f"{printable(where)} is not written ({error.strerror}): photodup writes into files and folders of their "
+            "own alone, so delete it or move it away."
+        ) from None
 
 
 def available_cores() -> int:

@@ -13,16 +13,15 @@ OWN_TEMPORARY = "the file that it wrote itself just before, under a name of its 
 BUILD = "in build/ or a folder given for what can be made again"
 
 REASONS = {
-    "lib/photodup/files.py:replacing": f"what all write with; {OWN_TEMPORARY}",
+    "lib/photodup/beneath.py:writing": f"what all write with; {OWN_TEMPORARY}",
+    "lib/photodup/beneath.py:_name_if_free": f"what all write with; {OWN_TEMPORARY}",
+    "lib/photodup/beneath.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
+    "lib/photodup/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application
     "lib/photodup/photos/own/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
-    "lib/photodup/photos/own/own_folder.py:OwnFolder._write": f"own folder: {OWN_TEMPORARY}",
     "lib/photodup/photos/own/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
-    "lib/photodup/photos/search/kept_pairs.py:_write": f"own folder: {OWN_TEMPORARY}",
     "lib/photodup/photos/own/journal.py:Journal.append": "a line of ours that could not be written whole",
     "lib/photodup/photos/own/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
-    "lib/photodup/photos/own/own_key.py:own_key": f"the user's own key, in the configuration folder; {OWN_TEMPORARY}",
-    "lib/photodup/photos/own/beneath.py:remove_file": "one file beneath a library, for the trash alone",
     "lib/photodup/photos/trash/moving.py:_rename": "the owner's removal or restore",
     "lib/photodup/photos/trash/trash_files.py:TrashFiles.clear": "empty folders in the trash",
     "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",

@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
+from support.plants import PLANTS
 
 from photodup.errors import PhotodupError
 
@@ -27,7 +29,7 @@ SLICE = 3_000_000
 def wheels(tmp_path_factory) -> Path:
     """A list of wheels that names none: this environment has what they would bring, and pip needs no network."""
     folder = tmp_path_factory.mktemp("wheels")
-    for group in pack.GROUPS:
+    for group in slices.GROUPS:
         (folder / f"{group}.txt").write_text("# nothing\n")
     return folder
 
@@ -60,7 +62,7 @@ def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
 
 
 def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root):
-    assert slices.join(packed, tmp_path) == {"core": []}
+    assert slices.join(packed, tmp_path, slices.GROUPS) == {"core": []}
     tree = tmp_path / "core" / "tree"
 
     for name in (
@@ -82,9 +84,11 @@ def test_slices_may_come_in_several_loads(load, tmp_path):
     second.mkdir()
     parts[0].rename(second / parts[0].name)
 
-    assert slices.join(load, tmp_path / "work") == {"core": [parts[0].name]}
+    assert slices.join(load, tmp_path / "work", slices.GROUPS) == {"core": [parts[0].name]}
     assert not (tmp_path / "work" / "core").exists()
-    assert slices.join(second, tmp_path / "work") == {"core": []}  # the manifest stayed from the first load
+    assert slices.join(second, tmp_path / "work", slices.GROUPS) == {
+        "core": []
+    }  # the manifest stayed from the first load
     assert (tmp_path / "work" / "core" / "tree" / "pyproject.toml").is_file()
 
 
@@ -94,7 +98,7 @@ def test_a_damaged_slice_is_named_and_nothing_is_unpacked(load, tmp_path):
     data[1000] ^= 1
     part.write_bytes(data)
     with pytest.raises(SystemExit, match=rf"{part.name} is damaged"):
-        slices.join(load, tmp_path / "work")
+        slices.join(load, tmp_path / "work", slices.GROUPS)
     assert not (tmp_path / "work" / "core").exists()
 
 
@@ -103,7 +107,7 @@ def test_slices_of_two_packs_do_not_make_one(load, tmp_path):
     manifest["groups"]["core"]["sha256"] = "0" * 64
     (load / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(SystemExit, match="do not belong together"):
-        slices.join(load, tmp_path / "work")
+        slices.join(load, tmp_path / "work", slices.GROUPS)
 
 
 def test_packing_says_which_wheel_cannot_be_had(tmp_path, wheels):
@@ -244,6 +248,106 @@ def test_a_bundle_with_a_slice_missing_is_refused(came_back, tmp_path):
     next(came_back.glob("*.part")).unlink()
     with pytest.raises(PhotodupError, match=r"records-000\.part did not come back"):
         collect.collect(came_back, tmp_path / "results")
+
+
+def test_a_bundle_with_a_slice_that_is_no_file_is_refused(came_back, tmp_path):
+    part = next(came_back.glob("*.part"))
+    for name, plant in PLANTS.items():
+        if name == "a hard link":  # it is read, and is what it is
+            continue
+        part.rename(tmp_path / "private")
+        plant(part, tmp_path / "private")
+        with pytest.raises(
+            (SystemExit, PhotodupError), match=r"is a link or no regular file|did not come back"
+        ):
+            collect.collect(came_back, tmp_path / "results")
+        shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
+        (tmp_path / "private").rename(part)
+    assert collect.collect(came_back, tmp_path / "results")[0].startswith("gpu: 2 new records")
+
+
+def renamed(value: object, old: str, new: str) -> object:
+    """Replace a name wherever it stands, as a key too."""
+    if isinstance(value, dict):
+        return {renamed(key, old, new): renamed(held, old, new) for key, held in value.items()}
+    if isinstance(value, list):
+        return [renamed(held, old, new) for held in value]
+    return new if value == old else value
+
+
+@pytest.mark.parametrize(
+    "name", ["{outside}/in", "../in", "incoming", "core", "records/../../in", "", "a\0b"]
+)
+@pytest.mark.parametrize("what", ["records", "records-000.part"])
+def test_a_manifest_decides_nothing_about_where_anything_is_written(came_back, tmp_path, what, name):
+    """An absolute name used to win over the working folder that it was joined to."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    name = name.format(outside=outside)
+    manifest = came_back / "manifest.json"
+    manifest.write_text(json.dumps(renamed(json.loads(manifest.read_text()), what, name)))
+    if what != "records" and name and "\0" not in name:
+        shutil.copyfile(came_back / what, came_back / os.path.basename(name))
+    work = tmp_path / "work" / "deep"
+    with pytest.raises(
+        SystemExit, match=r"^slices.py: the (manifest names the group|slices of records have other)"
+    ):
+        slices.join(came_back, work, ["records"])
+    assert not list(outside.iterdir())
+    assert {path.name for path in work.rglob("*") if path.is_file()} == {"manifest.json"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"groups": 5}', '{"groups": {"records": 5}}', "[" * 100_000,
+                                  '{"groups": {"records": {"slices": [{"name": "records-000.part", "sha256": 5}], '
+                                  '"sha256": ""}}}'])  # fmt: skip
+def test_a_manifest_that_is_none_is_one_sentence(came_back, tmp_path, text):
+    (came_back / "manifest.json").write_text(text)
+    with pytest.raises(SystemExit, match=r"manifest.json is damaged: bring it again"):
+        slices.join(came_back, tmp_path / "work", ["records"])
+
+
+def odd(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, link
+    return entry
+
+
+ODD = {
+    "an absolute name": odd("/outside"),
+    "a name that leads out": odd("results/gpu/../../../outside"),
+    "a file beside the runs": odd("results/README.md"),
+    "another folder": odd("lib/photodup/files.py"),
+    "a log in a folder": odd("logs/deep/er.log"),
+    "a symbolic link": odd("results/gpu/records/x.json", tarfile.SYMTYPE, "/etc/hostname"),
+    "a linked folder": odd("results/gpu", tarfile.SYMTYPE, "../.."),
+    "a hard link": odd("results/gpu/x", tarfile.LNKTYPE, "results/gpu/y"),
+    "a pipe": odd("results/gpu/x", tarfile.FIFOTYPE),
+    "a device": odd("results/gpu/x", tarfile.CHRTYPE),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_an_entry_that_no_bundle_has_is_refused(tmp_path, what):
+    came_back = tmp_path / "out"
+    came_back.mkdir()
+    with tarfile.open(tmp_path / "records.tar", "w:gz") as tar:
+        tar.addfile(ODD[what])
+    entry = slices.cut(tmp_path / "records.tar", came_back, 2**20)
+    (came_back / "manifest.json").write_text(json.dumps({"groups": {"records": entry}}))
+    with pytest.raises(SystemExit, match=r"records holds .* which is not taken"):
+        collect.collect(came_back, tmp_path / "results")
+    assert sorted(os.listdir(tmp_path)) == ["out", "records.tar"]
+
+
+@pytest.mark.parametrize("planted", PLANTS)
+def test_nothing_is_collected_through_links_in_a_run(came_back, tmp_path, planted):
+    (tmp_path / "mine").write_text("mine")
+    log = tmp_path / "build" / "gpu-kit-logs" / "probe.log"
+    log.parent.mkdir(parents=True)
+    PLANTS[planted](log, tmp_path / "mine")
+    with pytest.raises(PhotodupError, match=r"probe\.log is not written"):
+        collect.collect(came_back, tmp_path / "results")
+    assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

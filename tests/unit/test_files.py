@@ -5,9 +5,13 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from support.plants import PLANTS
 
+from photodup.errors import PhotodupError
 from photodup.files import available_cores, replacing, write_atomically
 
 
@@ -65,11 +69,50 @@ def test_the_mode_is_the_one_asked_for_else_the_umasks(tmp_path, umask):
     assert found == {"key": 0o600, "page": 0o644, "plain": 0o666 & ~umask}
 
 
-def test_a_link_is_replaced_and_what_it_led_to_stays(tmp_path):
-    (tmp_path / "theirs").write_text("theirs")
-    (tmp_path / "ours").symlink_to(tmp_path / "theirs")
-    write_atomically(tmp_path / "ours", "ours")
-    assert (tmp_path / "theirs").read_text() == "theirs" and not (tmp_path / "ours").is_symlink()
+@pytest.fixture
+def theirs(tmp_path) -> Path:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "letter").write_text("theirs")
+    return tmp_path / "theirs"
+
+
+@pytest.mark.parametrize("planted", PLANTS)
+@pytest.mark.parametrize("way", ["write_atomically", "replacing"])
+def test_nothing_is_written_through_what_is_no_file_of_its_own(tmp_path, theirs, planted, way):
+    path = tmp_path / "run" / "ours"
+    path.parent.mkdir()
+    PLANTS[planted](path, theirs / "letter")
+    before = path.lstat()
+    with pytest.raises(PhotodupError, match=r"ours is not written \(.*\): .* delete it or move it away\.$"):
+        if way == "replacing":
+            with replacing(path) as new:
+                new.write_text("ours")
+        else:
+            write_atomically(path, "ours")
+    assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
+    assert path.lstat() == before and os.listdir(path.parent) == ["ours"]
+
+
+@pytest.mark.parametrize("planted", [name for name in PLANTS if name != "a folder"])
+def test_no_folder_below_the_one_given_is_a_link(tmp_path, theirs, planted):
+    (tmp_path / "run").mkdir()
+    PLANTS[planted](tmp_path / "run" / "sub", theirs if planted == "a symbolic link" else theirs / "letter")
+    for name in ("letter", "deeper/letter"):
+        with pytest.raises(
+            PhotodupError, match=r"run/sub is not written \(.*(folder|directory).*\): photodup writes"
+        ):
+            write_atomically(tmp_path / "run" / "sub" / name, "ours", within=tmp_path / "run")
+    assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
+    with pytest.raises(ValueError):
+        write_atomically(tmp_path / "run" / ".." / "theirs" / "letter", "ours", within=tmp_path / "run")
+
+
+def test_a_new_file_never_takes_the_name_of_another(tmp_path):
+    for content in ("first", "second"):
+        with suppress(FileExistsError):
+            write_atomically(tmp_path / "key", content, is_new=True)
+    assert (tmp_path / "key").read_bytes() == b"first" and os.listdir(tmp_path) == ["key"]
+    assert (tmp_path / "key").stat().st_nlink == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux pins processes to cores")

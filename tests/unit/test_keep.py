@@ -194,13 +194,12 @@ def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
             file.unlink()
         opened = evidence.EvidenceStore._opened
 
-        def small(self, path):
-            db = opened(self, path)
-            if path.name == "evidence.sqlite":
-                db.execute("PRAGMA max_page_count = 4")
-                with pytest.raises(sqlite3.OperationalError, match="full"):
-                    while True:
-                        db.execute("INSERT INTO pair VALUES (randomblob(16), randomblob(16), x'00')")
+        def small(self):
+            db = opened(self)
+            db.execute("PRAGMA max_page_count = 4")
+            with pytest.raises(sqlite3.OperationalError, match="full"):
+                while True:
+                    db.execute("INSERT INTO pair VALUES (randomblob(16), randomblob(16), x'00')")
             return db
 
         monkeypatch.setattr(evidence.EvidenceStore, "_opened", small)

@@ -67,7 +67,8 @@ def test_adding_finds_the_pairs_of_the_new_rows_only(library, exact_below):
 def test_an_index_continues_after_a_restart(library, tmp_path):
     index = NeighbourIndex(DIM, 0.9, exact_below=1000, min_recall=1.0)
     index.add(library[:5000])
-    index.save(tmp_path / "index")
+    with open(tmp_path / "index", "wb") as file:
+        index.save(file)
     again = NeighbourIndex(DIM, 0.9, exact_below=1000, min_recall=1.0)
     again.load(tmp_path / "index", library[:5000])
     assert as_set(again.add(library[5000:])) == as_set(index.add(library[5000:]))

@@ -11,9 +11,9 @@ import pytest
 from support.paths import ROOT
 from support.trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
+from photodup.beneath import opened
 from photodup.photos.commands.trash_command import list_trash
 from photodup.photos.library.sidecars import moving_together
-from photodup.photos.own.beneath import opened
 from photodup.photos.own.journal import Journal, JournalError
 from photodup.photos.trash import moving
 from photodup.photos.trash import trash as trash_module

@@ -6,7 +6,6 @@ BUNDLE is the folder with `manifest.json` and the slices. A record that is here 
 """
 
 import argparse
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from slices import join  # noqa: E402
 from photodup.bench.record import latencies  # noqa: E402
 from photodup.bench.record.record import load_records, read_record  # noqa: E402
 from photodup.errors import PhotodupError  # noqa: E402
+from photodup.files import write_atomically  # noqa: E402
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def collect(bundle: Path, results: Path, run: str | None = None) -> list[str]:
         SystemExit: a slice is damaged or the manifest is missing.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        if missing := join(bundle, Path(scratch)).get("records"):
+        if missing := join(bundle, Path(scratch), ["records"]).get("records"):
             raise PhotodupError(f"The bundle is not whole: {', '.join(missing)} did not come back.")
         unpacked = Path(scratch) / "records"
         found = sorted(p for p in unpacked.glob("results/*") if p.is_dir())
@@ -61,7 +61,8 @@ def collect(bundle: Path, results: Path, run: str | None = None) -> list[str]:
             lines.append(f"{target.name}: {copied} new records, {n} in all, {failed} of them failed")
         logs = results.parent / "build" / "gpu-kit-logs"
         if (unpacked / "logs").is_dir():
-            shutil.copytree(unpacked / "logs", logs, dirs_exist_ok=True)
+            for log in sorted((unpacked / "logs").iterdir()):
+                write_atomically(logs / log.name, log.read_bytes(), within=results.parent)
             lines.append(f"logs: {logs}")
         return lines
 
@@ -77,16 +78,15 @@ def _copy_run(source: Path, target: Path) -> int:
         if known is not None and known["status"] == "ok":
             raise PhotodupError(f"{target.name} has another {path.name}: collect under another --run.")
         new.append(path)
-    (target / "records").mkdir(parents=True, exist_ok=True)
     for path in new:
         # Single requests that were too many to send stayed behind: the record then stands without them.
         if raw := latencies.read(source, path.stem):
             latencies.write_part(target / "records" / path.name, raw)
-        shutil.copyfile(path, target / "records" / path.name)
+        write_atomically(target / "records" / path.name, path.read_bytes(), within=target)
     latencies.compact(target)
     for path in source.glob("environment*.json"):
         if not (target / path.name).exists():
-            shutil.copyfile(path, target / path.name)
+            write_atomically(target / path.name, path.read_bytes(), within=target)
     return len(new)
 
 

@@ -20,15 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "lib"), str(Path(__file__).parent)]
 
-from slices import cut  # noqa: E402
+from slices import GROUPS, cut  # noqa: E402
 
 from photodup.errors import PhotodupError  # noqa: E402
 
-GROUPS = {
-    "core": "the project, demonstration photographs, and the wheels that everything needs",
-    "triton": "a real tritonserver with its Python backend",
-    "onnx": "ONNX Runtime with CUDA",
-}
 TREE = ("lib", "model_repository", "pyproject.toml", "LICENSE", "results/published", "tools/gpu_kit")
 # pip takes a wheel only for a platform named exactly, and these are in use.
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34, 35)] + [

@@ -6,14 +6,26 @@
 Standard library only: this runs before anything else is there.
 """
 
+import gzip
 import hashlib
 import json
+import re
 import shutil
+import stat
 import sys
 import tarfile
+import zlib
+from collections.abc import Collection
 from pathlib import Path
 
+# What travels there; `records` comes back.
+GROUPS = {
+    "core": "the project, demonstration photographs, and the wheels that everything needs",
+    "triton": "a real tritonserver with its Python backend",
+    "onnx": "ONNX Runtime with CUDA",
+}
 MAX_FILES = 8  # of one bundle, with its manifest
+_RECORDS = re.compile(r"results/\w[\w.-]*/[^\n]+|logs/\w[\w.-]*\.log")
 RAW = (".npz", ".parquet")  # single latencies: left out of a bundle that would be too large
 
 
@@ -22,7 +34,7 @@ def main() -> None:
     if sys.argv[1] == "bundle":
         print(bundle(Path(sys.argv[2]), Path(sys.argv[3]), int(float(sys.argv[4]) * 2**20)))
         return
-    state = join(Path(sys.argv[2]), Path(sys.argv[3]))
+    state = join(Path(sys.argv[2]), Path(sys.argv[3]), GROUPS)
     for group, missing in state.items():
         print(f"{group}: whole" if not missing else f"{group}: not here yet: {', '.join(missing)}")
     if state.get("core"):
@@ -73,26 +85,28 @@ def bundle(work: Path, out: Path, slice_bytes: int) -> str:
     return f"bundle: {names}, {entry['bytes'] / 1e6:.1f} MB in {len(entry['slices'])} slices{left}"
 
 
-def join(slices: Path, work: Path) -> dict[str, list[str]]:
+def join(slices: Path, work: Path, groups: Collection[str]) -> dict[str, list[str]]:
     """Return for each group of the manifest the slices that have not arrived; unpack the groups that are whole.
+
+    Whoever made the slices may have written anything into them, so that every name is checked before it is used.
 
     Args:
         slices: folder of the manifest and of the slices of this load.
         work: folder that keeps what arrived; each whole group is unpacked to `work/GROUP`.
+        groups: those that may come; any other is refused.
 
     Raises:
-        SystemExit: a slice is damaged, or the manifest is missing; says which one.
+        SystemExit: a slice is damaged, the manifest is missing, or something has another form than `cut` writes.
     """
     incoming = work / "incoming"
     incoming.mkdir(parents=True, exist_ok=True)
     manifest_file = slices / "manifest.json"
-    if manifest_file.is_file():
+    if _is_file(manifest_file):
         shutil.copyfile(manifest_file, incoming / "manifest.json")
     elif not (incoming / "manifest.json").is_file():
         sys.exit(f"slices.py: {slices} has no manifest.json: it travels with the slices.")
-    manifest = json.loads((incoming / "manifest.json").read_text())
     state = {}
-    for group, facts in manifest["groups"].items():
+    for group, facts in _groups(incoming / "manifest.json", groups).items():
         done = work / group / ".sha256"
         if done.is_file() and done.read_text() == facts["sha256"]:
             state[group] = []
@@ -104,12 +118,45 @@ def join(slices: Path, work: Path) -> dict[str, list[str]]:
     return state
 
 
+def _groups(manifest: Path, wanted: Collection[str]) -> dict[str, dict]:
+    """Return what a manifest says of each group; refuse one that `cut` would not write."""
+    try:
+        groups = json.loads(manifest.read_text(encoding="utf-8"))["groups"]
+        for group, facts in groups.items():
+            if group not in wanted:
+                sys.exit(
+                    f"slices.py: the manifest names the group {group[:60]!r}: only {', '.join(wanted)} is taken."
+                )
+            names = [part["name"] for part in facts["slices"]]
+            digests = [facts["sha256"], *(part["sha256"] for part in facts["slices"])]
+            if names != [f"{group}-{number:03d}.part" for number in range(len(names))]:
+                sys.exit(
+                    f"slices.py: the slices of {group} have other names than {group}-000.part and so on."
+                )
+            if not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
+                raise ValueError("a digest")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        sys.exit("slices.py: manifest.json is damaged: bring it again.")
+    return groups
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a regular file is there; a link, a pipe or a folder in its place is refused."""
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(kind):
+        sys.exit(f"slices.py: {path.name} is a link or no regular file: bring the file itself.")
+    return True
+
+
 def _arrived(part: dict, slices: Path, incoming: Path) -> bool:
     kept = incoming / part["name"]
     if kept.is_file() and _sha256(kept) == part["sha256"]:
         return True
     new = slices / part["name"]
-    if not new.is_file():
+    if not _is_file(new):
         return False
     if _sha256(new) != part["sha256"]:
         sys.exit(f"slices.py: {new.name} is damaged (its checksum is another): bring it again.")
@@ -126,13 +173,29 @@ def _unpack(group: str, facts: dict, incoming: Path, work: Path) -> None:
             out.write(data)
     if whole.hexdigest() != facts["sha256"]:
         sys.exit(f"slices.py: the slices of {group} do not belong together: pack and bring them again.")
-    with tarfile.open(archive) as tar:
-        # Python before 3.11.4 has no filters; the archive is our own, and its digest was just compared.
-        tar.extractall(work / group, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                _refuse_odd(group, member)
+            # Python before 3.11.4 has no filters; what they refuse was just refused.
+            tar.extractall(work / group, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile):
+        sys.exit(f"slices.py: the archive of {group} is damaged: pack and bring it again.")
     (work / group / ".sha256").write_text(facts["sha256"])
     archive.unlink()
     for part in facts["slices"]:
         (incoming / part["name"]).unlink()
+
+
+def _refuse_odd(group: str, member: tarfile.TarInfo) -> None:
+    """Refuse an entry that is no file or folder below the group's own, and in `records` what `bundle` does not pack."""
+    parts = member.name.split("/")
+    leads_out = any(part in ("", ".", "..") for part in parts) or "\0" in member.name
+    is_known = group != "records" or _RECORDS.fullmatch(member.name)
+    if leads_out or not is_known or not (member.isreg() or member.isdir()):
+        sys.exit(
+            f"slices.py: {group} holds {member.name[:80]!r}, which is not taken: pack and bring it again."
+        )
 
 
 def _sha256(path: Path) -> str:

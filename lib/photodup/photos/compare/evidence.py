@@ -12,8 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from photodup.photos.compare.cache_file import CacheFile
+from photodup.photos.compare.cache_file import DAMAGE, CacheFile
 from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.own.sqlite_file import Form
 
 # As `Verification`, field by field.
 _NAMES = tuple(field.name for field in fields(Verification))
@@ -79,19 +80,20 @@ class Verified:
 class EvidenceStore(CacheFile):
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
-    VERSION = 4  # raise when `verify` changes its verdicts, or `Verification` its fields
-    TABLES: ClassVar = {
-        "pair": "(a BLOB, b BLOB, found BLOB, PRIMARY KEY (a, b)) WITHOUT ROWID",
-        "family": "(key TEXT PRIMARY KEY, said TEXT) WITHOUT ROWID",
-    }
-    FORMER = ("evidence",)  # before version 3
+    FORM: ClassVar = Form(
+        version=5,  # raise when `verify` changes its verdicts, or `Verification` its fields
+        statements=(
+            "CREATE TABLE pair (a BLOB, b BLOB, found BLOB NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
+            "CREATE TABLE family (key TEXT PRIMARY KEY, said TEXT NOT NULL) STRICT, WITHOUT ROWID",
+        ),
+    )
     AGAIN = "these comparisons will be made again the next time"
 
     def read(self, row: dict[str, int]) -> Verified:
         """Return what is known about pairs of these contents, by the rows that they are."""
         try:
             return self._read(row)
-        except (sqlite3.DatabaseError, ValueError):  # damaged further in
+        except DAMAGE:
             self._db.close()
             self._begin_anew()
             return self._read(row)

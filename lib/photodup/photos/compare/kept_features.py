@@ -13,9 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from photodup.photos.compare.cache_file import CacheFile
+from photodup.photos.compare.cache_file import DAMAGE, CacheFile
 from photodup.photos.compare.features import Features
 from photodup.photos.compare.verify import FEW_FEATURES, STRONGEST, could_be_one
+from photodup.photos.own.sqlite_file import Form
 
 # What the file may hold; some 240,000 photos. Beyond it the oldest make room.
 MAX_BYTES = 4_000_000_000
@@ -76,7 +77,8 @@ class Strongest:
         """
         n, width, kept = (int(value) for value in np.frombuffer(packed[:12], "<u4"))
         try:
-            data = zlib.decompress(packed[12:])
+            # No more than was written: somebody else's bytes may unpack to gigabytes.
+            data = zlib.decompressobj().decompress(packed[12:], STRONGEST * _BYTES + 1)
         except zlib.error as error:
             raise ValueError(str(error)) from None
         if len(data) != kept * _BYTES:
@@ -90,8 +92,13 @@ class Strongest:
 class FeatureStore(CacheFile):
     """The file: what is kept by content (MD5). A photo that is not there, or is damaged there, is looked at again."""
 
-    VERSION = 2  # raise when `features` finds others, or more of them are kept
-    TABLES: ClassVar = {"feature": "(id INTEGER PRIMARY KEY, md5 BLOB NOT NULL UNIQUE, found BLOB NOT NULL)"}
+    FORM: ClassVar = Form(
+        version=3,  # raise when `features` finds others, or more of them are kept
+        pragmas=("auto_vacuum = INCREMENTAL",),  # what is deleted then makes the file smaller
+        statements=(
+            "CREATE TABLE feature (id INTEGER PRIMARY KEY, md5 BLOB NOT NULL UNIQUE, found BLOB NOT NULL) STRICT",
+        ),
+    )
     AGAIN = "features will be found again the next time"
 
     def read(self, md5s: Sequence[str]) -> dict[str, Strongest]:
@@ -104,7 +111,7 @@ class FeatureStore(CacheFile):
                 rows = self._db.execute(f"SELECT md5, found FROM feature WHERE md5 IN ({marks})", chosen)
                 for md5, packed in rows:
                     found[md5.hex()] = Strongest.unpacked(packed)
-            except (sqlite3.DatabaseError, ValueError, TypeError):  # damaged further in
+            except DAMAGE:
                 self._db.close()
                 self._begin_anew()
         return found

@@ -1,66 +1,66 @@
-"""The tables of a catalogue. One of another version is refused: a scan makes it again from the files."""
+"""The tables of a catalogue."""
 
-import sqlite3
-from contextlib import closing
-from functools import cache
+from photodup.photos.own.sqlite_file import Form
 
-VERSION = 4  # PRAGMA user_version; raise it with every change of the tables
-SCHEMA = """
-CREATE TABLE content (
-    md5 TEXT PRIMARY KEY,
-    size_bytes INTEGER NOT NULL,
-    format TEXT NOT NULL,
-    width INTEGER NOT NULL,
-    height INTEGER NOT NULL,
-    phash TEXT,             -- NULL: a blank picture
-    taken_at TEXT,          -- ISO 8601, local time
-    camera TEXT,
-    exif_fields INTEGER NOT NULL,
-    exposure TEXT,          -- JSON; NULL: unknown
-    described TEXT          -- JSON; NULL: nothing
-) STRICT;
-CREATE TABLE file (
-    id INTEGER PRIMARY KEY,
-    path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
-    size_bytes INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('ok', 'unreadable', 'inaccessible', 'missing')),
-    reason TEXT,                -- why it is not ok
-    md5 TEXT REFERENCES content (md5),
-    CHECK (status <> 'ok' OR md5 IS NOT NULL)
-) STRICT;
-CREATE INDEX file_md5 ON file (md5);
-CREATE TABLE model (
-    id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL UNIQUE,
-    name TEXT NOT NULL,
-    dim INTEGER NOT NULL,
-    is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
-) STRICT;
-CREATE TABLE embedding (
-    model INTEGER NOT NULL REFERENCES model (id),
-    md5 TEXT NOT NULL REFERENCES content (md5),
-    vector BLOB NOT NULL,       -- float32, little endian, unit length
-    PRIMARY KEY (model, md5)
-) STRICT;
-CREATE TABLE apple_photo (
-    file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
-    uuid TEXT NOT NULL,
-    original_filename TEXT
-) STRICT;
-CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
-"""
+_MD5 = "CHECK (length(md5) = 32 AND md5 NOT GLOB '*[^0-9a-f]*')"
 
-
-@cache
-def columns() -> dict[str, frozenset[str]]:
-    """Return the columns of each table."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
-        empty.executescript(SCHEMA)
-        tables = empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        return {
-            table: frozenset(
-                name for (name,) in empty.execute("SELECT name FROM pragma_table_info(?)", (table,))
-            )
-            for (table,) in tables
-        }
+CATALOGUE = Form(
+    version=5,  # raise with every change
+    # A page holds several embeddings: of 2 kB, only one fits on SQLite's own 4 kB.
+    pragmas=("page_size = 16384",),
+    statements=(
+        f"""
+    CREATE TABLE content (
+        md5 TEXT PRIMARY KEY {_MD5},
+        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+        format TEXT NOT NULL,
+        width INTEGER NOT NULL CHECK (width > 0),
+        height INTEGER NOT NULL CHECK (height > 0),
+        phash TEXT CHECK (length(phash) = 16 AND phash NOT GLOB '*[^0-9a-f]*'),  -- NULL: a blank picture
+        taken_at TEXT,          -- ISO 8601, local time
+        camera TEXT,
+        exif_fields INTEGER NOT NULL,
+        exposure TEXT CHECK (json_valid(exposure)),    -- NULL: unknown
+        described TEXT CHECK (json_valid(described))   -- NULL: nothing
+    ) STRICT
+    """,
+        """
+    CREATE TABLE file (
+        id INTEGER PRIMARY KEY,
+        path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
+        size_bytes INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('ok', 'unreadable', 'inaccessible', 'missing')),
+        reason TEXT,                -- why it is not ok
+        md5 TEXT REFERENCES content (md5),
+        CHECK (status <> 'ok' OR md5 IS NOT NULL)
+    ) STRICT
+    """,
+        "CREATE INDEX file_md5 ON file (md5)",
+        """
+    CREATE TABLE model (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        dim INTEGER NOT NULL CHECK (dim > 0),
+        is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
+    ) STRICT
+    """,
+        """
+    CREATE TABLE embedding (
+        model INTEGER NOT NULL REFERENCES model (id),
+        md5 TEXT NOT NULL REFERENCES content (md5),
+        vector BLOB NOT NULL,       -- float32, little endian, unit length
+        PRIMARY KEY (model, md5)
+    ) STRICT
+    """,
+        """
+    CREATE TABLE apple_photo (
+        file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
+        uuid TEXT NOT NULL,
+        original_filename TEXT
+    ) STRICT
+    """,
+        "CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT",
+    ),
+)

@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from photodup.beneath import open_file, opened
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.own.beneath import open_file, opened
 from photodup.photos.own.own_folder import is_own_folder
 
 SUFFIXES = frozenset(

@@ -1,4 +1,4 @@
 """Where photodup itself writes: its own folder for a library, journals, the catalogue's file, this user's key.
 
-May import: errors, files, names. Read `own_folder.py` first; `beneath.py` opens a path without following links.
+May import: beneath, errors, files, names. Read `own_folder.py` first.
 """

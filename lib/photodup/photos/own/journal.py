@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from photodup.beneath import Place, open_file, opened, refuse_what_is_no_file
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.own.beneath import Place, open_file, opened
 
 
 class JournalError(PhotodupError):
@@ -132,11 +132,7 @@ class Journal:
                 descriptor = open_file(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags)
                 os.fsync(place.folder)
             try:
-                if os.fstat(descriptor).st_nlink > 1:
-                    # The other name may be any file of this user; a folder that somebody else made can do that.
-                    raise OSError(
-                        errno.EMLINK, "it has another name, a hard link: replace it by a copy of itself"
-                    )
+                refuse_what_is_no_file(os.fstat(descriptor))
                 yield descriptor
             finally:
                 os.close(descriptor)

@@ -9,15 +9,15 @@ exchanged between a check and its use.
 import os
 import re
 import stat
-import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
+from photodup.beneath import TEMPORARY, Place, open_file, parts_of, writing
 from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import printable
-from photodup.photos.own.beneath import Place, open_file
 
 MARKER = "photodup-folder.txt"
 THUMBNAIL_SIZES = ("small", "screen", "large")
@@ -31,9 +31,8 @@ _PAIRS = r"neighbours-(?:[0-9a-f]{16}|hash)(?:-cells)?\.npz"
 _MAY_BE_DELETED = re.compile(
     rf"thumbnails/([0-9a-f]{{2}})/\1[0-9a-f]{{30}}-(?:{'|'.join(THUMBNAIL_SIZES)})\.jpg"
     r"|(?:evidence|features)\.sqlite(?:-wal|-shm|-journal)?"
-    rf"|{_PAIRS}|\.{_PAIRS}\.\d+\.tmp"
+    rf"|{_PAIRS}"
 )
-_TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what `write` leaves where it is killed
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -93,12 +92,13 @@ class OwnFolder:
         names = self._names()
         if self.is_marked:
             return
-        if not all(map(_TEMPORARY.fullmatch, names)):
+        if not all(map(TEMPORARY.fullmatch, names)):
             raise OwnFolderError(
                 f"{printable(self.path)} holds files and was not made by photodup: move it away, or give another "
                 "place with --catalogue FILE."
             )
-        self._write(_ABOUT.encode(), MARKER)
+        with self._written(MARKER) as file:
+            file.write(_ABOUT.encode())
 
     @property
     def is_marked(self) -> bool:
@@ -113,8 +113,9 @@ class OwnFolder:
         Raises:
             OSError: it is not there, or cannot be read.
         """
-        with self._opened(*parts[:-1]) as folder:
-            return _read(folder, parts[-1])
+        *folders, name = self._inside(parts)
+        with self._opened(*folders) as folder:
+            return _read(folder, name)
 
     def write(self, data: bytes, *parts: str, durable: bool = False) -> None:
         """Write a file whole or not at all, its folders made, no link followed.
@@ -128,8 +129,14 @@ class OwnFolder:
             OwnFolderError: photodup did not make the folder.
             OSError: it cannot be written.
         """
-        with self._opened():
-            self._write(data, *parts, durable=durable)
+        with self.writing(*parts, durable=durable) as file:
+            file.write(data)
+
+    @contextmanager
+    def writing(self, *parts: str, durable: bool = False) -> Iterator[BinaryIO]:
+        """Yield a file to write to, for what is too large to hold twice; see `write`."""
+        with self._opened(), self._written(*parts, durable=durable) as file:
+            yield file
 
     def delete(self, *names: str) -> None:
         """Delete files that can be made again; those that are not there are no error, links stay.
@@ -211,21 +218,21 @@ class OwnFolder:
         finally:
             os.close(descriptor)
 
-    def _write(self, data: bytes, *parts: str, durable: bool = False) -> None:
-        temporary = f".photodup-{uuid.uuid4().hex}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._opened(*parts[:-1], create=True, marked=False) as folder:
-            descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
-            try:
-                with open(descriptor, "wb") as file:
-                    file.write(data)
-                    if durable:
-                        file.flush()
-                        os.fsync(file.fileno())
-                os.replace(temporary, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                os.unlink(temporary, dir_fd=folder)
-                raise
+    @contextmanager
+    def _written(self, *parts: str, durable: bool = False) -> Iterator[BinaryIO]:
+        *folders, name = self._inside(parts)
+        with (
+            self._opened(*folders, create=True, marked=False) as folder,
+            writing(Place(folder, name), mode=0o600, fsync=durable) as file,
+        ):
+            yield file
+
+    def _inside(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the parts; refuse those that lead out, as an MD5 may that somebody else's catalogue gives."""
+        with suppress(ValueError):
+            if parts_of("/".join(parts)) == parts:
+                return parts
+        raise OwnFolderError(f"{printable('/'.join(parts))} is no place in {printable(self.path)}.")
 
 
 def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:

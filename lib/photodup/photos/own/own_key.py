@@ -18,9 +18,11 @@ import hmac
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.names import printable
 from photodup.settings import environment
 
@@ -62,24 +64,10 @@ def own_key() -> bytes:
     if key := read_key():
         return key
     path = config_folder() / "key"
-    temporary = path.with_name(f".key.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(secrets.token_hex(_BYTES) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                pass  # another photodup was faster: its key counts
-            except OSError:  # no hard links here
-                if not os.path.lexists(path):
-                    os.rename(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with suppress(FileExistsError):  # another photodup was faster: its key counts
+            write_atomically(path, f"{secrets.token_hex(_BYTES)}\n", mode=0o600, fsync=True, is_new=True)
     except OSError as error:
         raise PhotodupError(
             f"{printable(path)}, the key that signs removals, cannot be made ({error.strerror}): allow "

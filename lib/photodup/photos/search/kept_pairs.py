@@ -6,7 +6,6 @@ delete it, and the next run compares everything once.
 """
 
 import hashlib
-import os
 import re
 import zipfile
 from collections.abc import Sequence
@@ -175,7 +174,9 @@ def _save_pairs(
     try:
         # First: pairs must never meet the cells of another run.
         OwnFolder(store.parent).delete(store.name, _cells(store).name)
-        index.save(_cells(store))
+        if index.has_cells:
+            with OwnFolder(store.parent).writing(_cells(store).name) as file:
+                index.save(file)
     except (OSError, OwnFolderError):
         return
     _write(
@@ -187,16 +188,10 @@ def _save_pairs(
 
 def _write(store: Path, names: list[str], **values: Any) -> None:
     """Write a state; a full disk costs the next run time and nothing else."""
-    temporary = store.with_name(f".{store.name}.{os.getpid()}.tmp")
     for name in ("first", "second"):
         values[name] = np.asarray(values[name], np.int32)
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, version=_VERSION, md5s=np.array([md5.encode() for md5 in names]), **values)
-        os.replace(temporary, store)
-    except OSError:
-        with suppress(OSError, OwnFolderError):
-            OwnFolder(store.parent).delete(temporary.name)
+    with suppress(OSError, OwnFolderError), OwnFolder(store.parent).writing(store.name) as file:
+        np.savez(file, version=_VERSION, md5s=np.array([md5.encode() for md5 in names]), **values)
 
 
 def _known_first(saved: dict | None, md5s: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ nearest few of each row are pairs, and above it a crowd of equal pictures (a web
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -130,11 +131,14 @@ class NeighbourIndex:
             counts |= among_nearest(rows, similarity, self.nearest)
         return counts
 
-    def save(self, path: Path) -> None:
+    @property
+    def has_cells(self) -> bool:
+        """Whether there is anything to save: a small index compares all with all."""
+        return self._centres is not None
+
+    def save(self, file: BinaryIO) -> None:
         """Write the cells (not the vectors, which the catalogue has) so that the next add is incremental."""
-        if self._centres is not None:
-            with open(path, "wb") as file:
-                np.savez(file, centres=self._centres, cells=self._cells, probes=self._probes)
+        np.savez(file, centres=self._centres, cells=self._cells, probes=self._probes)
 
     def load(self, path: Path, vectors: np.ndarray, keep: np.ndarray | None = None) -> None:
         """Read cells that were saved with these rows in this order.

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from photodup.photos.own.beneath import Place, open_file, remove_file, status_of
+from photodup.beneath import Place, open_file, remove_file, status_of
 
 _MAX_NAME_BYTES = 255  # of nearly every file system
 _SAME = ("st_size", "st_mtime_ns")  # a number that stays with a file is not to be had on every volume

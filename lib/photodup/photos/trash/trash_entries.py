@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from photodup.beneath import parts_of
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.own.beneath import parts_of
 from photodup.photos.own.journal import Journal
 from photodup.photos.own.own_key import is_signed, read_key, signature
 

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from photodup.beneath import Place, is_file, opened, remove_file, status_of
 from photodup.names import printable
 from photodup.photos.library.walking import application_library
-from photodup.photos.own.beneath import Place, is_file, opened, remove_file, status_of
 from photodup.photos.trash.moving import free_name, md5_at, move_file, part_of, set_times
 from photodup.photos.trash.trash_entries import ITEMS, OWN_FOLDERS, Moved, Operation, TrashError, owner_of
 
@@ -51,7 +51,7 @@ class TrashFiles:
             return home
 
     def at(self, home: str, *, make: bool = False) -> AbstractContextManager[Place | None]:
-        """Open the folder of a path of the library; see `photodup.photos.own.beneath.opened`."""
+        """Open the folder of a path of the library; see `photodup.beneath.opened`."""
         return opened(self.library, home, make=make)
 
     def in_trash(self, moved: Moved, *, make: bool = False) -> AbstractContextManager[Place | None]:

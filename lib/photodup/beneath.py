@@ -1,0 +1,207 @@
+"""Opening and writing what lies beneath a folder, and nothing else: every file that photodup writes goes through here.
+
+A path is walked one folder at a time, each opened inside the one before and never through a symbolic link,
+so no `..`, no absolute path, no linked folder, and no folder that is exchanged in between, leads out. This
+needs `openat` and its relatives, which every system has that photodup runs on (Linux and macOS: the
+journal's lock needs `fcntl` too).
+"""
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what a write leaves where it is killed
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LinkError(OSError):
+    """What has a name is a link, or no file or folder of its own: writing there would change something elsewhere."""
+
+
+class Place(NamedTuple):
+    """A name inside an open folder."""
+
+    folder: int  # file descriptor
+    name: str
+
+
+def parts_of(relative: str) -> tuple[str, ...]:
+    """Return the parts of a relative path.
+
+    Raises:
+        ValueError: it is absolute, empty, leads out or through `.`, or no file can have that name.
+    """
+    parts = tuple(relative.split("/"))
+    os.fsencode(relative)  # UnicodeEncodeError is a ValueError
+    if "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        raise ValueError("a path that leads out")
+    return parts
+
+
+@contextmanager
+def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[Place | None]:
+    """Open the folder that holds a path beneath `root`; yield None where a folder on the way is missing.
+
+    Args:
+        root: any folder; links on the way to it are followed, for the user named it.
+        relative: as `parts_of` allows.
+        make: create missing folders, each synced into its parent so that a crash cannot forget it.
+
+    Raises:
+        LinkError: a folder on the way is a symbolic link, or no folder.
+        OSError: a folder on the way may not be opened.
+        ValueError: the path leads out.
+    """
+    *folders, name = parts_of(relative)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for number, part in enumerate(folders):
+            try:
+                inner = _inside(descriptor, part, make)
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                kind = LinkError if isinstance(error, LinkError) else OSError
+                raise kind(error.errno, error.strerror, os.path.join(*folders[: number + 1])) from None
+            os.close(descriptor)
+            descriptor = inner
+        else:
+            yield Place(descriptor, name)
+            return
+        yield None
+    finally:
+        os.close(descriptor)
+
+
+def _inside(folder: int, name: str, make: bool) -> int:
+    if make:
+        try:
+            os.mkdir(name, dir_fd=folder)
+            os.fsync(folder)
+        except FileExistsError:
+            pass
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except OSError:
+        kind = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(kind):
+            raise LinkError(errno.ELOOP, "a folder on the way is a symbolic link") from None
+        if not stat.S_ISDIR(kind):
+            raise LinkError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+        raise
+
+
+def status_of(place: Place | None) -> os.stat_result | None:
+    """Return what is at a place, a link not followed; None if nothing is."""
+    if place is None:
+        return None
+    try:
+        return os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def is_file(place: Place | None) -> bool:
+    """Whether a regular file is there; a link is none."""
+    status = status_of(place)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def open_file(place: Place, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """Return a descriptor of a regular file; a link, a pipe or a device is refused, and none is waited for.
+
+    Raises:
+        OSError: it is not there, no regular file, or may not be opened.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(place.name, flags, mode, dir_fd=place.folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", place.name)
+    return descriptor
+
+
+def remove_file(place: Place) -> None:
+    """Unlink a name if it is there; a link is unlinked itself, never what it points to."""
+    with suppress(FileNotFoundError):
+        os.unlink(place.name, dir_fd=place.folder)
+
+
+def refuse_what_is_no_file(status: os.stat_result | None) -> None:
+    """Let pass nothing, and a regular file with one name.
+
+    Raises:
+        LinkError: a symbolic link, a hard link, a folder, a pipe or a device.
+    """
+    if status is None:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        raise LinkError(errno.ELOOP, "it is a symbolic link")
+    if not stat.S_ISREG(status.st_mode):
+        raise LinkError(errno.EINVAL, "it is no regular file")
+    if status.st_nlink > 1:
+        # The other name may be any file of this user; a folder that somebody else made can do that.
+        raise LinkError(errno.EMLINK, "it has another name, a hard link")
+
+
+@contextmanager
+def writing(
+    place: Place, *, mode: int | None = None, fsync: bool = False, is_new: bool = False
+) -> Iterator[BinaryIO]:
+    """Yield a file to write to; it takes its name when the block ends well, so that a reader sees all or nothing.
+
+    A block that raises leaves what was there. The bytes go into a file of a new random name beside it, which nobody
+    can have put a link at.
+
+    Args:
+        place: the name; nothing may have it but a regular file with no other name.
+        mode: permissions such as 0o600, set before anything is written; None for what the umask leaves.
+        fsync: bring the content to the disk before the name, or a power cut may leave the name on nothing.
+        is_new: never replace a file that is there.
+
+    Raises:
+        LinkError: the name is a link's or no regular file's.
+        FileExistsError: `is_new`, and the name is taken.
+        OSError: the file cannot be written.
+    """
+    refuse_what_is_no_file(status_of(place))
+    temporary = Place(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary.name, flags, 0o666 if mode is None else mode, dir_fd=place.folder)
+    try:
+        with open(descriptor, "wb") as file:
+            if mode is not None:
+                os.fchmod(descriptor, mode)  # whatever the umask takes away
+            yield file
+            if fsync:
+                file.flush()
+                os.fsync(descriptor)
+        if is_new:
+            _name_if_free(temporary, place)
+        else:
+            os.replace(temporary.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+    finally:
+        remove_file(temporary)  # there if the block raised, or if the file has its own name by a link
+
+
+def _name_if_free(temporary: Place, place: Place) -> None:
+    try:
+        os.link(
+            temporary.name,
+            place.name,
+            src_dir_fd=temporary.folder,
+            dst_dir_fd=place.folder,
+            follow_symlinks=False,
+        )
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here, as on exFAT
+        if status_of(place):
+            raise FileExistsError(errno.EEXIST, "the name is taken", place.name) from None
+        os.rename(temporary.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)

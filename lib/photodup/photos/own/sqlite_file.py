@@ -1,0 +1,183 @@
+"""The one place that opens a SQLite file. The file, and what lies beside it, may come from somebody else.
+
+What SQLite finds beside a database it takes for its own: it rolls a `-journal` back, deletes the file that the journal
+names as its super-journal, and writes through links. Therefore photodup never leaves a `-journal`: a new database is
+made in memory and gets its name whole, in WAL mode from its first byte, and none is ever attached. Any `-journal` is
+then somebody else's and is refused, and `-wal` and `-shm` must be files of their own beside a database that is ours.
+They name no other file; what a log brings into the database is judged with it.
+
+A database is used only if its tables and indexes are those that photodup makes, to the letter: no trigger, view, virtual
+table, default or check of anybody else's ever runs.
+"""
+
+import os
+import sqlite3
+import sys
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+from photodup.beneath import LinkError, refuse_what_is_no_file
+from photodup.errors import PhotodupError
+from photodup.files import write_atomically
+from photodup.names import printable
+
+APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each database
+BESIDE = ("-journal", "-wal", "-shm")
+
+MAGIC = b"SQLite format 3\0"
+_WAL_MODE = b"\2\2"  # in bytes 18 and 19
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+
+
+class DatabaseRefusedError(PhotodupError):
+    """The file, or one beside it, is not as photodup makes it; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a kind of database holds.
+
+    Args:
+        version: raised with every change; it stands in the file (`user_version`).
+        statements: the `CREATE` statements of its tables and indexes.
+        pragmas: what has to be set before the first table, such as `page_size = 16384`.
+    """
+
+    version: int
+    statements: tuple[str, ...]
+    pragmas: tuple[str, ...] = ()
+
+    @cached_property
+    def empty(self) -> bytes:
+        """The file of a database that holds nothing yet."""
+        with closing(self.in_memory()) as made:
+            image = made.serialize()
+        return (
+            image[:18] + _WAL_MODE + image[20:]
+        )  # a database in memory keeps no log, so that it cannot say this
+
+    @cached_property
+    def schema(self) -> frozenset[tuple]:
+        """Type, name, table and SQL of everything in it."""
+        with closing(self.in_memory()) as made:
+            return frozenset(made.execute(_SCHEMA))
+
+    def in_memory(self) -> sqlite3.Connection:
+        """Return a database of this form that is in no file."""
+        made = sqlite3.connect(":memory:", isolation_level=None)
+        for pragma in (*self.pragmas, f"application_id = {APPLICATION_ID}", f"user_version = {self.version}"):
+            made.execute(f"PRAGMA {pragma}")
+        for statement in self.statements:
+            made.execute(statement)
+        return made
+
+
+def open_database(file: Path, form: Form, *, busy_s: float = 5.0) -> sqlite3.Connection:
+    """Open a database of ours, made if there is none; transactions are the caller's.
+
+    Args:
+        file: its folder must exist, and the caller must know that it is no link to elsewhere.
+        form: what the database holds.
+        busy_s: how long to wait for another process that writes.
+
+    Raises:
+        DatabaseRefusedError: the file, or what lies beside it, is not as photodup makes it; a sentence with the remedy.
+        sqlite3.DatabaseError: it is damaged; as an `OperationalError`, it cannot be read or written now.
+        OSError: it cannot be made.
+    """
+    refuse_planted(file)
+    if _status(file) is None:
+        with suppress(FileExistsError):  # another photodup was faster
+            write_atomically(file, form.empty, is_new=True, fsync=True)
+    _refuse_other_mode(file)
+    name = quote(os.fsencode(os.path.abspath(file)))
+    connection = sqlite3.connect(f"file://{name}?mode=rw", uri=True, timeout=busy_s, isolation_level=None)
+    try:
+        _defend(connection)
+        _refuse_other_form(connection, file, form)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def refuse_planted(file: Path) -> None:
+    """Refuse a database that is a link or no file, and what photodup does not leave beside one.
+
+    Raises:
+        DatabaseRefusedError: a sentence that names it.
+    """
+    # Before the database itself: another photodup that is making it makes these later.
+    beside = {name: _status(file.with_name(file.name + name)) for name in BESIDE}
+    status = _status(file)
+    for name, found in {"": status, **beside}.items():
+        why = ""
+        try:
+            refuse_what_is_no_file(found)
+        except LinkError as error:
+            why = str(error.strerror)
+        if found and name == "-journal":
+            why = "photodup never leaves such a journal, and SQLite would delete a file that it names"
+        elif found and name and not status:
+            why = "it belongs to no database, and SQLite would take it for a part of a new one"
+        if why:
+            raise DatabaseRefusedError(
+                f"{printable(file)}{name} is not used ({why}): delete it or move it away."
+            )
+
+
+def _status(file: Path) -> os.stat_result | None:
+    try:
+        return os.lstat(file)
+    except FileNotFoundError:
+        return None
+
+
+def _refuse_other_mode(file: Path) -> None:
+    """Refuse a database that would keep a rollback journal: one could not tell it from somebody else's."""
+    with open(file, "rb") as opened:
+        header = opened.read(20)
+    if header[:16] != MAGIC:
+        raise sqlite3.DatabaseError("file is not a database")
+    if header[18:20] != _WAL_MODE:
+        raise _not_ours(file, "another journal mode than photodup sets")
+
+
+def _defend(connection: sqlite3.Connection) -> None:
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    if sys.version_info >= (3, 12):  # before, Python offers no way to set these
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _refuse_other_form(connection: sqlite3.Connection, file: Path, form: Form) -> None:
+    # As many as there may be and one more: a schema of millions of entries is not read.
+    found = connection.execute(_SCHEMA).fetchmany(len(form.schema) + 1)
+    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+    if version > form.version:
+        raise DatabaseRefusedError(
+            f"{printable(file)} was written by a newer photodup (version {version}, this one knows {form.version}): "
+            "upgrade photodup."
+        )
+    ((written_by,),) = connection.execute("PRAGMA application_id").fetchall()
+    if written_by != APPLICATION_ID:
+        raise _not_ours(file, "another program wrote it")
+    if version != form.version:
+        raise _not_ours(file, f"version {version} instead of {form.version}")
+    if other := form.schema.symmetric_difference(found):
+        # Of a table in another shape both are there: what was found says more.
+        kind, name, *_ = min(other, key=lambda entry: (entry in form.schema, str(entry)))
+        raise _not_ours(file, f"its {printable(str(kind))} {printable(str(name)[:60])}")
+
+
+def _not_ours(file: Path, difference: str) -> DatabaseRefusedError:
+    return DatabaseRefusedError(
+        f"{printable(file)} is not as this photodup makes it ({difference}): move it away, then run `photodup scan` "
+        "again."
+    )

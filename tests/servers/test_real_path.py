@@ -12,9 +12,9 @@ from photodup.bench.link.real_path import HttpSink, measure_path, twin
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import Endpoints, from_ports
+from photodup.study import remote_latency
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.notebook.run import Run
-from photodup.study.parts import real_path
 
 REASON = available()
 REASON = REASON if " needs " in REASON else ""
@@ -40,9 +40,9 @@ def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_trito
     figure(found["rtt_ms"] < 30 and found["turnaround_ms"] < 15, found)
     figure(all(row["valid"] for row in found["rows"]), found)
     figure(small["new"]["latency_ms_p50"] < 90 and large["warm"]["latency_ms_p50"] < 90, found)
-    table = real_path.compare_paths(found).set_index(["payload_bytes", "connection"])
+    table = remote_latency.compare_paths(found).set_index(["payload_bytes", "connection"])
     figure(table.rounds[602_112, "new"] == pytest.approx(large["new"]["latency_ms_p50"], rel=0.25), table)
-    said = real_path.path_in_words(found, table.reset_index(), 602_112)
+    said = remote_latency.path_in_words(found, table.reset_index(), 602_112)
     assert "602 KB take" in said and "on a new connection" in said and "round trips is off by" in said
 
 
@@ -74,9 +74,9 @@ def test_a_server_that_hangs_up_gives_rows_that_say_so(tmp_path: Path) -> None:
 
     assert not any(row["valid"] for row in found["rows"])
     assert all(row["invalid_because"] for row in found["rows"])
-    table = real_path.compare_paths(found)
+    table = remote_latency.compare_paths(found)
     assert table.real_ms.isna().all()
-    assert "no request of 10 KB was measured" in real_path.path_in_words(found, table, 10_000)
+    assert "no request of 10 KB was measured" in remote_latency.path_in_words(found, table, 10_000)
 
 
 def test_an_answer_that_is_none_of_ours_is_named() -> None:
@@ -89,13 +89,15 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports), RunStore(tmp_path))
 
-    found = real_path.measure_real_path(run, PAYLOADS, **FEW)
-    again = real_path.measure_real_path(run, PAYLOADS, **FEW)
+    found = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
+    again = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
 
     assert again["rows"] == found["rows"] and found["server"] == "triton"
     assert twin(found).rtt_ms >= 0.2 and twin(found).rate_mbit_s == 1000
-    emulated = real_path.measure_twin(run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW)
-    table = real_path.compare_paths(found, emulated)
+    emulated = remote_latency.measure_twin(
+        run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW
+    )
+    table = remote_latency.compare_paths(found, emulated)
     assert len(table) == 6
     if not REASON:
         assert table.emulated_ms.notna().any()
@@ -106,7 +108,7 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 3)
-    real_path.draw_paths(axes, table)
+    remote_latency.draw_paths(axes, table)
     assert [axis.get_title(loc="left") or axis.get_title() for axis in axes] == [
         "new connection",
         "idle connection",
@@ -118,4 +120,4 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
 def test_without_an_http_server_the_gap_says_so(tmp_path: Path) -> None:
     only_grpc = Endpoints(name="far", backends={"triton-onnx-fp32-grpc-fp32": "gpu:8004"})
     with pytest.raises(NotMeasured, match="far has neither Triton over HTTP nor FastAPI"):
-        real_path.measure_real_path(Run("far", tmp_path, only_grpc, RunStore(tmp_path)), PAYLOADS)
+        remote_latency.measure_real_path(Run("far", tmp_path, only_grpc, RunStore(tmp_path)), PAYLOADS)

@@ -18,9 +18,9 @@ from photodup.serving.endpoints import load_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
 from photodup.study.notebook.points import when_measuring
-from photodup.study.rehearsal.rehearse import Line, rehearse
-from photodup.study.rehearsal.rented import PORTS, rented_machine, save
 from photodup.study.report.facts import state_of
+from photodup.study.runner.rehearse import Line, rehearse
+from photodup.study.runner.rented import PORTS, rented_machine, save
 
 REASON = available()
 REASON = REASON if " needs " in REASON else ""  # a link that exists and fails must fail here, not skip

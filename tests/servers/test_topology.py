@@ -15,8 +15,8 @@ from photodup.bench.load.counters import account_of
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping
 from photodup.errors import PhotodupError
-from photodup.study.parts import topology
-from photodup.study.parts.topology import DevicePool, balancer, balancer_config
+from photodup.study.scaling import topology
+from photodup.study.scaling.topology import DevicePool, balancer, balancer_config
 
 BACKEND = "triton-emulated-4080-fp32-http-uint8"
 MODEL = "emulated_4080_uint8"

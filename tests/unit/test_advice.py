@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
-from photodup.study.parts.advice import COLUMNS, Workload, conclusion, rank
+from photodup.study.claims.advice import COLUMNS, Workload, conclusion, rank
 
 
 def point(backend, p95, rate, **values):

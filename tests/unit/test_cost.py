@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from photodup.study.notebook.gaps import NotMeasured
-from photodup.study.parts.cost import (
+from photodup.study.scaling.cost import (
     COLUMNS,
     MEASURED,
     WAYS,

@@ -9,7 +9,7 @@ from photodup.errors import PhotodupError
 from photodup.selfbench import device, device_ceilings, device_fidelity, device_onnx, device_torch
 from photodup.selfbench.device_journal import JsonLines
 from photodup.selfbench.device_plan import CEILINGS, FIDELITY, Budget, plan
-from photodup.study import compiler
+from photodup.study.precision import compiler
 
 torch = pytest.importorskip("torch")
 
@@ -251,7 +251,7 @@ def test_every_shape_is_compiled_for_itself(toy, monkeypatch):
 
 @pytest.mark.parametrize("makers", [{"fp32": 67.0, "bf16": 989.4}, {}])
 def test_shares_are_of_the_measured_peak_of_the_same_precision(makers):
-    from photodup.study.parts.device_table import add_shares
+    from photodup.selfbench.device_table import add_shares
 
     lines = [
         {"engine": CEILINGS, "precision": "copy", "gb_per_s": 4000.0},
@@ -269,7 +269,7 @@ def test_shares_are_of_the_measured_peak_of_the_same_precision(makers):
 
 
 def test_one_place_to_keep_lines(tmp_path):
-    from photodup.study.parts.device_table import _journal
+    from photodup.selfbench.device_table import _journal
 
     with pytest.raises(PhotodupError, match="not both"):
         _journal(tmp_path / "a", "b", {})
@@ -348,7 +348,7 @@ def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(tmp_path, mon
 
 
 def test_engines_of_another_gpu_are_not_found_in_the_cache():
-    from photodup.study.parts.device_table import _cache_name
+    from photodup.selfbench.device_table import _cache_name
 
     names = [
         _cache_name({"gpus": [{"name": gpu}], "packages": {"onnxruntime": version}})
@@ -394,7 +394,7 @@ def test_an_engine_is_built_and_timed_at_each_batch_size(toy, engine):
 
 
 def test_what_did_not_run_is_said_once_for_each_reason():
-    from photodup.study.parts.device_table import _not_run
+    from photodup.selfbench.device_table import _not_run
 
     lines = [
         {"engine": "a", "precision": "fp32", "batch": 1, "latency_ms_p50": 1.0},

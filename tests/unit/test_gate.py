@@ -141,7 +141,7 @@ def test_embeddings_that_are_not_finite_are_refused():
 
 
 def test_pictures_to_judge_by_are_not_calibrated_on(tmp_path):
-    from photodup.selfbench.copy_quality import demo_originals
+    from photodup.study.evaluate import demo_originals
 
     pictures = choose_pictures(edits=["crop 90%"])
     scenes = {original.name: original.scene for original in demo_originals()}

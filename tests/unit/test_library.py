@@ -176,7 +176,7 @@ def test_a_catalogue_of_another_version_is_refused_and_loses_nothing(tmp_path, v
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     for opens in (Catalogue, partial(scan, progress=False)):
-        with pytest.raises(CatalogueError, match=f"version {version}.*: (update photodup|move it away)"):
+        with pytest.raises(CatalogueError, match=f"version {version}.*: (upgrade photodup|move it away)"):
             opens(tmp_path)
     path.rename(tmp_path / "away.sqlite")
     assert scan(tmp_path, progress=False).n_read == 1, "the remedy that the sentence names"

@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from photodup.embedding.engines import precision
+from photodup.embedding.engines.quantise import int8_file
 from photodup.embedding.fidelity import compare, flips
 from photodup.errors import PhotodupError
+from photodup.study.precision import rounding as precision
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_fp16_overflows_and_bf16_does_not(source, images):
 def test_int8_whole_in_parts_and_not_at_all(source, images, tmp_path):
     path, _ = source
     graph = precision.load_graph(path)
-    file = precision.int8_file(path, tmp_path, images)
+    file = int8_file(path, tmp_path, images)
     quantized = precision.load_graph(file)
     exact, whole = precision.embed(path, images), precision.embed(file, images)
     none = precision.embed(precision.quantized_only(quantized, graph, ()), images)
@@ -155,7 +156,7 @@ def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(model, tmp_path / "tiny.onnx")
     code = (
-        "import sys, numpy as np; from pathlib import Path; from photodup.embedding.engines import precision;"
+        "import sys, numpy as np; from pathlib import Path; from photodup.study.precision import rounding as precision;"
         "source = Path(sys.argv[1]); file = precision.fp16_file(source, source.parent);"
         "images = np.random.default_rng(1).standard_normal((2, 3, 224, 224), np.float32);"
         "print(abs(precision.embed(file, images) - precision.embed(source, images)).max())"
@@ -177,7 +178,7 @@ def test_bad_input_gets_one_sentence(source, tmp_path):
     with pytest.raises(PhotodupError, match="photodup export"):
         precision.load_graph(cut)
     with pytest.raises(PhotodupError, match="at least one"):
-        precision.int8_file(source[0], tmp_path, np.zeros((0, 24), np.float32))
+        int8_file(source[0], tmp_path, np.zeros((0, 24), np.float32))
 
 
 def test_comparison_counts_what_changed():

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from photodup.errors import PhotodupError
-from photodup.study.parts import profile as profiling
+from photodup.study.profiling import profile as profiling
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from photodup.photos.quality.edits import named
 from photodup.photos.quality.pairs import Original, evaluate
 from photodup.photos.quality.report import report
 from photodup.photos.quality.shown import at_least, measure_shown
-from photodup.selfbench.copy_quality import demo_originals
+from photodup.study.evaluate import demo_originals
 
 
 def simple(scores, positive, default=None):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
-from photodup.study.parts import serialization
-from photodup.study.parts.serialization import cpu_ms, decode_body, encode_body, ladder, peak_mb
+from photodup.study.profiling import serialization
+from photodup.study.profiling.serialization import cpu_ms, decode_body, encode_body, ladder, peak_mb
 
 LOSSLESS = ("fp32", "fp32+deflate", "uint8", "PNG")
 

@@ -20,11 +20,11 @@ from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
 from photodup.selfbench.device_plan import Budget
+from photodup.selfbench.device_table import print_bench
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.endpoints import Endpoints
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import Run
-from photodup.study.parts.device_table import print_bench
 
 DEVICE = os.environ.get("KIT_DEVICE", "cuda")
 UNFINISHED = 3  # exit status of a step that the next call goes on with

@@ -1,11 +1,11 @@
 """The `bench` commands: photodup's own speed figures, and every engine on one device."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from photodup.errors import PhotodupError
-from photodup.study.parts.device_command import bench_device
 
 BENCHMARKS = ("service", "serving", "scan", "one_pass", "load_generator", "grouping", "library")
 
@@ -30,4 +30,46 @@ def bench(
         importlib.import_module(f"photodup.selfbench.{name}").main()
 
 
-benchmarks.command("device")(bench_device)
+@benchmarks.command("device")
+def bench_device(
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; default the best there is")] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="batch size; repeat; 1, 8, 32")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="timed runs of each line")] = 10,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="only this: an engine, ceilings or fidelity; repeat for more")
+    ] = None,
+    precision: Annotated[
+        list[str] | None, typer.Option(help="only this: fp32, tf32, fp16 or bf16; repeat for more")
+    ] = None,
+    budget_minutes: Annotated[
+        float | None, typer.Option(min=0, help="leave out what no longer fits, the least important first")
+    ] = None,
+    compile_on_cpu: Annotated[bool, typer.Option("--compile", help="also torch.compile on a CPU")] = False,
+    photos: Annotated[int, typer.Option(min=2, help="demonstration photographs for the fidelity")] = 32,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="keep each line here as it is done, and go on from it")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="keep each line as a record of results/RUN, and go on from those")
+    ] = None,
+) -> None:
+    """Time every engine on one device with no server between: PyTorch, ONNX Runtime, OpenVINO, TensorRT.
+
+    FP32 means FP32: TF32 is a precision of its own. Shares are of what the device itself reaches on matrix products of
+    the same precision, measured beforehand.
+    """
+    from photodup.selfbench.device_plan import Budget
+    from photodup.selfbench.device_table import print_bench
+
+    print_bench(
+        device,
+        batch or [1, 8, 32],
+        repeats,
+        compile_on_cpu,
+        engines=engine or (),
+        precisions=precision or (),
+        budget=Budget(budget_minutes),
+        n_photos=photos,
+        json_file=json_file,
+        run=run,
+    )

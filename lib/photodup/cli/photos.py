@@ -164,7 +164,7 @@ def review(
     from photodup.photos.review.serve import review
 
     if demo:
-        from photodup.study.parts.review_demo import review_library
+        from photodup.study.evaluate import review_library
 
         directory, catalogue = review_library(), None
     if directory is None:
@@ -199,7 +199,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure how well copies are found: edits of known photographs, and their curves."""
-    from photodup.selfbench.copy_quality import evaluate_and_print
+    from photodup.study.evaluate import evaluate_and_print
 
     evaluate_and_print(directory, weights=weights, all_edits=all_edits, library=library)
 

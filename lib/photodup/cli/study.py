@@ -87,7 +87,7 @@ def study_rehearse(
 
     The machine is a network namespace behind an emulated link, with the servers that the images start (Linux, root).
     """
-    from photodup.study.rehearsal.rehearse import WAYS, rehearse
+    from photodup.study.runner.rehearse import WAYS, rehearse
 
     lines = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
     for way, found in lines.items():

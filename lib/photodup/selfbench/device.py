@@ -72,21 +72,23 @@ def bench(
     """
     journal, budget = journal or InMemory(), budget or Budget()
     opener = _Opener(visual, graph, device, sizes(batches), repeats, compile_on_cpu, cache, half)
-    once = {
-        CEILINGS: lambda precision: device_ceilings.gemm(precision, device, repeats=repeats),
-        FIDELITY: lambda precision: device_fidelity.measure(visual, images, precision, device, simulated),
+    once: dict[str, Callable[..., dict[str, Any]]] = {
+        CEILINGS: lambda precision: device_ceilings.gemm(precision, device, repeats=repeats)
     }
+    if images is not None:
+        once[FIDELITY] = partial(device_fidelity.measure, visual, images, device=device, simulated=simulated)
     steps = _Steps(journal, budget, {"device": device, "repeats": repeats, **(facts or {})})
     copied = False
     for part in plan(device, engines, precisions):
         if part.engine == CEILINGS and not copied:
             copied = True
-            copy_rate = lambda: device_ceilings.copy_rate(device, repeats=repeats)  # noqa: E731
-            yield from steps.one(Part(CEILINGS, "copy"), copy_rate)
+            yield from steps.one(
+                Part(CEILINGS, "copy"), partial(device_ceilings.copy_rate, device, repeats=repeats)
+            )
         if part.engine == FIDELITY and images is None:
             continue
         if part.engine in once:
-            yield from steps.one(part, partial(once[part.engine], part.precision))
+            yield from steps.one(part, partial(once[part.engine], precision=part.precision))
         else:
             yield from steps.sizes(part, opener, sizes(batches))
 
@@ -164,6 +166,7 @@ class _Opener:
             self.failed = part
             self._opened = self._open(part)
             self.failed, self._part, self._build_s = None, part, time.perf_counter() - start
+        assert self._opened is not None
         timing = self._opened(batch, self._repeats)
         median = statistics.median(timing.times_ms)
         return {

@@ -5,6 +5,7 @@ reach on large square matrices says how much of the device the network leaves un
 """
 
 import statistics
+from functools import partial
 from typing import Any
 
 from photodup.selfbench.device_torch import arithmetic, check_precision, cuda_times, dtype_of, wall_times
@@ -33,7 +34,7 @@ def gemm(precision: str, device: str, *, repeats: int = 10) -> dict[str, Any]:
             # Random numbers: on zeros the same kernels run faster, since fewer transistors switch.
             a, b = (torch.randn(n, n, device=device).to(dtype_of(precision)) for _ in range(2))
             out = torch.empty_like(a)
-            times = timer(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), repeats)
+            times = timer(partial(torch.mm, a, b, out=out), repeats)
             by_size[n] = 2 * n**3 / statistics.median(times) / 1e9  # FLOP/ms ÷ 1e9 = TFLOP/s
     best = max(by_size, key=by_size.__getitem__)
     return {

@@ -173,6 +173,7 @@ def embedded_servers(
             stack.callback(others[engine, precision].stop)
             others[engine, precision].wait_ready(timeout_s, progress)
         if models:
+            assert repository is not None, "rendered above, where there are models"
             triton = EmbeddedTriton(
                 repository,
                 models,

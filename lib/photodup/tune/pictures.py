@@ -12,7 +12,7 @@ from photodup.embedding.imaging import View, decode, to_uint8
 from photodup.errors import PhotodupError
 from photodup.photos.quality.edits import Transform, named
 from photodup.photos.quality.pairs import Original, folder_originals
-from photodup.selfbench.copy_quality import demo_originals
+from photodup.study.evaluate import demo_originals
 
 MIN_ORIGINALS = 20
 MAX_CALIBRATION, MAX_HELD_OUT = 128, 40

@@ -2,5 +2,5 @@
 
 May import: embedding. Read `encoder.py` first: it chooses among `pytorch.py`, `onnx_runtime.py`, `openvino.py` and
 `sscd.py`. `export.py` writes the float32 ONNX files and `quantise.py` the INT8 ones; `reduced.py` finds them again and
-knows what the gate said of them. `precision.py` rounds one part of a graph at a time, to see what each costs.
+knows what the gate said of them.
 """

@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.engines.openvino import NOTES, model_sha256, read_network
-from photodup.embedding.engines.reduced import Notes, Source, reduced_path, write_notes
+from photodup.embedding.engines.reduced import Notes, Source, load_graph, reduced_path, write_notes
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 from photodup.settings import variables
 
 MIN_PHOTOGRAPHS = 32
 ENGINES = ("openvino", "onnx")
+QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
 
 
 def quantise(
@@ -121,8 +123,6 @@ def _with_nncf(
 def _with_onnx_runtime(source: Source, images: np.ndarray, notes: dict[str, Any], path: Path) -> None:
     import onnx
 
-    from photodup.embedding.engines.precision import int8_file
-
     try:
         made = int8_file(source.path, path.parent, images)
     except PhotodupError:
@@ -137,6 +137,57 @@ def _with_onnx_runtime(source: Source, images: np.ndarray, notes: dict[str, Any]
     onnx.helper.set_model_props(graph, {key: str(value) for key, value in notes.items()})
     onnx.save(graph, path)
     made.unlink()
+
+
+def int8_file(source: Path, directory: Path, images: np.ndarray, *, batch: int = 8) -> Path:
+    """Quantise weights (per channel) and activations (per tensor) to INT8 with ONNX Runtime, in QDQ form.
+
+    Args:
+        source: an exported encoder, float32 at its input.
+        directory: where the file goes; a quarter of the size.
+        images: float32 [n, 3, 224, 224], normalised; the ranges of the activations are taken from them
+            (smallest and largest value seen), so they must be of the kind that will be embedded.
+        batch: images per calibration run.
+    """
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.batches: Iterator[np.ndarray] = iter(np.array_split(images, -(-len(images) // batch)))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            images = next(self.batches, None)
+            return None if images is None else {"image": images}
+
+    if not len(images):
+        raise PhotodupError("INT8 needs photographs to calibrate with: give at least one.")
+    path = directory / f"{source.stem}-compute-int8.onnx"
+    with quiet_tools(), replacing(path) as scratch:
+        quantize_static(
+            load_graph(source),
+            str(scratch),
+            Reader(),
+            op_types_to_quantize=list(QUANTIZED_OPERATORS),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,  # unsigned × signed is what x86 multiplies
+            weight_type=QuantType.QInt8,
+        )
+    return path
+
+
+@contextlib.contextmanager
+def quiet_tools() -> Iterator[None]:
+    """Hold back the quantiser's advice to simplify the graph first: the exporter did."""
+    import warnings
+
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _import_nncf() -> Any:

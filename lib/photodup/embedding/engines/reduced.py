@@ -8,7 +8,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from photodup.embedding.engines.model import ImageModel
 from photodup.embedding.engines.onnx_runtime import file_sha256
@@ -18,6 +18,9 @@ from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir
 from photodup.settings import environment
+
+if TYPE_CHECKING:
+    import onnx
 
 # Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
 RECIPE_VERSION = 1
@@ -87,8 +90,6 @@ def source_of(path: Path) -> Source:
         found = json.loads(path.with_suffix(".json").read_text())
         known = {key: found[key] for key in ("model_name", "model_pretrained", "model_digest")}
     except (OSError, ValueError, KeyError):
-        from photodup.embedding.engines.precision import load_graph
-
         found = {entry.key: entry.value for entry in load_graph(path).metadata_props}
         known = {
             "model_name": found.get("model_name") or environment().model_name or UNNAMED,
@@ -229,3 +230,20 @@ def _sha256_of(path: Path) -> str:
         return model_sha256(path)
     except OSError:  # an .xml without its .bin
         return ""
+
+
+def load_graph(path: Path) -> "onnx.ModelProto":
+    """Read an exported encoder.
+
+    Raises:
+        PhotodupError: the file is missing, cut short or no ONNX graph.
+    """
+    import onnx
+
+    try:
+        return onnx.load(path)
+    except Exception as error:  # protobuf's DecodeError and OSError share no base class
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise PhotodupError(
+            f"{path} is no whole ONNX file ({reason}): run `photodup export` again."
+        ) from error

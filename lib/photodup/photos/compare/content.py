@@ -105,7 +105,7 @@ def _aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple
                 found.append((left + side / 2 + x, top + side / 2 + y))
     if len(found) < 6:
         return second, 2 * _LEAST_SLIP
-    source, target = np.float32(found), np.float32(wanted)
+    source, target = np.array(found, np.float32), np.array(wanted, np.float32)
     moved = np.linalg.norm(source - target, axis=1)
     if np.quantile(moved, 0.9) < 0.1:
         return second, _LEAST_SLIP
@@ -144,7 +144,7 @@ def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, so
         # First the channel alone, lighter or darker; then what the others add, as far as this picture can tell.
         plain = np.zeros(terms.shape[1], np.float32)
         plain[[0, 1 + channel]] = _fitted(
-            terms[:, [0, 1 + channel]], wanted, known, np.float32([0, 255]), 1e-6
+            terms[:, [0, 1 + channel]], wanted, known, np.array([0, 255], np.float32), 1e-6
         )
         by_channel.append(_fitted(terms, wanted, known, plain, _RIDGE))
     values = _terms(first.reshape(-1, 3)) @ np.stack(by_channel, axis=1).astype(np.float32)
@@ -172,7 +172,7 @@ def _fitted(
 
 def _terms(colours: np.ndarray) -> np.ndarray:
     """Return float32[n, 10]: one, each channel, their squares and products."""
-    red, green, blue = np.float32(colours).T / 255
+    red, green, blue = (colours[:, channel].astype(np.float32) / 255 for channel in range(3))
     ones = np.ones_like(red)
     return np.stack(
         [ones, red, green, blue, red**2, green**2, blue**2, red * green, green * blue, blue * red], axis=1
@@ -184,19 +184,16 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     import cv2
 
     height, width = shared.shape
-    colours = [cv2.cvtColor(np.float32(rgb), cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second)]
+    colours = [cv2.cvtColor(rgb.astype(np.float32), cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second)]
     difference = _beyond_blurs(colours[0][:, :, 0], colours[1][:, :, 0], 1)
     # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
-    near = np.ones((9, 9), np.uint8)
-    cut = [
-        cv2.dilate(((rgb >= _WHITE) | (rgb <= _BLACK)).any(axis=2).astype(np.uint8), near)
-        for rgb in (predicted, second)
-    ]
+    limits = [((rgb >= _WHITE) | (rgb <= _BLACK)).any(axis=2) for rgb in (predicted, second)]
+    cut = grown(np.logical_or(*limits), 4)
     small = width // 2, height // 2
     half = [cv2.resize(one[:, :, 1:], small, interpolation=cv2.INTER_AREA) for one in colours]
     by_colour = np.maximum(*(_beyond_blurs(half[0][:, :, c], half[1][:, :, c], 2) for c in (0, 1)))
     by_colour = cv2.resize(by_colour, (width, height))
-    difference = np.maximum(difference, by_colour - _SMEARED * (cut[0] | cut[1]))
+    difference = np.maximum(difference, by_colour - _SMEARED * cut)
     sharp, seen = (cv2.GaussianBlur(one[:, :, 0], (0, 0), _BASE) for one in colours)
     # Where both have an edge nearby, it may lie beside itself; where one of them is even, nothing may.
     near = np.ones((3, 3), np.uint8)

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 PREFIX = "hidden:"
 WARNING = "its control key is on its command line, where other users of this machine can read it"
@@ -21,7 +22,7 @@ _TRACEME, _PEEKUSER, _DETACH = 0, 3, 17  # <sys/ptrace.h>
 _RSP = 19 * 8  # offset of the stack pointer in struct user_regs_struct, x86-64
 
 
-def start(command: list[str], prepare: Callable[[], None], **options: object) -> subprocess.Popen:
+def start(command: list[str], prepare: Callable[[], None], **options: Any) -> subprocess.Popen:
     """Start `command`, in which `hidden:NAME` stands for the environment variable NAME.
 
     Where the system allows no tracing of an own child (Yama's strictest modes, some sandboxes), the arguments are
@@ -55,7 +56,7 @@ def _ptrace(request: int, pid: int, address: int = 0) -> int:
     return answer
 
 
-def _start_traced(command: list[str], prepare: Callable[[], None], **options: object) -> subprocess.Popen:
+def _start_traced(command: list[str], prepare: Callable[[], None], **options: Any) -> subprocess.Popen:
     def be_traced() -> None:
         prepare()
         _ptrace(_TRACEME, 0)  # the program then stops before its first instruction

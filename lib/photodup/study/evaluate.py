@@ -1,13 +1,17 @@
-"""What `photodup evaluate` does: measure on the demonstration's photographs or on a folder's, and print."""
+"""What `photodup evaluate` and notebook 01 do with photographs whose copies are known."""
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir
 from photodup.photos.quality.edits import REFERENCE, named
 from photodup.photos.quality.labelled import labelled_cosines
 from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals
-from photodup.photos.quality.report import report
+from photodup.photos.quality.report import as_record, report
 from photodup.photos.quality.shown import Shown, measure_shown
 from photodup.progress import bar
 from photodup.settings import environment
@@ -52,7 +56,7 @@ def measure(
             named(edits or (None if all_edits else REFERENCE)),
             embed=embedder.embed,
             model=model,
-            labelled=labelled_cosines(library, embedder.model_digest) if library else (),
+            labelled=labelled_cosines(library, embedder.model_digest or "") if library else (),
             progress=lambda queries, n: bar(queries, total=n, desc="compare", unit="edit"),
         )
 
@@ -87,3 +91,48 @@ def evaluate_and_print(
     """Measure and print the tables: pairs first, then what is shown."""
     print(report(measure(directory, weights=weights, all_edits=all_edits, library=library)))
     print("\n".join(shown(directory, all_edits=all_edits).lines()))
+
+
+def on_held_out(folder: Path, *, edits: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure both on photographs that set no threshold; return it as JSON: `quality` (see `as_record`) and `shown`.
+
+    Args:
+        folder: photographs, all of different things; `tools/photographs/get.py` fetches some.
+        edits: as in `measure`.
+
+    Raises:
+        PhotodupError: the folder has none.
+    """
+    if not any(folder.glob("*.jpg")):
+        raise PhotodupError(
+            "There are no held-out photographs here: `python3.11 tools/photographs/get.py` fetches some."
+        )
+    quality = as_record(measure(folder, edits=edits), most_points=2)
+    return {"quality": quality, "shown": asdict(shown(folder, edits=edits))}
+
+
+def review_library() -> Path:
+    """Return a demonstration library of its own for the page, scanned and, where that works, embedded.
+
+    The encoder is the one MODEL_PRETRAINED names, else the EfficientNet-Lite0 stand-in; where neither is
+    at hand copies are found by hash and pixels alone.
+    """
+    from photodup.demo.encoder import export_stand_in
+    from photodup.demo.photographs import build_demo
+    from photodup.embedding.client.client import connect
+    from photodup.photos.embed.embed import embed_library
+    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.library.scan import scan
+
+    root = build_dir() / "review-demo"
+    if not (root / "ground_truth.json").is_file():
+        build_demo(root)
+    scan(root)
+    try:
+        named = environment().model_pretrained or "random:"
+        weights = export_stand_in() if named.startswith("random:") else named
+        with Catalogue(root) as catalogue, connect(mode="local", pretrained=weights) as embedder:
+            embed_library(catalogue, embedder)
+    except PhotodupError as error:
+        print(f"Without embeddings ({error}): copies are found by hash and pixels.")
+    return root

@@ -10,9 +10,9 @@ from photodup.serving.check import check, render_check
 from photodup.serving.control_key import VARIABLE
 from photodup.settings import variables
 from photodup.study.notebook.weights import prepare_model
-from photodup.study.rehearsal.rented import LINK, WITHOUT, Rented, rented_machine, save
 from photodup.study.report.facts import notebook_rows
 from photodup.study.runner.execute import run_study
+from photodup.study.runner.rented import LINK, WITHOUT, Rented, rented_machine, save
 
 WAYS = ("file", "address")
 """How notebooks are told where the machine is: `ENDPOINTS`, or `HOST`."""

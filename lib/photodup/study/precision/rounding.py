@@ -1,4 +1,4 @@
-"""Reduced precision: FP16, BF16 and INT8 graphs of an exported encoder, whole or one part at a time.
+"""Reduced precision: FP16 and BF16 graphs of an exported encoder, and INT8 ones, whole or one part at a time.
 
 What a GPU computes in FP16 cannot be had by running an FP16 file on a CPU: ONNX Runtime's CPU provider
 has few FP16 kernels, computes the rest in float32 and drops the casts between, so that little more than the
@@ -6,27 +6,24 @@ weights is rounded and the answers look better than a GPU's. `rounded` therefore
 float32 graph: weights and every operator's result are rounded to the format, sums stay float32. That is
 what tensor cores do (FP16 or BF16 in, FP32 accumulators), up to the order of the sums and to fusions, which
 round less often.
-
-INT8 is quantised by ONNX Runtime's own tool (QDQ form, which TensorRT and OpenVINO read as well).
 """
 
-import contextlib
-import logging
-import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photodup.embedding.engines.quantise import quiet_tools
+from photodup.embedding.engines.reduced import load_graph
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 
 if TYPE_CHECKING:
     import onnx
 
 ROUNDED = ("fp16", "bf16")
-QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
 # Results of these are numbers that were rounded before.
 _MOVES = {
     "Concat",
@@ -45,23 +42,6 @@ _MOVES = {
 # order in which a convolution's channels lie in memory, never an answer.
 _CRASHES_ON_FP16 = ["NchwcTransformer"]
 _BLOCK = re.compile(r"'([^']*\.\d+)'")
-
-
-def load_graph(path: Path) -> "onnx.ModelProto":
-    """Read an exported encoder.
-
-    Raises:
-        PhotodupError: the file is missing, cut short or no ONNX graph.
-    """
-    import onnx
-
-    try:
-        return onnx.load(path)
-    except Exception as error:  # protobuf's DecodeError and OSError share no base class
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise PhotodupError(
-            f"{path} is no whole ONNX file ({reason}): run `photodup export` again."
-        ) from error
 
 
 def parts(graph: "onnx.ModelProto") -> dict[str, set[str]]:
@@ -162,46 +142,8 @@ def fp16_file(source: Path, directory: Path) -> Path:
     from onnxruntime.transformers import float16
 
     path = directory / f"{source.stem}-compute-fp16.onnx"
-    with _quiet():
-        onnx.save(float16.convert_float_to_float16(load_graph(source), keep_io_types=True), _scratch(path))
-    os.replace(_scratch(path), path)
-    return path
-
-
-def int8_file(source: Path, directory: Path, images: np.ndarray, *, batch: int = 8) -> Path:
-    """Quantise weights (per channel) and activations (per tensor) of the matrix products to INT8.
-
-    Args:
-        source: an exported encoder, float32 at its input.
-        directory: where the file goes; a quarter of the size.
-        images: float32 [n, 3, 224, 224], normalised; the ranges of the activations are taken from them
-            (smallest and largest value seen), so they must be of the kind that will be embedded.
-        batch: images per calibration run.
-    """
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.batches: Iterator[np.ndarray] = iter(np.array_split(images, -(-len(images) // batch)))
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            images = next(self.batches, None)
-            return None if images is None else {"image": images}
-
-    if not len(images):
-        raise PhotodupError("INT8 needs photographs to calibrate with: give at least one.")
-    path = directory / f"{source.stem}-compute-int8.onnx"
-    with _quiet():
-        quantize_static(
-            load_graph(source),
-            str(_scratch(path)),
-            Reader(),
-            op_types_to_quantize=list(QUANTIZED_OPERATORS),
-            per_channel=True,
-            activation_type=QuantType.QUInt8,  # unsigned × signed is what x86 multiplies
-            weight_type=QuantType.QInt8,
-        )
-    os.replace(_scratch(path), path)
+    with quiet_tools(), replacing(path) as scratch:
+        onnx.save(float16.convert_float_to_float16(load_graph(source), keep_io_types=True), scratch)
     return path
 
 
@@ -322,22 +264,3 @@ def _drop_unused_weights(body: Any) -> None:
     copies = [_copy(w) for w in kept]
     del body.initializer[:]
     body.initializer.extend(copies)
-
-
-def _scratch(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hold back the quantiser's advice to simplify the graph first: the exporter did."""
-    import warnings
-
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

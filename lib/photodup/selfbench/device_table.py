@@ -46,8 +46,8 @@ def print_bench(
     """
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.engines.export import export
-    from photodup.embedding.engines.precision import fp16_file
     from photodup.embedding.engines.pytorch import TorchModel
+    from photodup.study.precision.rounding import fp16_file
 
     plan(device or "cpu", engines, precisions)  # a mistyped name is said before the model is loaded
     budget = budget or Budget()
@@ -139,7 +139,8 @@ def _photographs(n: int):
 
 def _simulated(graph: Callable[[], Path], images: Any) -> Callable[[str], Any]:
     """Return what gives the photographs' embeddings with a precision's rounding simulated on the CPU."""
-    from photodup.embedding.engines.precision import ROUNDED, embed, load_graph, rounded
+    from photodup.embedding.engines.reduced import load_graph
+    from photodup.study.precision.rounding import ROUNDED, embed, rounded
 
     return lambda precision: (
         embed(rounded(load_graph(graph()), precision), images) if precision in ROUNDED else None

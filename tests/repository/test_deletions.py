@@ -27,12 +27,8 @@ REASONS = {
     "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
     # ---- the laboratory
     "lib/photodup/bench/record/record.py:RunStore._run": "the small file of a record that is measured again",
-    "lib/photodup/bench/record/latencies.py:compact": "small files of a run, once the one file holds their rows",
-    "lib/photodup/embedding/engines/export.py:_export_one": f"{BUILD}; {OWN_TEMPORARY}",
     "lib/photodup/embedding/engines/quantise.py:_with_onnx_runtime": "a file in its own scratch folder",
     "lib/photodup/embedding/engines/quantise.py:quantise": f"{BUILD}; out of a scratch folder of its own",
-    "lib/photodup/embedding/engines/precision.py:fp16_file": f"{BUILD}; {OWN_TEMPORARY}",
-    "lib/photodup/embedding/engines/precision.py:int8_file": f"{BUILD}; {OWN_TEMPORARY}",
     "lib/photodup/serving/process/process.py:_prune": "the oldest logs of servers in build/",
     "lib/photodup/serving/triton/repository.py:render_repository": "a version that an interrupted run added",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",

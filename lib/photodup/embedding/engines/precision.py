@@ -12,7 +12,6 @@ INT8 is quantised by ONNX Runtime's own tool (QDQ form, which TensorRT and OpenV
 
 import contextlib
 import logging
-import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.files import replacing
 
 if TYPE_CHECKING:
     import onnx
@@ -162,9 +162,8 @@ def fp16_file(source: Path, directory: Path) -> Path:
     from onnxruntime.transformers import float16
 
     path = directory / f"{source.stem}-compute-fp16.onnx"
-    with _quiet():
-        onnx.save(float16.convert_float_to_float16(load_graph(source), keep_io_types=True), _scratch(path))
-    os.replace(_scratch(path), path)
+    with _quiet(), replacing(path) as scratch:
+        onnx.save(float16.convert_float_to_float16(load_graph(source), keep_io_types=True), scratch)
     return path
 
 
@@ -191,17 +190,16 @@ def int8_file(source: Path, directory: Path, images: np.ndarray, *, batch: int =
     if not len(images):
         raise PhotodupError("INT8 needs photographs to calibrate with: give at least one.")
     path = directory / f"{source.stem}-compute-int8.onnx"
-    with _quiet():
+    with _quiet(), replacing(path) as scratch:
         quantize_static(
             load_graph(source),
-            str(_scratch(path)),
+            str(scratch),
             Reader(),
             op_types_to_quantize=list(QUANTIZED_OPERATORS),
             per_channel=True,
             activation_type=QuantType.QUInt8,  # unsigned × signed is what x86 multiplies
             weight_type=QuantType.QInt8,
         )
-    os.replace(_scratch(path), path)
     return path
 
 
@@ -322,10 +320,6 @@ def _drop_unused_weights(body: Any) -> None:
     copies = [_copy(w) for w in kept]
     del body.initializer[:]
     body.initializer.extend(copies)
-
-
-def _scratch(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 @contextlib.contextmanager

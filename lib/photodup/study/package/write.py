@@ -74,8 +74,9 @@ def write_package(directory: Path) -> Path:
     if points.empty:
         raise PhotodupError(f"The run in {directory} has no points yet: photodup study run makes them.")
     schema = schema_of(points)
-    write_atomically(directory / POINTS, _parquet(points, schema))
-    write_atomically(directory / SCHEMA, (json.dumps(schema, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(directory / POINTS, _parquet(points, schema), within=directory.parent)
+    text = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(directory / SCHEMA, text, within=directory.parent)
 
     environment = read_environment(directory)
     crate = ROCrate()
@@ -99,7 +100,7 @@ def write_package(directory: Path) -> Path:
             facts |= {"encodingFormat": media_type}
             crate.add_file(directory / name, name, properties=facts)
     text = json.dumps(crate.metadata.generate(), indent=1, ensure_ascii=False, default=str) + "\n"
-    write_atomically(directory / CRATE, text.encode())
+    write_atomically(directory / CRATE, text, within=directory.parent)
     return directory / CRATE
 
 

@@ -133,8 +133,12 @@ def remove_file(place: Place) -> None:
         os.unlink(place.name, dir_fd=place.folder)
 
 
-def refuse_what_is_no_file(status: os.stat_result | None) -> None:
+def refuse_what_is_no_file(status: os.stat_result | None, *, hard_links: bool = True) -> None:
     """Let pass nothing, and a regular file with one name.
+
+    Args:
+        status: what is there, a link not followed; None: nothing.
+        hard_links: refuse a file with another name too.
 
     Raises:
         LinkError: a symbolic link, a hard link, a folder, a pipe or a device.
@@ -145,14 +149,19 @@ def refuse_what_is_no_file(status: os.stat_result | None) -> None:
         raise LinkError(errno.ELOOP, "it is a symbolic link")
     if not stat.S_ISREG(status.st_mode):
         raise LinkError(errno.EINVAL, "it is no regular file")
-    if status.st_nlink > 1:
+    if hard_links and status.st_nlink > 1:
         # The other name may be any file of this user; a folder that somebody else made can do that.
         raise LinkError(errno.EMLINK, "it has another name, a hard link")
 
 
 @contextmanager
 def writing(
-    place: Place, *, mode: int | None = None, fsync: bool = False, is_new: bool = False
+    place: Place,
+    *,
+    mode: int | None = None,
+    fsync: bool = False,
+    is_new: bool = False,
+    hard_links: bool = True,
 ) -> Iterator[BinaryIO]:
     """Yield a file to write to; it takes its name when the block ends well, so that a reader sees all or nothing.
 
@@ -160,17 +169,18 @@ def writing(
     can have put a link at.
 
     Args:
-        place: the name; nothing may have it but a regular file with no other name.
+        place: the name; nothing may have it but a regular file.
         mode: permissions such as 0o600, set before anything is written; None for what the umask leaves.
         fsync: bring the content to the disk before the name, or a power cut may leave the name on nothing.
         is_new: never replace a file that is there.
+        hard_links: refuse a file that has another name; else this name gets a file of its own, and the other stays.
 
     Raises:
         LinkError: the name is a link's or no regular file's.
         FileExistsError: `is_new`, and the name is taken.
         OSError: the file cannot be written.
     """
-    refuse_what_is_no_file(status_of(place))
+    refuse_what_is_no_file(status_of(place), hard_links=hard_links)
     temporary = Place(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary.name, flags, 0o666 if mode is None else mode, dir_fd=place.folder)

@@ -40,7 +40,7 @@ def replacing(path: Path, *, within: Path | None = None) -> Iterator[Path]:
         OSError: the file cannot be written or renamed.
     """
     with _place(path, within) as place:
-        refuse_what_is_no_file(status_of(place))
+        refuse_what_is_no_file(status_of(place), hard_links=within is not None)
         # The name holds 32 random characters, so nobody can have put a link there.
         temporary = Place(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
         try:
@@ -61,13 +61,13 @@ def write_atomically(
 ) -> None:
     """Write a file so that a reader sees all of it or nothing of it; its folders are made if there are none.
 
-    Nothing is written through a link: the name must be nobody's, or a regular file's that has no other name.
+    Nothing is written through a link: the name must be nobody's, or a regular file's.
 
     Args:
         path: the file to make or replace.
         data: the content; text is written as UTF-8 with its line ends as they are.
-        within: the folder from which on no folder may be a link either, for a folder that somebody else may have made;
-            default the file's own.
+        within: the folder from which on no folder may be a link, and the file may have no other name, for a folder
+            that somebody else may have made. Default: the file's own folder, and another name of the file stays as it is.
         mode, fsync, is_new: as of `beneath.writing`.
 
     Raises:
@@ -75,8 +75,22 @@ def write_atomically(
         FileExistsError: `is_new`, and the name is taken.
         OSError: the file cannot be written.
     """
-    with _place(path, within) as place, writing(place, mode=mode, fsync=fsync, is_new=is_new) as file:
+    with (
+        _place(path, within) as place,
+        writing(place, mode=mode, fsync=fsync, is_new=is_new, hard_links=within is not None) as file,
+    ):
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+def remove(path: Path, *, within: Path) -> None:
+    """Delete a file if it is there; below `within` no folder on the way may be a link.
+
+    Raises:
+        PhotodupError: one is.
+        OSError: the file cannot be deleted.
+    """
+    with _place(path, within) as place:
+        remove_file(place)
 
 
 @contextlib.contextmanager

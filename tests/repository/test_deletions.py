@@ -26,8 +26,6 @@ REASONS = {
     "lib/photodup/photos/trash/trash_files.py:TrashFiles.clear": "empty folders in the trash",
     "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
     # ---- the laboratory
-    "lib/photodup/bench/record/latencies.py:compact": "small files of a run, once the one file holds their rows",
-    "lib/photodup/embedding/engines/export.py:_export_one": f"{BUILD}; {OWN_TEMPORARY}",
     "lib/photodup/embedding/engines/quantise.py:_with_onnx_runtime": "a file in its own scratch folder",
     "lib/photodup/embedding/engines/quantise.py:quantise": f"{BUILD}; out of a scratch folder of its own",
     "lib/photodup/serving/process/process.py:_prune": "the oldest logs of servers in build/",

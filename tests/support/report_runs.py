@@ -13,6 +13,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 
 def two_runs(tmp_path, monkeypatch):
     """Make a project of two runs, `a` and `b`, that hold the same few committed records; a test changes `b`."""
+    tmp_path.mkdir(exist_ok=True)
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     (tmp_path / "notebooks").mkdir()
     shutil.copytree(ROOT / "results" / "published", tmp_path / "results" / "published")

@@ -85,10 +85,10 @@ def test_nothing_is_written_through_what_is_no_file_of_its_own(tmp_path, theirs,
     before = path.lstat()
     with pytest.raises(PhotodupError, match=r"ours is not written \(.*\): .* delete it or move it away\.$"):
         if way == "replacing":
-            with replacing(path) as new:
+            with replacing(path, within=path.parent) as new:
                 new.write_text("ours")
         else:
-            write_atomically(path, "ours")
+            write_atomically(path, "ours", within=path.parent)
     assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
     assert path.lstat() == before and os.listdir(path.parent) == ["ours"]
 
@@ -105,6 +105,23 @@ def test_no_folder_below_the_one_given_is_a_link(tmp_path, theirs, planted):
     assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
     with pytest.raises(ValueError):
         write_atomically(tmp_path / "run" / ".." / "theirs" / "letter", "ours", within=tmp_path / "run")
+
+
+@pytest.mark.parametrize("planted", PLANTS)
+def test_in_a_folder_of_our_own_a_hard_link_is_replaced_and_what_leads_elsewhere_refused(
+    tmp_path, theirs, planted
+):
+    """An exported model and the one that Triton reads are one file with two names."""
+    PLANTS[planted](tmp_path / "ours", theirs / "letter")
+    if planted == "a hard link":
+        write_atomically(tmp_path / "ours", "ours")
+        with replacing(tmp_path / "ours") as new:
+            new.hardlink_to(theirs / "letter")
+        assert os.path.samefile(tmp_path / "ours", theirs / "letter")
+    else:
+        with pytest.raises(PhotodupError, match="ours is not written"):
+            write_atomically(tmp_path / "ours", "ours")
+    assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
 
 
 def test_a_new_file_never_takes_the_name_of_another(tmp_path):

@@ -20,7 +20,7 @@ from PIL import Image, ImageEnhance
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.files import replacing
+from photodup.files import replacing, write_atomically
 from photodup.names import printable
 
 GROUND_TRUTH = "ground_truth.json"
@@ -164,7 +164,7 @@ def build_demo(directory: Path | str) -> Path:
         photos = [asdict(truth) for truth in sorted(truths, key=lambda truth: truth.path)]
         about = (__doc__ or "").strip()
         text = json.dumps({"about": about, "photos": photos}, indent=1, ensure_ascii=False) + "\n"
-        _write_whole(path, text.encode())
+        write_atomically(path, text, within=root)
         begun.unlink(missing_ok=True)
     except OSError as error:
         raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None
@@ -178,7 +178,7 @@ def load_ground_truth(path: Path | str) -> list[Truth]:
 
 def _is_ground_truth(path: Path) -> bool:
     with suppress(OSError, ValueError, TypeError, KeyError):
-        return not path.is_symlink() and bool(load_ground_truth(path))
+        return not path.is_symlink() and path.is_file() and bool(load_ground_truth(path))
     return False
 
 
@@ -188,20 +188,12 @@ def _somebody_elses(path: Path) -> PhotodupError:
     )
 
 
-def _put(target: Path, data: bytes, seconds: float, *, may_replace: bool) -> None:
-    if target.is_symlink() or (not may_replace and target.exists() and target.read_bytes() != data):
+def _put(root: Path, target: Path, data: bytes, seconds: float, *, may_replace: bool) -> None:
+    if not may_replace and target.is_file() and target.read_bytes() != data:
         raise _somebody_elses(target)
-    if target.parent.is_symlink():  # it would be written where the link leads
-        raise _somebody_elses(target.parent)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(target, data, seconds)
-
-
-def _write_whole(target: Path, data: bytes, seconds: float | None = None) -> None:
-    with replacing(target) as part:
+    with replacing(target, within=root) as part:
         part.write_bytes(data)
-        if seconds is not None:
-            os.utime(part, (seconds, seconds))
+        os.utime(part, (seconds, seconds))
 
 
 def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
@@ -215,7 +207,7 @@ def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
             path: str, variant: Variant, source=source, image=original, taken=taken
         ) -> Truth:  # bound now: closures see the last value of a loop
             seconds = taken.replace(tzinfo=UTC).timestamp()  # the same on every machine
-            _put(root / path, _encode(image, variant, source, taken), seconds, may_replace=may_replace)
+            _put(root, root / path, _encode(image, variant, source, taken), seconds, may_replace=may_replace)
             return Truth(
                 path, source.name, variant.name, source.name, source.scene, taken.isoformat(), source.credit
             )
@@ -229,7 +221,7 @@ def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
             backup = f"Backup/IMG_{1001 + i}.jpg"
             original_file = root / first.path
             seconds = original_file.stat().st_mtime
-            _put(root / backup, original_file.read_bytes(), seconds, may_replace=may_replace)
+            _put(root, root / backup, original_file.read_bytes(), seconds, may_replace=may_replace)
             yield Truth(
                 backup, source.name, "exact_copy", first.group, first.scene, first.taken_at, first.credit
             )
@@ -293,6 +285,7 @@ def make_12mp(directory: Path | str, n: int = 8) -> list[Path]:
         noisy = Image.fromarray(np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8))
         path = directory / f"12mp_{i:04d}_{source.name}.jpg"
         taken = datetime(2023, 1, 1) + timedelta(hours=i)
-        noisy.save(path, "JPEG", quality=90, exif=_exif(source, taken, 1))
+        with replacing(path) as part:
+            noisy.save(part, "JPEG", quality=90, exif=_exif(source, taken, 1))
         paths.append(path)
     return paths

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from photodup.errors import PhotodupError
+from photodup.files import real_path, write_atomically
 
 
 class Journal(Protocol):
@@ -74,7 +75,7 @@ class JsonLines(InMemory):
 
     def __init__(self, path: Path, environment: Mapping[str, Any]) -> None:
         super().__init__()
-        self.path = path
+        self.path = path = real_path(path)
         try:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError):
@@ -100,9 +101,9 @@ class JsonLines(InMemory):
             )
         try:
             if text != f"{whole}\n" and known is not None:
-                path.write_text(f"{whole}\n", encoding="utf-8")
+                write_atomically(path, f"{whole}\n")
             if known is None:
-                path.write_text(json.dumps({"environment": facts}) + "\n", encoding="utf-8")
+                write_atomically(path, json.dumps({"environment": facts}) + "\n")
         except OSError as error:
             raise PhotodupError(f"Cannot write {path} ({error.strerror}): choose another file.") from None
 

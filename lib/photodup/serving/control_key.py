@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from photodup import settings
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import build_dir
 
 HEADER = "photodup-control-key"
@@ -124,9 +125,7 @@ def kept(addresses: Iterable[str], key: str):
     files = [folder / f"{_file_name(_normal(address))}~{os.getpid()}.key" for address in addresses]
     try:
         for file in files:
-            file.unlink(missing_ok=True)
-            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-                opened.write(key)
+            write_atomically(file, key, mode=0o600)
         yield
     finally:
         for file in files:

@@ -16,7 +16,7 @@ from photodup.embedding.backends import (
     parse_backend,
 )
 from photodup.errors import PhotodupError
-from photodup.files import write_atomically
+from photodup.files import real_path, write_atomically
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
@@ -141,7 +141,9 @@ def save_endpoints(endpoints: Endpoints, path: Path) -> None:
     data, key = endpoints.model_dump(exclude={"triton_control_key"}), endpoints.triton_control_key
     if key is not None:
         data["triton_control_key"] = key.get_secret_value()
-    write_atomically(path, yaml.safe_dump(data, sort_keys=False), mode=None if key is None else 0o600)
+    write_atomically(
+        real_path(path), yaml.safe_dump(data, sort_keys=False), mode=None if key is None else 0o600
+    )
 
 
 def from_ports(

@@ -74,7 +74,7 @@ def write(
             "index.html": page,
         }
         for name, data in files.items():
-            write_atomically(folder / name, data)
+            write_atomically(folder / name, data, within=folder)
     except OSError as error:
         raise PhotodupError(
             f"{folder} cannot be written ({error.strerror}): name another with --out."

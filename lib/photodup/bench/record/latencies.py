@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.record.json_files import RecordError
-from photodup.files import write_atomically
+from photodup.files import remove, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,8 @@ PART = ".latencies.parquet"
 
 def write_part(path: Path, raw: Mapping[str, Any]) -> None:
     """Keep the arrays of the record at `path` (name → 1-d numbers) in a small file beside it."""
-    write_atomically(path.with_name(path.stem + PART), _bytes(_table(path.stem, raw)), fsync=True)
+    part, run = path.with_name(path.stem + PART), path.parent.parent
+    write_atomically(part, _bytes(_table(path.stem, raw)), within=run.parent, fsync=True)
 
 
 def read(run: Path, record: str) -> "dict[str, np.ndarray]":
@@ -81,9 +82,10 @@ def compact(run: Path) -> int:
     table = pa.concat_tables(tables, promote_options="default") if tables else _table("", {})
     names = ["record", "request", *sorted(set(table.column_names) - {"record", "request"})]
     order = [("record", "ascending"), ("request", "ascending")]
-    write_atomically(run / NAME, _bytes(table.select(names).sort_by(order)), fsync=True)
+    rows = _bytes(table.select(names).sort_by(order))
+    write_atomically(run / NAME, rows, within=run.parent, fsync=True)
     for path in parts.values():
-        path.unlink()
+        remove(path, within=run.parent)
     return len(parts)
 
 

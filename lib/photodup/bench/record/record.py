@@ -213,10 +213,9 @@ class RunStore:
             "git_dirty": dirty,
             "environment_digest": self._keep_environment(),
         }
-        self.records_dir.mkdir(parents=True, exist_ok=True)
         if raw:
             latencies.write_part(path, raw)
-        write_atomically(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(), fsync=True)
+        self._write(path, record)
         return record
 
     def _keep_environment(self) -> str:
@@ -229,9 +228,12 @@ class RunStore:
             other = self.directory / f"environment-{self._environment_digest}.json"
             known = read_json(first)["digest"] if first.is_file() else None
             if known != self._environment_digest and not other.is_file():
-                data = (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
-                write_atomically(first if known is None else other, data, fsync=True)
+                self._write(first if known is None else other, content)
         return self._environment_digest
+
+    def _write(self, path: Path, content: Mapping[str, Any]) -> None:
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        write_atomically(path, text, within=self.directory.parent, fsync=True)
 
 
 def load_records(run_dir: Path | str) -> Iterator[dict[str, Any]]:

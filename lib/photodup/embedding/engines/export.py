@@ -15,7 +15,6 @@ half precision, written into the graph. TensorRT 11 compiles nothing else to FP1
 import contextlib
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -30,7 +29,7 @@ from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
-from photodup.files import write_atomically
+from photodup.files import replacing, write_atomically
 from photodup.paths import build_dir
 from photodup.settings import environment
 
@@ -93,7 +92,6 @@ from pathlib import Path
 from photodup.embedding.engines.export import export
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.errors import PhotodupError
-from photodup.files import write_atomically
 name, weights, directory, *variants = sys.argv[1:]
 try:
     model = TorchModel(name, weights, device="cpu")
@@ -197,7 +195,6 @@ def ir_version(path: Path) -> int:
 
 
 def _export_one(model: TorchModel, variant: str, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         program = _trace(model, variant)
         metadata = {
@@ -207,25 +204,23 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
             "variant": variant,
         }
         program.model.metadata_props.update(metadata)
-        program.save(temporary, include_initializers=True, external_data=False)
-        del program  # 350 MB, and verifying holds the same weights twice more
-        checked = verify(temporary, model, variant)
-        sidecar = {
-            **metadata,
-            "size_bytes": temporary.stat().st_size,
-            "sha256": file_sha256(temporary),
-            "opset": OPSET,
-            **checked,
-        }
-        # The sidecar first: a file without one is exported again, a sidecar without its file too.
-        write_atomically(path.with_suffix(".json"), json.dumps(sidecar, indent=1) + "\n")
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            program.save(temporary, include_initializers=True, external_data=False)
+            del program  # 350 MB, and verifying holds the same weights twice more
+            checked = verify(temporary, model, variant)
+            sidecar = {
+                **metadata,
+                "size_bytes": temporary.stat().st_size,
+                "sha256": file_sha256(temporary),
+                "opset": OPSET,
+                **checked,
+            }
+            # The sidecar first: a file without one is exported again, a sidecar without its file too.
+            write_atomically(path.with_suffix(".json"), json.dumps(sidecar, indent=1) + "\n")
     except OSError as error:
         raise PhotodupError(
             f"Cannot write {path} ({error.strerror or error}): free 400 MB for each variant there."
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _trace(model: TorchModel, variant: str) -> Any:

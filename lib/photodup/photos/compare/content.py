@@ -187,8 +187,8 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     colours = [cv2.cvtColor(rgb.astype(np.float32), cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second)]
     difference = _beyond_blurs(colours[0][:, :, 0], colours[1][:, :, 0], 1)
     # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
-    limits = [((rgb >= _WHITE) | (rgb <= _BLACK)).any(axis=2) for rgb in (predicted, second)]
-    cut = grown(np.logical_or(*limits), 4)
+    channels = np.concatenate([predicted, second], axis=2)
+    cut = grown(np.asarray(((channels >= _WHITE) | (channels <= _BLACK)).any(axis=2)), 4)
     small = width // 2, height // 2
     half = [cv2.resize(one[:, :, 1:], small, interpolation=cv2.INTER_AREA) for one in colours]
     by_colour = np.maximum(*(_beyond_blurs(half[0][:, :, c], half[1][:, :, c], 2) for c in (0, 1)))

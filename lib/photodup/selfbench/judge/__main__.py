@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from photodup.errors import PhotodupError
+from photodup.files import real_path, write_atomically
 from photodup.selfbench.judge.report import lines, measure_judge
 
 
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print("\n".join(lines(result)))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_atomically(real_path(options.json), json.dumps(result, indent=1) + "\n")
     return 0 if result["passed"] else 1
 
 

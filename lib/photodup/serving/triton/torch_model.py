@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.serving.triton.config import set_parameter
 
@@ -52,4 +53,4 @@ def fill_in(
     code = (project_root() / "model_repository" / TORCH / "1" / "model.py").read_text()
     target = version_dir / "model.py"
     if not target.exists() or target.read_text() != code:
-        target.write_text(code)
+        write_atomically(target, code)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.files import write_atomically
 from photodup.study.claims.claim import NONE_WRITTEN, Claim
 from photodup.study.claims.evidence import load_evidence as load_evidence
 from photodup.study.claims.outcome import (
@@ -289,7 +290,7 @@ def counts(verdicts: "pd.DataFrame") -> dict[str, int]:
 
 def write_verdicts(verdicts: "pd.DataFrame", directory: Path) -> Path:
     """Write `verdicts.json` beside a run's records, for the report; return its path."""
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "verdicts.json"
-    path.write_text(verdicts.to_json(orient="records", indent=1, force_ascii=False) + "\n", encoding="utf-8")
+    text = verdicts.to_json(orient="records", indent=1, force_ascii=False)
+    write_atomically(path, f"{text}\n", within=directory.parent)
     return path

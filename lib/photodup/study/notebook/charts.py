@@ -6,12 +6,14 @@ same everywhere. Colour means the engine, in every figure.
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import engine_family
+from photodup.files import write_atomically
 from photodup.paths import project_root
 
 if TYPE_CHECKING:
@@ -82,8 +84,9 @@ def save(figure: Figure, run: Run, name: str) -> Path:
     The PNG carries no creation date or software version, so an unchanged figure is an unchanged file.
     """
     path = run.directory / "figures" / f"{name}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Software": None})
+    image = io.BytesIO()
+    figure.savefig(image, format="png", metadata={"Software": None})
+    write_atomically(path, image.getvalue(), within=run.directory.parent)
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from photodup.embedding.engines.weights import import_open_clip, is_random, random_clip
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
-from photodup.files import replacing
+from photodup.files import replacing, write_atomically
 from photodup.paths import build_dir
 from photodup.settings import DEFAULT_NAME
 
@@ -19,7 +19,6 @@ def checkpoint(pretrained: str, name: str = DEFAULT_NAME) -> Path:
 
     path = _folder(pretrained, name) / "open_clip.pt"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part:
             torch.save(_clip(pretrained, name).state_dict(), part)
     return path
@@ -31,10 +30,9 @@ def hugging_face(pretrained: str, name: str = DEFAULT_NAME) -> Path:
 
     folder = _folder(pretrained, name) / "hugging-face"
     if not (folder / "model.safetensors").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
         clip = _clip(pretrained, name)
         for file, content in _descriptions(clip).items():
-            (folder / file).write_text(content, encoding="utf-8")
+            write_atomically(folder / file, content)
         weights = {
             key: tensor.contiguous().clone() for key, tensor in hugging_face_names(clip.state_dict()).items()
         }

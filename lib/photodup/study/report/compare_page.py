@@ -13,6 +13,7 @@ from photodup.embedding.backends import engine_family
 from photodup.study.notebook.run import describe_machine, describe_weights
 from photodup.study.report import compare
 from photodup.study.report.cells import environment
+from photodup.study.report.facts import write_page
 from photodup.study.report.sides import Side, environment_rows, open_sides, warnings
 
 LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label", "repeat")
@@ -53,10 +54,7 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
             figure=_figure(sides, rows),
         )
     )
-    output = output or sides[0].directory / f"compare-{'-'.join(names[1:])}.html"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8")
-    return output
+    return write_page(page, sides[0].directory / f"compare-{'-'.join(names[1:])}.html", output)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 
 from photodup.errors import PhotodupError
+from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
 from photodup.study.claims.outcome import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks
@@ -39,6 +40,21 @@ def run_directory(run: str) -> Path:
             f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
         )
     return directory
+
+
+def write_page(page: str, in_run: Path, output: Path | None) -> Path:
+    """Write a page into a run's folder, or where the user says; return its path.
+
+    The folder of a run may have come from somebody else, so no link in it is followed; a link that the user names is his.
+
+    Raises:
+        PhotodupError: there is a link in the run's folder where the page goes, or no regular file at the name given.
+    """
+    if output is None:
+        write_atomically(in_run, page, within=in_run.parent.parent)
+        return in_run
+    write_atomically(real_path(output), page)
+    return output
 
 
 def run_facts(directory: Path) -> dict[str, Any]:

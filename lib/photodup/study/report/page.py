@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from photodup.files import write_atomically
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import read_environment
 from photodup.study.report.cells import environment, render_notebook
@@ -24,14 +25,13 @@ def write_report(run: str) -> Path:
     """Write index.html and one page per executed notebook under `results/<run>/`; return the index's path.
 
     Raises:
-        PhotodupError: there is no such run.
+        PhotodupError: there is no such run, or a link in its folder where a page goes.
     """
     directory = run_directory(run)
     for source in notebooks():
         if executed := executed_notebook(run, source):
             page = directory / "notebooks" / f"{source.stem}.html"
-            page.parent.mkdir(exist_ok=True)
-            page.write_text(render_notebook(executed, run), encoding="utf-8")
+            write_atomically(page, render_notebook(executed, run), within=directory.parent)
     verdicts, n_not_testable = run_verdicts(directory)
     figures = [figure for source in notebooks() for figure in notebook_figures(run, source)]
     decision = next((figure for figure in figures if figure.notebook == DECISION_NOTEBOOK), None)
@@ -52,7 +52,7 @@ def write_report(run: str) -> Path:
         )
     )
     index = directory / "index.html"
-    index.write_text(page, encoding="utf-8")
+    write_atomically(index, page, within=directory.parent)
     return index
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.serving.endpoints import from_ports
 from photodup.study.notebook.run import (
@@ -135,5 +136,5 @@ def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = 
         text = re.sub(
             f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, body=body: body, text, flags=re.DOTALL
         )
-    readme.write_text(text, encoding="utf-8")
+    write_atomically(readme, text)
     return readme

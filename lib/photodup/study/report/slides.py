@@ -27,6 +27,7 @@ from photodup.study.report.facts import (
     run_facts,
     run_verdicts,
     tally,
+    write_page,
 )
 
 ROWS = 8  # verdicts that fit one slide at 1280 × 720
@@ -72,10 +73,7 @@ def write_slides(run: str, output: Path | None = None) -> Path:
             n_not_testable=n_not_testable,
         )
     )
-    output = output or directory / "slides.html"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8")
-    return output
+    return write_page(page, directory / "slides.html", output)
 
 
 def _conclusions(run: str) -> list[dict[str, Any]]:

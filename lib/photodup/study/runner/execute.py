@@ -101,25 +101,34 @@ def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
 
 
 def execute_notebook(
-    source: Path, output: Path, parameters: Mapping[str, Any], *, budget_s: float, on_cell=None
+    source: Path,
+    output: Path,
+    parameters: Mapping[str, Any],
+    *,
+    budget_s: float,
+    on_cell=None,
+    within: Path | None = None,
 ) -> Outcome:
-    """Run one notebook in a process of its own and write the executed copy to `output`.
+    """Run one notebook in a process of its own and write the executed copy to `output`, beneath the folder `within`.
 
     papermill limits single cells only, so the whole notebook runs in a process group that is killed, kernel
     included, when `budget_s` has passed. `on_cell(done, total)` is called as cells finish.
     """
     check_parameters(source, parameters)
     outcome = Outcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "papermill", str(source), str(output), "--no-progress-bar"]
-    command += ["--kernel", "python3", "--cwd", str(source.parent), "-y", json.dumps(dict(parameters))]
     started = time.monotonic()
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:  # a pipe nobody reads would block it
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe nobody reads would block it
+        tempfile.TemporaryDirectory(prefix="photodup-") as scratch,  # papermill writes through links
+    ):
+        executed = Path(scratch) / output.name
+        command = [sys.executable, "-m", "papermill", str(source), str(executed), "--no-progress-bar"]
+        command += ["--kernel", "python3", "--cwd", str(source.parent), "-y", json.dumps(dict(parameters))]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             while process.poll() is None and time.monotonic() - started < budget_s:
                 if on_cell:
-                    on_cell(*_cells_done(output))
+                    on_cell(*_cells_done(executed))
                 time.sleep(0.5)
             if process.returncode is None:
                 outcome.status = "timeout"
@@ -131,6 +140,8 @@ def execute_notebook(
                 outcome.status, outcome.error = "failed", "\n".join(log.read().strip().splitlines()[-8:])
         finally:
             _end_group(process)
+            if executed.is_file():
+                write_atomically(output, executed.read_bytes(), within=within)
     outcome.seconds = round(time.monotonic() - started, 1)
     return outcome
 
@@ -203,6 +214,7 @@ def run_study(
                     given,
                     budget_s=budget_s,
                     on_cell=progress.cells,
+                    within=directory.parent,
                 )
                 outcome.parameters = params
                 outcomes[path.stem] = outcome
@@ -326,4 +338,4 @@ def _read_outcomes(directory: Path) -> dict[str, Outcome]:
 
 def _write_outcomes(directory: Path, outcomes: dict[str, Outcome]) -> None:
     rows = [asdict(outcomes[name]) for name in sorted(outcomes)]
-    write_atomically(directory / "study.json", json.dumps(rows, indent=1) + "\n")
+    write_atomically(directory / "study.json", json.dumps(rows, indent=1) + "\n", within=directory.parent)

@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.settings import inherited
 from photodup.study.notebook.files import notebooks, source_sha256
@@ -59,4 +60,4 @@ def _render(path: Path, cell_timeout_s: int) -> None:
         "language_info": {"name": "python"},
         "photodup": {"run": REFERENCE, "source_sha256": source_sha256(path)},
     }
-    nbformat.write(notebook, path)
+    write_atomically(path, nbformat.writes(notebook) + "\n")

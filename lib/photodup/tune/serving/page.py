@@ -22,7 +22,6 @@ _STYLE = (
 
 def write_result(tuned: Tuned, folder: Path) -> Path:
     """Write `chosen.json`, the service's variables or Triton's settings, and a page; return the page."""
-    folder.mkdir(parents=True, exist_ok=True)
     best = tuned.best
     chosen = {
         "sentence": tuned.sentence(),
@@ -31,14 +30,14 @@ def write_result(tuned: Tuned, folder: Path) -> Path:
         "finalists": [{**asdict(f), "setting": f.setting.name} for f in tuned.finalists],
         "trials": list(tuned.trials),
     }
-    write_atomically(folder / "chosen.json", json.dumps(chosen, indent=1) + "\n")
+    write_atomically(folder / "chosen.json", json.dumps(chosen, indent=1) + "\n", within=folder)
     if best is not None and best.setting.server == "fastapi":
         lines = [f"{name}={value}" for name, value in best.setting.environment.items()]
-        write_atomically(folder / "service.env", "\n".join(lines) + "\n")
+        write_atomically(folder / "service.env", "\n".join(lines) + "\n", within=folder)
     elif best is not None:
-        write_atomically(folder / "config.pbtxt", triton_lines(best.setting))
+        write_atomically(folder / "config.pbtxt", triton_lines(best.setting), within=folder)
     path = folder / "index.html"
-    write_atomically(path, page(tuned))
+    write_atomically(path, page(tuned), within=folder)
     return path
 
 

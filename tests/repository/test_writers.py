@@ -1,0 +1,100 @@
+"""Every place that writes a file past `photodup.files` and `photodup.beneath`, with the reason why it may."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+_ALWAYS = {"write_text", "write_bytes", "copyfile", "copy2", "copytree", "copyfileobj", "savez", "symlink_to"}
+SCRATCH = "in a scratch folder that it made itself, or under the new name that `replacing` gives"
+LOG = "what a process says, in build/ of this checkout"
+
+REASONS = {
+    "lib/photodup/beneath.py:writing": "the one writer",
+    "lib/photodup/beneath.py:open_file": "opens what is there; who makes a file with it is listed here",
+    # ---- the photo application
+    "lib/photodup/photos/own/journal.py:Journal._writable": "lines are appended; links of either kind are refused",
+    "lib/photodup/photos/own/journal.py:Journal._drop_cut_line": "the file that `_writable` opened",
+    "lib/photodup/photos/own/journal.py:Journal.exclusive": "an empty lock beneath the opened folder",
+    "lib/photodup/photos/trash/moving.py:_copy": "a part beneath the opened folder, made anew, across volumes",
+    "lib/photodup/photos/search/kept_pairs.py:_write": "into the file that the own folder opened",
+    "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
+    "lib/photodup/photos/quality/shown.py:_plant.put": SCRATCH,
+    "lib/photodup/demo/photographs.py:_put": SCRATCH,
+    # ---- the laboratory
+    "lib/photodup/selfbench/device_journal.py:JsonLines._keep": "a line, in the file that the user names",
+    "lib/photodup/selfbench/load_generator.py:_wrk_per_s": SCRATCH,
+    "lib/photodup/selfbench/one_pass.py:_make": SCRATCH,
+    "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,
+    "lib/photodup/serving/vast.py:_leave_watchdog": LOG,
+    "lib/photodup/serving/triton/installed.py:backends_folder": SCRATCH,
+    "lib/photodup/serving/triton/repository.py:_link": SCRATCH,
+    "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
+    "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
+    "lib/photodup/serving/process/hidden_arguments.py:_point_to_the_environment": "the memory of its own child",
+    "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",
+    "lib/photodup/bench/link/relay.py:sysctl": "a setting of the kernel, in a network namespace of its own",
+}
+
+
+def writers(source: str) -> set[str]:
+    """Return the function (`Class.method`) of each call that may make or change a file by its name."""
+    found = set()
+
+    def visit(node: ast.AST, inside: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside = f"{inside}.{node.name}".lstrip(".")
+        if isinstance(node, ast.Call) and is_one(node):
+            found.add(inside or "<module>")
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside)
+
+    visit(ast.parse(source), "")
+    return found
+
+
+def is_one(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    called = ast.unparse(call.func)
+    if name in _ALWAYS or called in ("nbformat.write", "shutil.copy"):
+        return True
+    if called == "os.open" or name == "open_file":
+        return any(flag in ast.unparse(call) for flag in ("O_CREAT", "O_WRONLY", "O_RDWR", "flags"))
+    if name != "open":
+        return False
+    modes = [
+        arg.value
+        for arg in (*call.args, *(key.value for key in call.keywords))
+        if isinstance(arg, ast.Constant)
+    ]
+    return any(isinstance(mode, str) and len(mode) < 4 and set(mode) & set("wax+") for mode in modes)
+
+
+def everywhere(root: Path) -> set[str]:
+    return {
+        f"{path.relative_to(root)}:{function}"
+        for path in sorted((root / "lib").rglob("*.py"))
+        for function in writers(path.read_text())
+    }
+
+
+def test_each_place_that_writes_past_the_one_writer_has_its_reason(root):
+    found = everywhere(root)
+    assert found - REASONS.keys() == set(), "use photodup.files, or say in REASONS why it may"
+    assert REASONS.keys() - found == set(), "no longer there"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["path.write_text('')", "path.write_bytes(b'')", "open(path, 'w')", "path.open('ab')", "open(path, mode='x')",
+     "shutil.copyfile(a, b)", "nbformat.write(notebook, path)", "os.open(path, os.O_CREAT)"],
+)  # fmt: skip
+def test_a_new_one_is_found(tmp_path, line):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "new.py").write_text(f"def a(path):\n    {line}\n")
+    assert everywhere(tmp_path) == {"lib/new.py:a"}
+
+
+@pytest.mark.parametrize("line", ["open(path)", "open(path, 'rb')", "Image.open(path)", "file.write(text)"])
+def test_what_reads_is_not(line):
+    assert writers(line) == set()

@@ -43,7 +43,7 @@ _IPTC = {
 _REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a person's; others' is a profile's
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
-_LISTS = frozenset({"keywords", "people"})
+_LISTS, _MOST_VALUES = frozenset({"keywords", "people"}), 1000
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
 # What cameras and libraries write as a title into every file.
 _NO_TITLE = (
@@ -202,6 +202,7 @@ def _is_one_date(first: str, second: str) -> bool:
 def _joined(said: Any) -> dict[str, Any]:
     """Return what was said, by kind: lists together, of other kinds the first that is not empty."""
     found: dict[str, Any] = {}
+    lists: dict[str, set[str]] = {}
     for kind, value in said:
         if kind == "rating":
             number = _number(value)
@@ -212,11 +213,11 @@ def _joined(said: Any) -> dict[str, Any]:
                 continue
         if not value:
             continue
-        if kind in _LISTS:
-            found[kind] = sorted({*found.get(kind, ()), value})
-        else:
+        if kind not in _LISTS:
             found.setdefault(kind, value)
-    return found
+        elif len(several := lists.setdefault(kind, set())) < _MOST_VALUES:
+            several.add(value)
+    return found | {kind: sorted(values) for kind, values in lists.items()}
 
 
 def _iptc(image: Any) -> Iterator[tuple[str, str]]:

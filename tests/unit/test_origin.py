@@ -15,7 +15,7 @@ from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.photos.library.metadata import described_by_xmp, lost_in_words, read_described
+from photodup.photos.library.metadata import described_by_xmp, lost_in_words, read_described, read_exposure
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.search.candidates import Shots
@@ -401,6 +401,14 @@ def test_what_settles_files_that_are_equal(better, worse, why):
     for order in (photos, photos[::-1]):
         choice = KeepRules(["resolution"]).choose(order)
         assert (str(choice.keeper.path), choice.reason) == (better, f"equal by every rule: {why}")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"keywords": "x", "rating": "x", "date": [1]}', "[" * 100_000, None]
+)
+def test_what_somebody_put_into_a_catalogue_says_nothing(text):
+    assert read_described(text) == {} and read_exposure(text) == {}
+    assert KeepRules().choose([shot(1, described=text), shot(2, described=text)]).keeper.id == 1
 
 
 def test_a_hostile_file_says_nothing_and_is_read(tmp_path, original):

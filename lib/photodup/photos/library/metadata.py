@@ -139,8 +139,14 @@ def described_by_xmp(packet: bytes) -> dict[str, Any]:
 
 @lru_cache(65536)
 def read_described(text: str | None) -> Mapping[str, Any]:
-    """Undo the JSON of `described`."""
-    return json.loads(text) if text else {}
+    """Undo the JSON of `described`; what somebody else put into a catalogue in its place says nothing."""
+    return {kind: value for kind, value in _object(text).items() if _is_sound(kind, value)}
+
+
+def read_exposure(text: str | None) -> dict[str, float]:
+    """Undo the JSON of `exposure`, likewise."""
+    values = {name: _number(value) for name, value in _object(text).items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,6 +198,20 @@ def lost_in_words(kept: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
     own = missing(leaving, kept)
     said = f"has {in_words(lost)}"
     return f"{said}; the one to keep has {in_words(own)}" if own else f"{said}, which the one to keep lacks"
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_sound(kind: str, value: Any) -> bool:
+    if kind in _LISTS:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, int if kind == "rating" else str)
 
 
 def _is_one_date(first: str, second: str) -> bool:

@@ -321,7 +321,7 @@ def test_group_prints_both_tiers_with_reasons(library):
     assert "7 photographs: 3 groups of copies" in last and "nothing is embedded" in last
     wrong = [sys.executable, "-m", "photodup.cli", "group", str(library), "--keep", "biggest"]
     refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and "choose from content" in refused.stderr
+    assert refused.returncode == 2 and "choose from source" in refused.stderr
 
 
 def test_settings_are_not_written_into_a_folder_that_is_not_our_own(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import photo
 
 from photodup.photos.compare.evidence import pair_codes
@@ -15,7 +15,7 @@ from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.photos.library.metadata import described_by_xmp, lost_in_words, read_described
+from photodup.photos.library.metadata import described_by_xmp, lost_in_words, read_described, read_exposure
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.search.candidates import Shots
@@ -157,6 +157,25 @@ def test_an_enlargement_loses_to_its_source(tmp_path, original):
         group = group_of(folder)
         assert "source.jpg" not in going(group), group.choice
         assert quality == 40 or (group.keeper.path.stem, going(group)) == ("source", {"large.jpg"})
+
+
+def test_an_original_is_no_enlargement_of_its_smaller_copy(tmp_path, original):
+    for share in (0.9, 0.75, 0.5):
+        folder = tmp_path / str(share)
+        write(original, folder / "z" / "original.jpg")
+        small = original.resize((round(480 * share), round(320 * share)))
+        write(small, folder / "small.jpg", quality=97)
+        group = group_of(folder)
+        assert (group.keeper.path.stem, going(group)) == ("original", {"small.jpg"}), group.choice
+
+
+def test_coloured_writing_makes_no_colour_picture_of_one_with_a_single_hue(tmp_path, original):
+    write(sepia(original), tmp_path / "z" / "original.jpg")
+    with_text = Image.open(tmp_path / "z" / "original.jpg")
+    ImageDraw.Draw(with_text).text((30, 240), "greetings from the sea", fill="lime", font_size=34)
+    write(with_text, tmp_path / "caption.jpg", quality=96)
+    group = group_of(tmp_path)
+    assert group.keeper.path.stem == "original", group.choice
 
 
 def test_a_sharpened_enlargement_never_replaces_its_source(tmp_path, original):
@@ -382,6 +401,14 @@ def test_what_settles_files_that_are_equal(better, worse, why):
     for order in (photos, photos[::-1]):
         choice = KeepRules(["resolution"]).choose(order)
         assert (str(choice.keeper.path), choice.reason) == (better, f"equal by every rule: {why}")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"keywords": "x", "rating": "x", "date": [1]}', "[" * 100_000, None]
+)
+def test_what_somebody_put_into_a_catalogue_says_nothing(text):
+    assert read_described(text) == {} and read_exposure(text) == {}
+    assert KeepRules().choose([shot(1, described=text), shot(2, described=text)]).keeper.id == 1
 
 
 def test_a_hostile_file_says_nothing_and_is_read(tmp_path, original):

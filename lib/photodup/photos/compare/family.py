@@ -52,11 +52,15 @@ _SAVED_AGAIN = 0.7
 _AS_SHARP = 0.95
 # Slopes that are steeper by more are sharpened, or the other's are blurred.
 _SHARPER = 1.04
+# Detail that ends so much earlier than another's was lost to a blur.
+_WHOLE = 0.6
 # Scales that differ by less are one.
 _ONE_SCALE = 0.05
 # Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said;
 # where the scales are near each other (steps of `_FACTOR`), less is certain.
 _ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
+# Of a file every so many pixels down and across are held against another's; two decoders differ by less, greys.
+_EVERY, _ONE_DECODING = 7, 0.12
 # In a family of so many the scale of most is the source's.
 _MANY = 5
 # Ratios of scales at which that is measured, and the most, so that large families take no longer.
@@ -161,11 +165,13 @@ class LaidFamily:
         powers, self._blocks, self._steps = {}, {}, {}
         coarse = {}
         self._fine: dict[int, dict[int, float]] = {}
+        self._sample: dict[int, np.ndarray] = {}
         scales = {one.scale for one in self.laid.values()}
         for row, one in self.laid.items():
             image, traces = self._load(row)
             grey = np.asarray(image.convert("L"))
             self._steps[row], self._blocks[row] = coarsest_step(grey), blockiness(grey)
+            self._sample[row] = grey[::_EVERY, ::_EVERY].astype(np.int16)
             self._fine[row] = {
                 n: lost_by_shrinking(grey, _FACTOR**n) for n in {_factor(one.scale, s) for s in scales} - {0}
             }
@@ -226,11 +232,14 @@ class LaidFamily:
         one_tone = not self._is_retoned(keeper, member)
         slopes = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
         # A blurred picture's own detail falls off before its pixels end.
-        is_whole = self._own_detail[member] >= 0.95 * min(self._own_detail[keeper], 0.5 * b.scale)
+        is_whole = self._own_detail[member] >= _WHOLE * min(self._own_detail[keeper], 0.5 * b.scale)
         return Relation(
             is_retoned=not one_tone,
             is_mirrored=a.is_mirrored != b.is_mirrored,
-            is_sharper=one_tone and b.scale > 0.9 and is_whole and slopes[0] > _SHARPER * slopes[1],
+            is_sharper=one_tone
+            and b.scale > 0.9 * min(a.scale, 1.0)
+            and is_whole
+            and slopes[0] > _SHARPER * slopes[1],
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=abs(a.scale / b.scale - 1) < _ONE_SCALE,
         )
@@ -290,6 +299,7 @@ class LaidFamily:
                 **self._compression(row),
                 is_untouched=self._traces[row].is_phones
                 or (self._traces[row].is_lossless and not self._is_made_of_a_jpeg(row)),
+                is_converted=self._traces[row].is_lossless and self._is_made_of_a_jpeg(row),
                 is_enlarged=any(self._beyond(row, o) < _ENLARGED for o in self.laid),
             )
         return merits
@@ -297,14 +307,14 @@ class LaidFamily:
     def _compression(self, row: int) -> dict[str, float | bool]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""
         own, step = self.laid[row], self._steps[row]
-        # A blur wipes out every trace, and says nothing of what its source went through.
+        # A blur wipes out every trace, and sharpening moves them: they say nothing of what the source went through.
         beside = [
             o
             for o, one in self.laid.items()
             if o != row
             and _same_grid(own, one)
             and self._tones[o] == self._tones[row]  # other tones move the steps
-            and self._sharpness[o] > _AS_SHARP * self._sharpness[row]
+            and _AS_SHARP < self._sharpness[o] / max(self._sharpness[row], 1e-6) < 1 / _AS_SHARP
         ]
         known = [self._steps[o] for o in beside if self._steps[o]]
         unknown = [self._blocks[o] for o in beside if not (step and self._steps[o])]
@@ -316,14 +326,16 @@ class LaidFamily:
         }
 
     def _is_made_of_a_jpeg(self, row: int) -> bool:
-        """Return whether a lossless file has the very steps of a JPEG that lies on it pixel by pixel."""
-        return any(
-            bool(self._traces[o].table)
-            and _same_grid(self.laid[row], one)
-            and abs(self._steps[row] - self._traces[o].usual_step) < max(0.6, 0.15 * self._steps[row])
-            for o, one in self.laid.items()
-            if o != row
-        )
+        """Return whether a lossless file has the pixels, or the very steps, of a JPEG that lies on it pixel by pixel."""
+        for o, one in self.laid.items():
+            if o == row or not self._traces[o].table or not _same_grid(self.laid[row], one):
+                continue
+            apart = np.abs(self._sample[row] - self._sample[o]).mean()
+            if apart < _ONE_DECODING or abs(self._steps[row] - self._traces[o].usual_step) < max(
+                0.6, 0.15 * self._steps[row]
+            ):
+                return True
+        return False
 
     def _was_coarser(self, row: int) -> bool:
         """Return whether a file went through a compression coarser than its own."""
@@ -460,12 +472,16 @@ def tone_distance(first: Laid, second: Laid, parts: int = 12) -> float:
 
 
 def _hues(one: Laid) -> float:
-    """Return how much the colour varies across the hue in which it varies most, greys."""
+    """Return how much the colour varies across the hue in which it varies most, greys; small coloured things count not."""
     import cv2
 
     blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
     found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
-    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(found.T))[0], 0.0))) if len(found) > 2 else 0.0
+    if len(found) < 3:
+        return 0.0
+    low, high = np.percentile(found, (5, 95), axis=0)
+    usual = found[((found >= low) & (found <= high)).all(axis=1)]
+    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[0], 0.0))) if len(usual) > 2 else 0.0
 
 
 def _chroma(one: Laid) -> tuple[float, float]:

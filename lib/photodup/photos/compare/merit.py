@@ -26,6 +26,7 @@ class Merit:
             where its own do; 1 or more.
         blockier: the same of how hard the steps between blocks are, against members of which no such step is seen.
         is_untouched: a lossless file that was not made of another member's JPEG, or a phone's own HEIC.
+        is_converted: a lossless file that was made of another member's JPEG.
         is_saved_again: that compression was coarser than the file's own, and another member still has it as its own.
     """
 
@@ -44,6 +45,7 @@ class Merit:
     blockier: float = 1.0
     is_saved_again: bool = False
     is_untouched: bool = False
+    is_converted: bool = False
 
 
 @dataclass(frozen=True)

@@ -194,9 +194,9 @@ class KeepRules:
             return (-standards.most_pixels if is_most else -pixels, is_enlarged, -of_file)
         if rule == "format":
             # A JPEG that leaves takes its RAW along, which may be the only one.
-            return (
-                0 if self._has_raw(photo.path) else 1 if merit.is_untouched else format_rank(photo.format),
-            )
+            if self._has_raw(photo.path):
+                return (0,)
+            return (1 if merit.is_untouched else format_rank(photo.format) + 0.5 * merit.is_converted,)
         if rule == "compression":
             return (
                 merit.coarser > COARSE or merit.blockier > _HARD_BLOCKS,

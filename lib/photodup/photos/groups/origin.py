@@ -138,7 +138,7 @@ class Origins:
         if relation.is_larger:
             said.append("the one to keep has more pixels and little more detail, as an enlargement has")
         if relation.is_one_size and keeper.format != other.format and self._may_be_converted(keeper, other):
-            said.append(f"{other.format}, the one to keep {keeper.format}, {unknown}")
+            said.append(f"a {other.format} file, the one to keep is {keeper.format}, {unknown}")
         return said
 
     def _may_be_converted(self, keeper: Photo, other: Photo) -> bool:

@@ -43,7 +43,7 @@ _IPTC = {
 _REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a person's; others' is a profile's
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
-_LISTS = frozenset({"keywords", "people"})
+_LISTS, _MOST_VALUES = frozenset({"keywords", "people"}), 1000
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
 # What cameras and libraries write as a title into every file.
 _NO_TITLE = (
@@ -139,8 +139,14 @@ def described_by_xmp(packet: bytes) -> dict[str, Any]:
 
 @lru_cache(65536)
 def read_described(text: str | None) -> Mapping[str, Any]:
-    """Undo the JSON of `described`."""
-    return json.loads(text) if text else {}
+    """Undo the JSON of `described`; what somebody else put into a catalogue in its place says nothing."""
+    return {kind: value for kind, value in _object(text).items() if _is_sound(kind, value)}
+
+
+def read_exposure(text: str | None) -> dict[str, float]:
+    """Undo the JSON of `exposure`, likewise."""
+    values = {name: _number(value) for name, value in _object(text).items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +200,20 @@ def lost_in_words(kept: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
     return f"{said}; the one to keep has {in_words(own)}" if own else f"{said}, which the one to keep lacks"
 
 
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_sound(kind: str, value: Any) -> bool:
+    if kind in _LISTS:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, int if kind == "rating" else str)
+
+
 def _is_one_date(first: str, second: str) -> bool:
     one, other = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
     return one.startswith(other) or other.startswith(one)
@@ -202,6 +222,7 @@ def _is_one_date(first: str, second: str) -> bool:
 def _joined(said: Any) -> dict[str, Any]:
     """Return what was said, by kind: lists together, of other kinds the first that is not empty."""
     found: dict[str, Any] = {}
+    lists: dict[str, set[str]] = {}
     for kind, value in said:
         if kind == "rating":
             number = _number(value)
@@ -212,11 +233,11 @@ def _joined(said: Any) -> dict[str, Any]:
                 continue
         if not value:
             continue
-        if kind in _LISTS:
-            found[kind] = sorted({*found.get(kind, ()), value})
-        else:
+        if kind not in _LISTS:
             found.setdefault(kind, value)
-    return found
+        elif len(several := lists.setdefault(kind, set())) < _MOST_VALUES:
+            several.add(value)
+    return found | {kind: sorted(values) for kind, values in lists.items()}
 
 
 def _iptc(image: Any) -> Iterator[tuple[str, str]]:

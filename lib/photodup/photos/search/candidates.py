@@ -5,7 +5,6 @@ image). Neither needs to be right, only to be asked often enough, and their numb
 the photos: a few for each, however many there are.
 """
 
-import json
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 
 from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
+from photodup.photos.library.metadata import read_exposure
 from photodup.photos.search.kept_pairs import stored_hash_pairs, stored_order, stored_pairs
 from photodup.photos.search.neighbours import Pairs
 
@@ -109,7 +109,7 @@ class Shots:
         self._camera = _numbered([photo.camera for photo in photos])
         times = np.array([_times(photo) for photo in photos], float).reshape(-1, 4)
         self._seconds, self._fraction, self._precision, self._utc = times.T
-        exposures = [json.loads(photo.exposure) if photo.exposure else {} for photo in photos]
+        exposures = [read_exposure(photo.exposure) for photo in photos]
         self._exposure = {
             name: np.array([one.get(name, np.nan) for one in exposures], float) for name in _ROUNDING
         }

@@ -24,8 +24,8 @@ from photodup.embedding.client.client import connect
 from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
 from photodup.embedding.vectors import digest_drafted
 from photodup.errors import PhotodupError
+from photodup.photos.commands.embed_command import choose_decoding
 from photodup.photos.embed.choose import choose
-from photodup.photos.embed.decoding import choose_decoding
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.embed.one_pass import OnePass
 from photodup.photos.library import hashing

@@ -220,7 +220,7 @@ def test_the_data_can_be_held_against_the_documents(tmp_path):
 
 def test_a_misquote_is_found_in_the_documents(tmp_path):
     """The documents are not in the repository: here each is made of the quotes that name it."""
-    from photodup.study.published.quotes import all_quotes, misquotes, plain
+    from photodup.study.published.audit import all_quotes, misquotes, plain
 
     said = {name: [f"# {start}"] for name, start in published.DOCUMENTS.items()}
     for _, quote in all_quotes():

@@ -8,12 +8,11 @@ from PIL import Image
 
 from photodup.errors import PhotodupError
 from photodup.photos.groups.model_thresholds import THRESHOLDS
-from photodup.photos.quality.bound import bound
 from photodup.photos.quality.curves import choose_cosines, curve, measure_chaining
 from photodup.photos.quality.edits import named
 from photodup.photos.quality.pairs import Original, evaluate
 from photodup.photos.quality.report import report
-from photodup.photos.quality.shown import at_least, measure_shown
+from photodup.photos.quality.shown import at_least, bound, measure_shown
 from photodup.study.evaluate import demo_originals
 
 

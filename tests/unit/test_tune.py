@@ -10,7 +10,7 @@ from photodup.bench.judge import slo
 from photodup.bench.judge.slo import LatencyBound, bound_of
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import parse_config
-from photodup.tune.serving import candidates, halving, page, search, trial
+from photodup.tune.serving import candidates, page, search, trial
 from photodup.tune.serving import found as results
 
 BOUND = LatencyBound(95, 100)
@@ -45,7 +45,7 @@ def test_without_noise_the_best_wins_and_few_are_measured_often(scores, keep, ru
         asked.append((who, rung))
         return scores[who]
 
-    last, trials = halving.halve(range(len(scores)), measure, rungs=rungs, keep=keep)
+    last, trials = search.halve(range(len(scores)), measure, rungs=rungs, keep=keep)
     ranked = sorted(range(len(scores)), key=lambda i: -scores[i])
     assert last == ranked[: min(keep, len(scores))]
     assert len(trials) == len(set(asked)) <= len(scores) * rungs
@@ -55,10 +55,10 @@ def test_without_noise_the_best_wins_and_few_are_measured_often(scores, keep, ru
 
 
 def test_who_is_useless_never_goes_on():
-    last, trials = halving.halve("abc", lambda who, rung: 0.0, rungs=3)
+    last, trials = search.halve("abc", lambda who, rung: 0.0, rungs=3)
     assert last == [] and len(trials) == 3
     with pytest.raises(PhotodupError, match="a share between 0 and 1"):
-        halving.halve([], lambda who, rung: 1.0)
+        search.halve([], lambda who, rung: 1.0)
 
 
 @pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ms ", "p95=100.0ms"])

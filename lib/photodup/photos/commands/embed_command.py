@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.commands.interrupt import saying_what_is_kept
 from photodup.photos.embed.choose import Choice, choose
-from photodup.photos.embed.decoding import choose_decoding
 from photodup.photos.embed.embed import EmbedReport, embed_library
 from photodup.photos.embed.one_pass import OnePass
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import Beside, ScanReport
 from photodup.photos.library.settings import load_settings
+
+if TYPE_CHECKING:
+    from photodup.embedding.client.client import Embedder
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from photodup.embedding.engines.reduced import draft_verdict_on
+from photodup.embedding.vectors import digest_drafted
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
@@ -131,3 +139,48 @@ def _print(report: EmbedReport) -> None:
     for problem in report.problems:
         print(f"not embedded: {problem}")
     print(report)
+
+
+@contextmanager
+def saying_what_is_kept() -> Iterator[None]:
+    """Say after Ctrl-C that nothing is lost; for work that is written in batches and continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(
+            "\nphotodup: stopped; what was done is kept, and the same command goes on from there.",
+            file=sys.stderr,
+        )
+        raise
+
+
+def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool, str]:
+    """Return whether to decode at a reduced scale, and why in words; nothing is said where there is no choice.
+
+    Args:
+        embedder: connected, and decoding whole so far.
+        digests: models that have embeddings in the library, the one with most of them first.
+    """
+    if embedder.model_digest is None:
+        return False, ""
+    drafted = digest_drafted(embedder.model_digest, embedder.view.draft_size)
+    began = next((digest for digest in digests if digest in (embedder.model_digest, drafted)), None)
+    if began:
+        is_drafted = began == drafted
+        return is_drafted, f"{_how(embedder, is_drafted)}, as this library's embeddings began"
+    model = getattr(embedder, "model", None)  # a server's is elsewhere
+    if model is None or model.name.startswith("sscd"):
+        return False, ""
+    verdict = draft_verdict_on(model)
+    said = {
+        "passed": "which passed the gate",
+        "refused": "since the gate refused a reduced scale",
+        "undecided": "since the gate could not decide about a reduced scale",
+    }.get(verdict, "`photodup export --precision PRECISION --draft` asks whether a reduced scale would do")
+    said = said.replace("PRECISION", model.precision)
+    return verdict == "passed", f"{_how(embedder, verdict == 'passed')}, {said}"
+
+
+def _how(embedder: "Embedder", is_drafted: bool) -> str:
+    size = embedder.view.draft_size
+    return f"JPEGs decoded at {size} pixels or more a side" if is_drafted else "JPEGs decoded whole"

@@ -15,10 +15,16 @@ from photodup.paths import project_root
 from photodup.study.published import method, speed
 from photodup.study.published.finding import Finding
 from photodup.study.published.published import check_ratios, compare_with_documents, load_measurements
-from photodup.study.published.quotes import check_quotes
 
 if TYPE_CHECKING:
     import pandas as pd
+
+import re
+from typing import Any
+
+import yaml
+
+from photodup.study.published.published import published_dir, read_documents
 
 CHECKS: dict[str, Callable[..., Finding]] = {
     "E1": speed.bandwidth_or_round_trips,
@@ -115,3 +121,35 @@ def _run_lines(run: str) -> Iterator[str]:
     tally = ", ".join(f"{n} {word}" for word, n in claims.counts(judged).items())
     yield f"{run}: {tally}; noise floor {floors}"
     yield f"written: {claims.write_verdicts(judged, directory).relative_to(project_root())}"
+
+
+def check_quotes(directory: Path | None = None) -> dict[str, dict[str, str]]:
+    """Return what the study says where each internal check applies: check -> document, section and text."""
+    return yaml.safe_load(((directory or published_dir()) / "checks.yaml").read_text(encoding="utf-8"))
+
+
+def all_quotes(directory: Path | None = None) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (claim or check, quote) for every quote of `claims.yaml` and `checks.yaml`."""
+    folder = directory or published_dir()
+    claims: list[dict[str, Any]] = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))
+    for claim in claims:
+        yield from ((claim["id"], quote) for quote in claim["quotes"])
+    yield from check_quotes(directory).items()
+
+
+def misquotes(folder: Path, directory: Path | None = None) -> list[str]:
+    """Return one sentence for each quote that does not stand word for word in the documents of `folder`.
+
+    White space and Markdown's marks of emphasis are left out on both sides.
+    """
+    texts = {name: plain(text) for name, text in read_documents(folder).items()}
+    return [
+        f"{name}: {quote['document']} does not say {quote['text']!r}."
+        for name, quote in all_quotes(directory)
+        if plain(quote["text"]) not in texts.get(quote["document"], "")
+    ]
+
+
+def plain(text: str) -> str:
+    """Return a text without Markdown's marks of emphasis, with single spaces."""
+    return " ".join(re.sub(r"[*`]", "", text).split())

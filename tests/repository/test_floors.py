@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # A room imports only rooms of a lower floor, and itself. The floor of tools may be used by all.
 FLOORS = {
-    0: {"errors", "paths", "files", "names", "addresses", "extras", "progress"},
+    0: {"errors", "paths", "files", "beneath", "names", "addresses", "extras", "progress"},
     1: {"embedding"},
     2: {"demo", "photos", "serving", "bench"},
     3: {"tune", "study", "selfbench"},

@@ -244,7 +244,7 @@ class Flaky:
                 if self.left > 0:
                     self.left -= 1
                     if self.how == "silent":
-                        time.sleep(5)
+                        time.sleep(15)
                     elif self.how == "503":
                         time.sleep(0.1)
                         connection.sendall(
@@ -283,7 +283,7 @@ def flaky(small_service) -> Iterator:
 def test_a_passing_failure_is_retried(flaky, how, monkeypatch):
     proxy = flaky(1, how)
     no_keep_alive(monkeypatch)
-    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=Patience(1, 1, 3, 0.01)) as embedder:
+    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=Patience(60, 5, 3, 0.01)) as embedder:
         np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
     assert proxy.seen == 2
 

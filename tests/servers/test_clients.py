@@ -22,7 +22,7 @@ from photodup.errors import PhotodupError
 
 PHOTOS = [encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])
-HASTY = Patience(connect_s=1, request_s=2, attempts=2, pause_s=0.01)
+HASTY = Patience(connect_s=20, request_s=20, attempts=2, pause_s=0.01)
 TRITON = ["fp32", "fp16", "uint8", "jpeg"]
 
 

@@ -78,7 +78,7 @@ _CPU_BEFORE = pytest.StashKey[float]()
 
 
 def _cpu_s() -> float:
-    """Processor time of this process and of its children that have ended: servers shared by tests are in none."""
+    """Processor time of this process and of its children that have ended: a server that tests share is in none."""
     return sum(os.times()[:4])
 
 
@@ -90,7 +90,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield
-    if call.when == "teardown":
+    if call.when == "call":
         report.user_properties = [("cpu_s", _cpu_s() - item.stash[_CPU_BEFORE])]
     return report
 

@@ -28,7 +28,7 @@ K8S = project_root() / "k8s"
 @pytest.fixture(scope="session", autouse=True)
 def tools():
     """Fetch helm, kubectl and checkov once; skip only where the script says that it cannot work."""
-    done = subprocess.run([K8S / "get-tools.sh"], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run([K8S / "get-tools.sh"], capture_output=True, text=True, timeout=850, check=False)
     if done.returncode == 2:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr

@@ -66,7 +66,7 @@ def cases():
             yield pytest.param(path, case, marks=marks, id=f"{path.stem}-{case}")
 
 
-@pytest.mark.parametrize(("path", "case"), cases())
+@pytest.mark.parametrize(("path", "case"), list(cases()))
 def test_a_notebook_goes_on_where_records_are_missing(path, case, project, monkeypatch):
     told = executed(path, project(case), monkeypatch)
     assert told.strip(), "an answer says what is missing"

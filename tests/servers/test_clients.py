@@ -22,7 +22,7 @@ from photodup.errors import PhotodupError
 
 PHOTOS = [encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])
-HASTY = Patience(connect_s=1, request_s=2, attempts=2, pause_s=0.01)
+HASTY = Patience(connect_s=20, request_s=20, attempts=2, pause_s=0.01)
 TRITON = ["fp32", "fp16", "uint8", "jpeg"]
 
 
@@ -244,7 +244,7 @@ class Flaky:
                 if self.left > 0:
                     self.left -= 1
                     if self.how == "silent":
-                        time.sleep(5)
+                        time.sleep(15)
                     elif self.how == "503":
                         time.sleep(0.1)
                         connection.sendall(
@@ -283,7 +283,7 @@ def flaky(small_service) -> Iterator:
 def test_a_passing_failure_is_retried(flaky, how, monkeypatch):
     proxy = flaky(1, how)
     no_keep_alive(monkeypatch)
-    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=Patience(1, 1, 3, 0.01)) as embedder:
+    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=Patience(60, 5, 3, 0.01)) as embedder:
         np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
     assert proxy.seen == 2
 

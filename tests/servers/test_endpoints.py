@@ -121,7 +121,7 @@ def test_saving_and_loading_keeps_everything(ports: list[int], engines: list[str
 
 
 def _findings(endpoints: Endpoints) -> dict[str, str]:
-    return {row["backend"]: row["finding"] for row in check(endpoints, timeout_s=2)}
+    return {row["backend"]: row["finding"] for row in check(endpoints, timeout_s=20)}
 
 
 @needs_triton()

@@ -264,7 +264,7 @@ def call_grpc(target):
     import grpc
 
     with grpc.insecure_channel(target) as channel:
-        return channel.unary_unary("/test/WhoAmI")(b"", timeout=20).decode()
+        return channel.unary_unary("/test/WhoAmI")(b"", timeout=60).decode()
 
 
 @needs_link

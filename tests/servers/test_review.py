@@ -233,7 +233,7 @@ def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     assert large.accept_all() == 10_000
     monkeypatch.undo()
     with ReviewServer(library, find=lambda catalogue: replace(session.tiers, copies=many)) as running:
-        text = httpx.get(running.url + "?number=200", timeout=20).text
+        text = httpx.get(running.url + "?number=200", timeout=60).text
         assert "Page 200 of 417" in text and text.count('class="card') == 24
 
 

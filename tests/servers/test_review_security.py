@@ -20,7 +20,7 @@ def server(tmp_path_factory):
 
 def request(server, method="GET", path="", host=None, headers=None, body=None):
     """One raw request, with a Host header of our choosing."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     token = server.url.rstrip("/").rsplit("/", 1)[1]
     connection.putrequest(method, path if path.startswith("/") else f"/{token}/{path}", skip_host=True)
     connection.putheader("Host", host or f"127.0.0.1:{server.port}")
@@ -56,7 +56,7 @@ def test_nothing_without_the_token(server, path):
 
 @pytest.mark.parametrize("line", ["OPTIONS *", "GET *", "HEAD /", "TRACE /", "GET http://evil.example/"])
 def test_odd_request_lines_are_refused(server, line):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(
             f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n\r\n".encode()
         )
@@ -163,7 +163,7 @@ def test_docs_are_not_served(server):
 def test_a_huge_body_is_refused(server):
     origin = {"Origin": f"http://127.0.0.1:{server.port}"}
     path = server.url.split(str(server.port))[1] + "restore"
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", path, b"x", origin | {"Content-Length": "999999999"})
     assert connection.getresponse().status == 413
     connection.close()
@@ -205,7 +205,7 @@ def test_a_file_that_is_no_longer_the_scanned_one_is_refused(tmp_path, fault):
         elif fault == "pipe":
             path.unlink()
             os.mkfifo(path)
-        answer = httpx.get(address, timeout=10)
+        answer = httpx.get(address, timeout=60)
         assert answer.status_code == 404 and "scan again" in answer.text, fault
         said = {"symlink": "a link", "folder symlink": "a link", "gone": "no longer there"}
         assert said.get(fault, "") in answer.text, fault

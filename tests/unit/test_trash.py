@@ -14,6 +14,7 @@ from support.trash_kills import WORK, assert_one_place_each, make_library, prese
 from photodup.beneath import opened
 from photodup.photos.commands.trash_command import list_trash
 from photodup.photos.library.sidecars import moving_together
+from photodup.photos.own import own_key
 from photodup.photos.own.journal import Journal, JournalError
 from photodup.photos.trash import moving
 from photodup.photos.trash import trash as trash_module
@@ -502,6 +503,13 @@ def test_the_law_sees_a_plain_move(tmp_path):
     (tmp_path / "copy.jpg").rename(target)
     with pytest.raises(AssertionError):
         assert_one_place_each(tmp_path, md5)
+
+
+def test_a_signature_of_one_kind_is_none_of_another():
+    """Else a signed address of the settings could be handed in as a line of the trash's journal."""
+    made = own_key.signature(b"k" * 32, "journal", ["a", "b"])
+    assert own_key.is_signed(b"k" * 32, "journal", ["a", "b"], made)
+    assert not own_key.is_signed(b"k" * 32, "settings", ["a", "b"], made)
 
 
 # ---- across volumes ------------------------------------------------------------------------------------

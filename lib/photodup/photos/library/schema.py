@@ -20,8 +20,8 @@ CATALOGUE = Form(
         taken_at TEXT,          -- ISO 8601, local time
         camera TEXT,
         exif_fields INTEGER NOT NULL,
-        exposure TEXT CHECK (json_valid(exposure)),    -- NULL: unknown
-        described TEXT CHECK (json_valid(described))   -- NULL: nothing
+        exposure TEXT,          -- JSON; NULL: unknown
+        described TEXT          -- JSON; NULL: nothing
     ) STRICT
     """,
         """

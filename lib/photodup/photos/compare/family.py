@@ -248,7 +248,8 @@ class LaidFamily:
         """Return the members with a caption over the picture, as most others show."""
         found = set()
         for row, one in self.laid.items():
-            others = [other for other in self.laid if other != row][:_JUDGES]
+            # The sharpest: beside a blurred picture every fine thing is something that it does not explain.
+            others = sorted((o for o in self.laid if o != row), key=lambda o: -self._finest[o])[:_JUDGES]
             shown = sum(
                 compare_contents(self.laid[o].rgb, one.rgb, _shared(self.laid[o], one)).is_caption
                 for o in others

@@ -182,6 +182,24 @@ def test_a_caption_over_a_picture_is_told_from_writing_on_a_page(photographs):
     assert not compared(page, added).is_caption
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_figure_before_a_rough_ground_is_no_caption_nor_is_the_ground_without_it(photographs, direction):
+    rng = np.random.default_rng(3)
+    rough = rng.integers(0, 2, (427, 640, 1)).repeat(3, axis=2) * 90.0
+    rough = Image.fromarray(rough.astype(np.uint8)).filter(ImageFilter.GaussianBlur(1.5))
+    mask = Image.new("L", rough.size, 0)
+    ImageDraw.Draw(mask).rectangle((0, 220, 640, 427), fill=255)
+    original = Image.composite(rough, photographs["rocket"], mask)
+    figure = original.copy()
+    draw = ImageDraw.Draw(figure)
+    draw.ellipse((180, 280, 300, 330), fill=(70, 110, 80))
+    for x in (190, 215, 260, 285):
+        draw.rectangle((x, 310, x + 8, 370), fill=(70, 110, 80))
+    pair = [saved(original), saved(figure, 88)][::direction]
+    found = compared(*pair)
+    assert found.places and not found.is_caption
+
+
 def test_a_flock_of_birds_is_no_caption(photographs):
     original = photographs["rocket"]
     flock = original.copy()

@@ -27,7 +27,7 @@ _WHITE, _BLACK, _NEAR_LIMIT, _SMEARED = 250, 4, 40, 24
 # Least weight of a term of the colour map.
 _RIDGE = 3e-4
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
-_LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR = 4, 6, 0.3, 1.5, 0.35, 40
+_LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 6, 6, 0.3, 1.5, 0.35, 40, 36
 _MOST_LINES, _EXPLAINED = 3, 0.97
 # A page: so much of it lies on few even colours, and so much of the rest is thin.
 _EVEN_COLOURS, _PAGE_GROUND, _PAGE_THIN, _PAGE_STROKE = 3, 0.5, 0.75, 11
@@ -275,6 +275,12 @@ def _is_caption(
     beside = np.abs(added - share[:, :, None] * towards).max(axis=2)
     around = cv2.dilate(hot.astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
     strokes = (share > 0.45) & (beside <= _ONE_COLOUR) & around & (strength > _FLOOR)
+    core = cv2.erode(strokes.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
+    if core.sum() < 30:
+        return False
+    # Ink is one colour, and what lay under it is not: taken away from a rough ground, a figure leaves strokes, too.
+    if float(np.quantile(_spread(second[core]), 0.85)) > _ONE_INK:
+        return False
     lines = _lines(strokes)
     if not lines or len(lines) > _MOST_LINES:
         return False
@@ -293,6 +299,11 @@ def _is_caption(
         return False
     grey = cv2.cvtColor(first, cv2.COLOR_RGB2GRAY)[ground]
     return not (ink.mean() < np.median(grey) and grey.std() < 12 and np.median(grey) > 130)
+
+
+def _spread(colours: np.ndarray) -> np.ndarray:
+    """Return by how much each colour of uint8[n, 3] is off the median one, greys of the channel that is most so."""
+    return np.abs(colours.astype(np.float32) - np.median(colours, axis=0)).max(axis=1)
 
 
 def _lines(strokes: np.ndarray) -> list[tuple[int, int, int, int]]:
@@ -326,7 +337,7 @@ def _lines(strokes: np.ndarray) -> list[tuple[int, int, int, int]]:
         x0, x1 = min(one[0] for one in run), max(one[0] + one[2] for one in run)
         y0, y1 = min(one[1] for one in run), max(one[1] + one[3] for one in run)
         area = sum(one[4] for one in run)
-        is_line = len(alike) >= _LETTERS and x1 - x0 >= 2 * height and y1 - y0 <= 1.8 * height
+        is_line = len(alike) >= _LETTERS and x1 - x0 >= 4 * height and y1 - y0 <= 1.8 * height
         if is_line and float(thick[y0:y1, x0:x1].max()) <= max(_STROKE * height / 2, 2.5):
             lines.append((y0, y1, x0, x1))
             continue

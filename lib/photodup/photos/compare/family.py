@@ -247,16 +247,21 @@ class LaidFamily:
     def _find_captions(self) -> set[int]:
         """Return the members with a caption over the picture, as most others show."""
         found = set()
-        for row, one in self.laid.items():
+        for row in self.laid:
             # The sharpest: beside a blurred picture every fine thing is something that it does not explain.
             others = sorted((o for o in self.laid if o != row), key=lambda o: -self._finest[o])[:_JUDGES]
-            shown = sum(
-                compare_contents(self.laid[o].rgb, one.rgb, _shared(self.laid[o], one)).is_caption
-                for o in others
-            )
+            shown = sum(self._is_captioned(other, row) for other in others)
             if 2 * shown > len(others):
                 found.add(row)
         return found
+
+    def _is_captioned(self, first: int, second: int) -> bool:
+        """Return whether the second has a caption that the first has not; looked at finely only where they differ."""
+        a, b = self.laid[first], self.laid[second]
+        found = compare_contents(a.rgb, b.rgb, _shared(a, b))
+        return bool(found.places) and (
+            found.is_caption or self._compare_contents(first, second)[0].is_caption
+        )
 
     def _judge(self) -> dict[int, Merit]:
         told = told_apart_from_margins(self.laid)

@@ -134,7 +134,7 @@ def test_what_was_there_is_missed_where_the_other_is_even(photographs):
     name=st.sampled_from(PHOTOS), width=st.floats(0.03, 0.2), at=st.tuples(st.floats(0.1, 0.7), st.floats(0.1, 0.7)),
     colour=st.tuples(*[st.integers(0, 255)] * 3), seed=st.integers(0, 2**16),
 )  # fmt: skip
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_subject_in_one_of_two_is_never_explained(photographs, name, width, at, colour, seed):
     original = photographs[name]
     size = max(12, round(width * original.width))
@@ -159,7 +159,7 @@ def test_a_subject_in_one_of_two_is_never_explained(photographs, name, width, at
 
 
 @given(gain=st.floats(0.7, 1.2), offset=st.integers(-15, 15), quality=st.integers(40, 95))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_a_picture_explains_itself_in_any_tones(photographs, gain, offset, quality):
     original = saved(photographs["coffee"])
     assert not compared(original, saved(original.point(lambda v: int(gain * v + offset)), quality)).places
@@ -250,14 +250,11 @@ def test_pictures_that_share_nothing_have_no_places():
 def test_of_two_different_letters_none_is_suggested_and_the_places_are_marked(tmp_path: Path):
     letter().save(tmp_path / "a.png")
     letter(to="Michael Wolf").save(tmp_path / "b.png")
-    letter().save(tmp_path / "c.jpg", quality=88)
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
-        groups = find_tiers(catalogue).copies
-    going = {photo.path.name for group in groups for photo in group.may_go}
-    assert "b.png" not in going and not {"a.png", "c.jpg"} <= going
-    group = next(group for group in groups if any(photo.path.name == "b.png" for photo in group.members))
-    other = next(photo for photo in group.members if photo.path.name == "b.png")
+        (group,) = find_tiers(catalogue).copies
+    (other,) = group.members
+    assert not group.may_go
     assert "looks different at the top" in group.difference(other)
     for of_keeper in (True, False):
         left, top, _, bottom = group.boxes(other, of_keeper=of_keeper)[0]

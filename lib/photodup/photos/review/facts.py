@@ -55,7 +55,7 @@ def evidence(why: Evidence, difference: str = "") -> str:
     if found is not None and found.is_copy():
         mirrored = ", mirrored" if found.mirrored else ""
         if difference:
-            return f"The same picture{mirrored}, but one has what the other has not, or no file tells which came first."
+            return f"The same picture{mirrored}, but for what is named above: photodup suggests no removal."
         return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show."
     if found is not None and found.overlap > 0:
         return "Alike, but laid over each other they do not agree everywhere: two photographs of one scene, perhaps."

@@ -280,3 +280,12 @@ def test_the_readme_names_every_setting_of_the_service_with_its_default():
         row = next(line for line in table.splitlines() if f"`{name.upper()}`" in line)
         place = [n.lower() for n in row.split("|")[1].split("`")[1::2]].index(name)
         assert float(row.split("|")[2].split(",")[place]) == Settings.model_fields[name].default
+
+
+def test_each_planted_fault_has_its_line(root):
+    """Whoever changes such a line plants its fault anew; `make test-planted` sees whether the tests catch it."""
+    import yaml
+
+    faults = yaml.safe_load((root / "tests/planted/faults.yaml").read_text())
+    texts = {name: ((root / "lib/photodup" / file), text) for name, (file, text, _, _) in faults.items()}
+    assert [name for name, (file, text) in texts.items() if file.read_text().count(text) != 1] == []

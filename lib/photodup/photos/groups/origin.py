@@ -118,6 +118,9 @@ class Origins:
         cameras = ["camera" in self._described(photo) for photo in (source, other)]
         if cameras[0] != cameras[1]:
             return "has its camera's metadata; the other has none" if cameras[0] else ""
+        added = [self._merit(photo).added for photo in (source, other)]
+        if bool(added[0]) != bool(added[1]):
+            return f"the picture alone: the other has {' and '.join(added[1])}" if added[1] else ""
         looks = self._looks[self._key(source)], self._looks[self._key(other)]
         return _from_looks(*looks) if looks[0] is not looks[1] else ""
 

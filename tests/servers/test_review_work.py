@@ -35,7 +35,7 @@ def browsing(folder, **options):
 
 
 def until_idle(client) -> None:
-    for _ in range(600):
+    for _ in range(3600):
         if not client.get("work/state").json()["is_running"]:
             return
         time.sleep(0.05)

@@ -282,7 +282,7 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
             key = next(
                 k for k, i in server.session.items.items() if i.group.keeper.path.parent.name == "Shared"
             )
-            assert "preferred folder: Shared" in client.get(f"group/{key}").text
+            until(lambda: "preferred folder: Shared" in client.get(f"group/{key}").text)
             for bad in ({"folder": "x"}, {"resolution": "0"}, {"folder": "1", "folders": "/etc"}):
                 assert client.post("settings/keep", data=bad).status_code == 409, bad
     assert load_settings(library / ".photodup").keep == ("folder", "resolution")
@@ -316,7 +316,7 @@ def test_group_prints_both_tiers_with_reasons(library):
     )
     assert done.returncode == 0, done.stderr
     assert "keep  2020/IMG_1.jpg  (600 × 400; largest file: " in done.stdout
-    assert "same bytes" in done.stdout and "of the pixels agree" in done.stdout
+    assert "same bytes" in done.stdout and "the same picture" in done.stdout
     last = done.stdout.splitlines()[-1]
     assert "7 photographs: 3 groups of copies" in last and "nothing is embedded" in last
     wrong = [sys.executable, "-m", "photodup.cli", "group", str(library), "--keep", "biggest"]
@@ -334,4 +334,4 @@ def test_settings_are_plain_json_for_other_tools(tmp_path):
     OwnFolder(tmp_path).prepare()
     save_settings(tmp_path, Settings(folders=("A",)))
     values = json.loads((tmp_path / "settings.json").read_text())
-    assert values["backend"] == "auto" and values["keep"][0] == "content" and values["folders"] == ["A"]
+    assert values["backend"] == "auto" and values["keep"][0] == "source" and values["folders"] == ["A"]

@@ -391,14 +391,14 @@ def test_a_catalogue_that_may_not_grow(tmp_path, monkeypatch):
     monkeypatch.setattr(library_module, "_BATCH_FILES", 5)
     for i in range(400):
         photo(tmp_path / f"{i:03}{'x' * 120}.jpg", i, size=(16, 16))
-    prepare = Catalogue._bring_up_to_date
+    check = Catalogue._check_root
 
-    def prepare_small(self, kind):
-        prepare(self, kind)
+    def check_and_limit(self):
+        check(self)
         self.connection.execute("PRAGMA max_page_count = 20")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Catalogue, "_bring_up_to_date", prepare_small)
+        patch.setattr(Catalogue, "_check_root", check_and_limit)
         with pytest.raises(CatalogueError, match="full"):
             scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:

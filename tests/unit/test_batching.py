@@ -98,11 +98,11 @@ def test_a_lone_client_never_waits_for_company():
 
 def test_clients_that_come_back_at_once_are_gathered_again():
     model = Model(seconds=0.02)
-    batcher = Batcher(model, batch_max=32, delay_s=60)
+    batcher = Batcher(model, batch_max=32, delay_s=10)
 
     def client(value: int) -> None:
         for _ in range(6):
-            assert batcher.submit(images(value)).result(60).embeddings[0, 0] == value
+            assert batcher.submit(images(value)).result(120).embeddings[0, 0] == value
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(client, range(8)))

@@ -150,6 +150,7 @@ def test_lines_of_another_machine_are_never_mixed(tmp_path, text, said):
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "none").write_text("a file where the folder would be")
     with pytest.raises(PhotodupError, match="another file"):
         JsonLines(tmp_path / "none" / "file.jsonl", {})
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.search import kept_pairs
 from photodup.photos.search.hash_neighbours import (
     MAX_RADIUS,
@@ -128,6 +129,7 @@ def test_kept_between_runs_they_are_those_of_a_fresh_comparison(tmp_path_factory
 
 @pytest.mark.parametrize("fault", [None, "garbage", "cut", "other hash"])
 def test_only_what_is_new_is_searched(tmp_path, monkeypatch, fault):
+    OwnFolder(tmp_path).prepare()
     bits = hashes(400, 3)
     names, values = [md5(i) for i in range(400)], [f"{b:016x}" for b in bits]
     stored_hash_pairs(tmp_path, names[:390], values[:390], 5.0)

@@ -17,7 +17,6 @@ from photodup.demo.photographs import build_demo
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports, save_endpoints
 from photodup.study.notebook import charts
-from photodup.study.package.write import write_package
 from photodup.study.published.audit import report_lines
 from photodup.study.report.write import write_reports
 from photodup.study.runner.execute import execute_notebook
@@ -66,9 +65,6 @@ OUTPUTS = {
     "slides.html": lambda run: write_reports(["a"], slides=True),
     "compare-b.html": lambda run: write_reports(["a", "b"], compare=True),
     "verdicts.json": lambda run: list(report_lines("a")),
-    "points.parquet": write_package,
-    "points.schema.json": write_package,
-    "ro-crate-metadata.json": write_package,
     "latencies.parquet": compacted,
     "environment.json": measured,
     "figures/chart.png": drawn,

@@ -28,7 +28,7 @@ _WHITE, _BLACK, _NEAR_LIMIT, _SMEARED = 250, 4, 40, 24
 _RIDGE = 3e-4
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
 _LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 6, 6, 0.3, 1.5, 0.35, 40, 36
-_MOST_LINES, _EXPLAINED = 3, 0.97
+_MOST_LINES, _EXPLAINED, _DARK = 3, 0.97, 60
 # A page: so much of it lies on few even colours, and so much of the rest is thin.
 _EVEN_COLOURS, _PAGE_GROUND, _PAGE_THIN, _PAGE_STROKE = 3, 0.5, 0.75, 11
 
@@ -298,7 +298,8 @@ def _is_caption(
     if not ground.any():
         return False
     grey = cv2.cvtColor(first, cv2.COLOR_RGB2GRAY)[ground]
-    return not (ink.mean() < np.median(grey) and grey.std() < 12 and np.median(grey) > 130)
+    is_dark = float(np.median(grey)) - float(ink @ (0.299, 0.587, 0.114)) > _DARK
+    return not (is_dark and grey.std() < 12 and np.median(grey) > 130)
 
 
 def _spread(colours: np.ndarray) -> np.ndarray:

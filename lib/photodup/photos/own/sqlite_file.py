@@ -132,7 +132,7 @@ def refuse_planted(file: Path) -> None:
 def _status(file: Path) -> os.stat_result | None:
     try:
         return os.lstat(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

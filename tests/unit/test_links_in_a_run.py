@@ -139,7 +139,7 @@ def test_a_run_that_is_a_link_is_not_written(project, mine):
         assert tree(mine) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("planted", PLANTS)
 def test_an_executed_notebook_is_not_written_through_what_has_its_name(project, mine, planted):
     run = project / "results" / "a"

@@ -21,7 +21,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LinkError(OSError):
-    """What has a name is a link, or no file or folder of its own: writing there would change something elsewhere."""
+    """The name belongs to a link, a hard link or no regular file: writing there would change something elsewhere."""
 
 
 class Place(NamedTuple):
@@ -108,7 +108,7 @@ def status_of(place: Place | None) -> os.stat_result | None:
 
 
 def is_file(place: Place | None) -> bool:
-    """Whether a regular file is there; a link is none."""
+    """Return whether a regular file is there; a link does not count."""
     status = status_of(place)
     return status is not None and stat.S_ISREG(status.st_mode)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.images import encoded
 
-from photodup.photos.compare.content import Contents, Place, compare_contents, is_page, where
+from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -239,7 +239,7 @@ def test_pages_and_photographs_are_told_apart(photographs):
     ],
 )
 def test_places_are_named_in_words(boxes, said):
-    assert where(tuple(Place(box, 20.0) for box in boxes)) == said
+    assert where(tuple(Difference(box, 20.0) for box in boxes)) == said
 
 
 def test_pictures_that_share_nothing_have_no_places():

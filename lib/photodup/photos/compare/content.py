@@ -34,7 +34,7 @@ _EVEN_COLOURS, _PAGE_GROUND, _PAGE_THIN, _PAGE_STROKE = 3, 0.5, 0.75, 11
 
 
 @dataclass(frozen=True)
-class Place:
+class Difference:
     """Where two pictures hold different things.
 
     Attributes:
@@ -55,7 +55,7 @@ class Contents:
         is_caption: all of it is lines of writing that only the second has, over a picture.
     """
 
-    places: tuple[Place, ...] = ()
+    places: tuple[Difference, ...] = ()
     is_caption: bool = False
 
 
@@ -161,7 +161,7 @@ def _fitted(
         little = ridge * weights.sum() * np.eye(terms.shape[1])
         found = start + np.linalg.solve(weighted.T @ terms + little, weighted.T @ (target - terms @ start))
         mapped = terms @ found
-        # What was cut off at white or black may have been anything beyond, so it may be mapped to there.
+        # A channel that was cut off at white or black may have had any value beyond, so the map may lead there.
         target = np.where(wanted >= _WHITE - 4, np.maximum(wanted, mapped), wanted)
         target = np.where(wanted <= _BLACK + 4, np.minimum(target, mapped), target)
         off = np.abs(mapped - target)
@@ -237,7 +237,7 @@ def _slopes(grey: np.ndarray) -> np.ndarray:
     )
 
 
-def _places(excess: np.ndarray) -> tuple[list[Place], np.ndarray]:
+def _places(excess: np.ndarray) -> tuple[list[Difference], np.ndarray]:
     """Return the places that count, the strongest first, and bool[h, w]: their pixels."""
     import cv2
 
@@ -250,7 +250,9 @@ def _places(excess: np.ndarray) -> tuple[list[Place], np.ndarray]:
     found = []
     for label in np.flatnonzero(weights >= LEAST_PLACE):
         x, y, w, h = (int(value) for value in stats[label, :4])
-        found.append(Place((x / width, y / height, (x + w) / width, (y + h) / height), float(weights[label])))
+        found.append(
+            Difference((x / width, y / height, (x + w) / width, (y + h) / height), float(weights[label]))
+        )
     counted = (weights >= LEAST_PLACE)[labels] & hot
     return sorted(found, key=lambda place: -place.weight), counted
 
@@ -364,7 +366,7 @@ def is_page(picture: np.ndarray, shared: np.ndarray) -> bool:
     return bool(solid.sum() <= (1 - _PAGE_THIN) * max(rest.sum(), 1))
 
 
-def where(places: tuple[Place, ...]) -> str:
+def where(places: tuple[Difference, ...]) -> str:
     """Return in words where the places lie, the strongest first."""
     left, top, right, bottom = places[0].box
     if (right - left) * (bottom - top) > 0.5:

@@ -79,7 +79,7 @@ class Origins:
     Args:
         photos: the members.
         merit: what was measured of each.
-        described: what each says of itself, by kind.
+        described: the metadata of each file, by kind.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ def exposure(details: Mapping[int, Any], maker_note: Mapping[int, Any]) -> str |
 
 
 def described(image: Any, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> str:
-    """Return what an open picture says of itself as JSON: by kind (`KINDS`), and the `software` that wrote it."""
+    """Return the metadata of an open picture as JSON: by kind (`KINDS`), and the `software` that wrote it."""
     position = [_degrees(gps.get(tag)) for tag in (_LATITUDE, _LONGITUDE)]
     said: list[tuple[str, Any]] = [
         ("date", taken_at(exif, details)),

@@ -59,7 +59,7 @@ _ONE_SCALE = 0.05
 # Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said;
 # where the scales are near each other (steps of `_FACTOR`), less is certain.
 _ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
-# Of a file every so many pixels down and across are held against another's; two decoders differ by less, greys.
+# Two files are compared at every 7th pixel down and across; two decoders of one file differ by less, greys.
 _EVERY, _ONE_DECODING = 7, 0.12
 # In a family of so many the scale of most is the source's.
 _MANY = 5

@@ -171,7 +171,7 @@ def _refuse_other_form(connection: sqlite3.Connection, file: Path, form: Form) -
     if version != form.version:
         raise _not_ours(file, f"version {version} instead of {form.version}")
     if other := form.schema.symmetric_difference(found):
-        # Of a table in another shape both are there: what was found says more.
+        # A table of another shape is in both sets: name the one that was found.
         kind, name, *_ = min(other, key=lambda entry: (entry in form.schema, str(entry)))
         raise _not_ours(file, f"its {printable(str(kind))} {printable(str(name)[:60])}")
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from support.paths import ROOT
 
-from photodup.bench.judge.compare import Comparison, Outcome
+from photodup.bench.stats.compare import Comparison, Outcome
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
 from photodup.study.notebook import charts

@@ -20,7 +20,7 @@ from support.triton import needs_triton
 from typer.testing import CliRunner
 
 from photodup.bench.anyurl import arrivals, rate, target
-from photodup.bench.judge import slo
+from photodup.bench.stats import slo
 from photodup.cli import app
 from photodup.errors import PhotodupError
 

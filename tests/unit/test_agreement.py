@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from photodup.bench.judge.compare import Comparison, Outcome
-from photodup.bench.judge.facts import Arm, Load, Side
+from photodup.bench.stats.compare import Comparison, Outcome
+from photodup.bench.stats.facts import Arm, Load, Side
 from photodup.study.rounds import agreement
 
 

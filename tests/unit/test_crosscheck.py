@@ -7,7 +7,7 @@ numbers against SciPy's binomial distribution, and `test_load.py` the arrivals a
 import pytest
 from support.loadgen import loadgen, run_loadgen
 
-from photodup.bench.judge.facts import METRICS
+from photodup.bench.stats.facts import METRICS
 
 
 def single_stream(n, percentile):

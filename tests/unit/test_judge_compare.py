@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.bench.judge.compare import (
+from photodup.bench.stats.compare import (
     EXTENDED,
     FIXED,
     Comparison,
@@ -19,12 +19,12 @@ from photodup.bench.judge.compare import (
     judge_family,
     judge_pass,
 )
-from photodup.bench.judge.facts import METRICS, SMALLEST_EFFECT, Arm, Figure, Load, Side
-from photodup.bench.judge.measured import Measured, Round
-from photodup.bench.judge.point import Point
-from photodup.bench.judge.pool import pooled
-from photodup.bench.judge.schedule import Declared, Measurement, comparisons_of, extension, run, schedule
-from photodup.bench.judge.sentence import comparison_row, comparison_sentence, plain_sentence
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Arm, Figure, Load, Side
+from photodup.bench.stats.measured import Measured, Round
+from photodup.bench.stats.point import Point
+from photodup.bench.stats.pool import pooled
+from photodup.bench.stats.schedule import Declared, Measurement, comparisons_of, extension, run, schedule
+from photodup.bench.stats.sentence import comparison_row, comparison_sentence, plain_sentence
 from photodup.errors import PhotodupError
 
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from photodup.bench.judge.facts import METRICS, Load, metric_named
-from photodup.bench.judge.interval import _skewness, figures_of, mean_bounds
-from photodup.bench.judge.point import Looks, Sample, judge_point, measure_point
-from photodup.bench.judge.sentence import figure_sentence
-from photodup.bench.judge.steady import (
+from photodup.bench.stats.facts import METRICS, Load, metric_named
+from photodup.bench.stats.interval import _skewness, figures_of, mean_bounds
+from photodup.bench.stats.point import Looks, Sample, judge_point, measure_point
+from photodup.bench.stats.sentence import figure_sentence
+from photodup.bench.stats.steady import (
     MIN_BLOCKS,
     autocorrelation,
     pettitt,

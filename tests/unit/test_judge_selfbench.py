@@ -1,16 +1,16 @@
-"""The judge measured on recorded points, at small sizes; the whole measurement is `python -m photodup.selfbench.judge`."""
+"""The judge measured on recorded points, at small sizes; the whole measurement is `python -m photodup.selfbench.stats`."""
 
 import json
 
 import numpy as np
 import pytest
 
-from photodup.bench.judge.compare import EXTENDED
+from photodup.bench.stats.compare import EXTENDED
 from photodup.paths import project_root
-from photodup.selfbench.judge.__main__ import main
-from photodup.selfbench.judge.report import measure_judge
-from photodup.selfbench.judge.simulate import coverage, verdicts
-from photodup.selfbench.judge.traces import Source, disturbed, read_traces, sources
+from photodup.selfbench.stats.__main__ import main
+from photodup.selfbench.stats.report import measure_judge
+from photodup.selfbench.stats.simulate import coverage, verdicts
+from photodup.selfbench.stats.traces import Source, disturbed, read_traces, sources
 
 RUN = project_root() / "results" / "reference-cpu"
 
@@ -72,13 +72,13 @@ def test_intervals_of_simulated_points_hold_their_truth(recorded):
 
 
 def test_the_command_says_what_it_found_the_same_twice(tmp_path, capsys, monkeypatch):
-    from photodup.selfbench.judge import report
+    from photodup.selfbench.stats import report
 
     monkeypatch.setattr(report, "EFFECTS", (0.0, 0.10))
     small = {"seed": 3, "n": 3, "n_intervals": 8}
     first = measure_judge(RUN, **small)
     monkeypatch.setattr(
-        "photodup.selfbench.judge.__main__.measure_judge", lambda run, seed, n: measure_judge(run, **small)
+        "photodup.selfbench.stats.__main__.measure_judge", lambda run, seed, n: measure_judge(run, **small)
     )
     code = main([str(RUN), "--json", str(tmp_path / "judge.json")])
     written = json.loads((tmp_path / "judge.json").read_text())

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from photodup.bench.judge.point import Sample
-from photodup.bench.judge.slo import slo_rate
+from photodup.bench.stats.point import Sample
+from photodup.bench.stats.slo import slo_rate
 from photodup.errors import PhotodupError
 
 SERVICE_S = 0.01

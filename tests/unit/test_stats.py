@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as distributions
 
-from photodup.bench.judge import stats
-from photodup.bench.judge.facts import METRICS
+from photodup.bench.stats import stats
+from photodup.bench.stats.facts import METRICS
 from photodup.bench.load.summary import little_ratio
 
 

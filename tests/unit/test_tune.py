@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench.judge import slo
-from photodup.bench.judge.slo import LatencyBound, bound_of
+from photodup.bench.stats import slo
+from photodup.bench.stats.slo import LatencyBound, bound_of
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import parse_config
 from photodup.tune.serving import candidates, page, search, trial

@@ -76,7 +76,7 @@ def load(
     from photodup.bench.anyurl.run import Request, run_load, run_rate, run_versus
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher
-    from photodup.bench.judge.slo import bound_of
+    from photodup.bench.stats.slo import bound_of
 
     if compare != (len(urls) == 2) or len(urls) > 2:
         raise PhotodupError("Give one URL, or two URLs and --compare.")

@@ -76,7 +76,7 @@ def tune(
     Writes build/tune/NAME: chosen.json, the service's variables or Triton's settings, and index.html. INT8 takes part where
     `photodup export --precision int8` has made a file; whether photographs may use it, its gate says.
     """
-    from photodup.bench.judge.slo import bound_of
+    from photodup.bench.stats.slo import bound_of
     from photodup.tune.serving.search import tune_here
 
     servers = tuple(server or ("fastapi", "triton"))

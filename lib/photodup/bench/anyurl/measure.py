@@ -15,8 +15,8 @@ from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapter import AnswerError, decoded
 from photodup.bench.backends.http_connection import HttpError
-from photodup.bench.judge import facts
-from photodup.bench.judge.point import Point, Sample, judge_point
+from photodup.bench.stats import facts
+from photodup.bench.stats.point import Point, Sample, judge_point
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping

@@ -1,6 +1,6 @@
 """The highest rate that a server sustains under a latency bound, within a time limit.
 
-A short closed loop finds about what the server can answer; around it `bench.judge.slo` searches with open loops.
+A short closed loop finds about what the server can answer; around it `bench.stats.slo` searches with open loops.
 Requests that fail miss the bound.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 from photodup.bench.anyurl.measure import Asked, Measured, columns_error, measure_load
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.watch import Watcher
-from photodup.bench.judge.point import MAX_ERROR_SHARE, Sample
-from photodup.bench.judge.slo import LatencyBound, SloRate, slo_rate
-from photodup.bench.judge.steady import MIN_BLOCKS
+from photodup.bench.stats.point import MAX_ERROR_SHARE, Sample
+from photodup.bench.stats.slo import LatencyBound, SloRate, slo_rate
+from photodup.bench.stats.steady import MIN_BLOCKS
 from photodup.errors import PhotodupError
 
 MOST_S = 300.0

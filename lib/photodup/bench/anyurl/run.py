@@ -12,7 +12,7 @@ from photodup.bench.anyurl.rate import highest_rate
 from photodup.bench.anyurl.target import Target
 from photodup.bench.anyurl.versus import Competitor, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
-from photodup.bench.judge.slo import LatencyBound
+from photodup.bench.stats.slo import LatencyBound
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapter import decoded
-from photodup.bench.judge import facts, schedule
-from photodup.bench.judge.compare import Outcome, judge_pass
-from photodup.bench.judge.point import Point
-from photodup.bench.judge.sentence import comparison_sentence
+from photodup.bench.stats import facts, schedule
+from photodup.bench.stats.compare import Outcome, judge_pass
+from photodup.bench.stats.point import Point
+from photodup.bench.stats.sentence import comparison_sentence
 
 ROUNDS = 8
 WAVES, WAVES_OF_ONE = 30, 42  # of a measurement: 20 blocks are needed, some are lost to the warm-up

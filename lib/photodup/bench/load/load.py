@@ -19,7 +19,7 @@ import numpy as np
 
 from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import cosine_to_reference
-from photodup.bench.judge.point import judge_point
+from photodup.bench.stats.point import judge_point
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
 from photodup.bench.load.plan import Arrivals, Load, Stopping, arrivals_s, request_order
@@ -58,7 +58,7 @@ def measure(
         observer: watches while it is measured, may end it, and gets the single requests.
 
     Returns:
-        The columns of a point as the judge sees it (`bench.judge.point.Point.columns`),
+        The columns of a point as the judge sees it (`bench.stats.point.Point.columns`),
         stages (`prepare_ms_mean`, `request_ms_mean`,
         `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept busy: near 1 the generator
         may be the limit) and `client_cpu_share` (the same as a share of the cores it may use), `payload_bytes` (the

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge import facts
-from photodup.bench.judge.point import Looks
+from photodup.bench.stats import facts
+from photodup.bench.stats.point import Looks
 from photodup.errors import PhotodupError
 
 SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
@@ -90,13 +90,13 @@ class Stopping:
     """When a point is done: at a planned look that finds it valid, or at the last (then it says what is missing).
 
     The looks are at the shortest duration, at the longest, and half-way between them in ratio (see
-    `photodup.bench.judge.point`).
+    `photodup.bench.stats.point`).
 
     Attributes:
         min_duration_s, max_duration_s: the first and the last look, seconds of measured window.
         min_requests: an early look is not taken before so many answers.
         half_width: relative half-width asked of the 95 % intervals of `precise`.
-        precise: the figures that must be that precise, names in `photodup.bench.judge.facts.METRICS`.
+        precise: the figures that must be that precise, names in `photodup.bench.stats.facts.METRICS`.
         warmup_requests: of the first worker, on the connection that will be measured; then one of each of
             the others, all at once. Not counted.
         ramp_s: closed loops with several in flight run this long before the window opens, so that the batch

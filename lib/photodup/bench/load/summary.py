@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.facts import METRICS
-from photodup.bench.judge.point import Sample, judge_point
+from photodup.bench.stats.facts import METRICS
+from photodup.bench.stats.point import Sample, judge_point
 from photodup.bench.load.plan import Load, Stopping
 from photodup.bench.load.workers import ROW, Window
 

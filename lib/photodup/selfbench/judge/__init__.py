@@ -1,6 +1,6 @@
 """The judge is judged: simulated from recorded points whose truth is known because it was planted.
 
-May import: bench. Run `python -m photodup.selfbench.judge`.
+May import: bench. Run `python -m photodup.selfbench.stats`.
 Read `simulate` first (what is planted and counted), then `traces` (how
 recorded points are read, resampled and disturbed).
 

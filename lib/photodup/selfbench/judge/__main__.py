@@ -1,4 +1,4 @@
-"""Measure the judge: `python -m photodup.selfbench.judge [RUN_DIR] [--seed N] [--json FILE]`."""
+"""Measure the judge: `python -m photodup.selfbench.stats [RUN_DIR] [--seed N] [--json FILE]`."""
 
 import argparse
 import json
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.files import real_path, write_atomically
-from photodup.selfbench.judge.report import lines, measure_judge
+from photodup.selfbench.stats.report import lines, measure_judge
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m photodup.selfbench.judge", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m photodup.selfbench.stats", description=__doc__)
     parser.add_argument(
         "run_dir", nargs="?", default="results/reference-cpu", help="a run with raw latencies"
     )

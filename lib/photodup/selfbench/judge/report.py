@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.compare import EXTENDED, FIXED
-from photodup.selfbench.judge.simulate import as_plain, coverage, verdicts
-from photodup.selfbench.judge.traces import read_traces, sources
+from photodup.bench.stats.compare import EXTENDED, FIXED
+from photodup.selfbench.stats.simulate import as_plain, coverage, verdicts
+from photodup.selfbench.stats.traces import read_traces, sources
 
 MAX_FALSE_SHARE = 0.03  # 12 of 400, at a level of 5 % for a family
 MIN_POWER = 0.90  # at a planted 10 %, where the spread between rounds is at most 2.5 %

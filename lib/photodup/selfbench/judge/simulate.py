@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from photodup.bench.judge.compare import FIXED, Comparison, Outcome, Plan, judge_pass
-from photodup.bench.judge.facts import METRICS, Arm, Load, Side
-from photodup.bench.judge.measured import Round
-from photodup.bench.judge.point import Looks, Point, Sample, measure_point
-from photodup.bench.judge.schedule import measured
-from photodup.selfbench.judge.traces import Source, disturbed, scaled
+from photodup.bench.stats.compare import FIXED, Comparison, Outcome, Plan, judge_pass
+from photodup.bench.stats.facts import METRICS, Arm, Load, Side
+from photodup.bench.stats.measured import Round
+from photodup.bench.stats.point import Looks, Point, Sample, measure_point
+from photodup.bench.stats.schedule import measured
+from photodup.selfbench.stats.traces import Source, disturbed, scaled
 
 FAMILY_SIZE = 5
 COMPARED = ("latency_ms_p50", "latency_ms_mean", "throughput_images_per_s")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from photodup.bench.judge.facts import Load
-from photodup.bench.judge.point import Looks, Point, Sample, judge_point
+from photodup.bench.stats.facts import Load
+from photodup.bench.stats.point import Looks, Point, Sample, judge_point
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import RecordError
 from photodup.bench.record.record import read_record

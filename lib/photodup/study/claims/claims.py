@@ -235,7 +235,7 @@ def noise_floor_of(
     An A/A comparison is a repeat beside the point that it repeats: the same backend under the same conditions.
     Without one it is `default`, and called assumed.
     """
-    from photodup.bench.judge.stats import noise_floor
+    from photodup.bench.stats.stats import noise_floor
 
     if {"repeat", "backend", "valid", metric} <= set(points.columns):
         usable = points[points["valid"].eq(True) & points[metric].notna()]

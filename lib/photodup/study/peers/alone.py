@@ -11,8 +11,8 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.backends.adapters import cosine_to_reference
-from photodup.bench.judge.point import Sample
-from photodup.bench.judge.slo import LatencyBound, slo_rate
+from photodup.bench.stats.point import Sample
+from photodup.bench.stats.slo import LatencyBound, slo_rate
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping
 from photodup.bench.load.summary import sample_of_point

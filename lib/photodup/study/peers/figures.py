@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from photodup.bench.judge.compare import Outcome
-from photodup.bench.judge.sentence import comparison_row
+from photodup.bench.stats.compare import Outcome
+from photodup.bench.stats.sentence import comparison_row
 from photodup.study.notebook import charts
 from photodup.study.peers.outcomes import Compared, ours
 from photodup.study.peers.peers import SERVERS, fastest

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.judge.compare import Comparison, Outcome, Plan, judge_pass
-from photodup.bench.judge.facts import metric_named
-from photodup.bench.judge.measured import COUNTED, Measured, Round
-from photodup.bench.judge.pool import pooled, pooled_p99, that_count
-from photodup.bench.judge.sentence import comparison_sentence
+from photodup.bench.stats.compare import Comparison, Outcome, Plan, judge_pass
+from photodup.bench.stats.facts import metric_named
+from photodup.bench.stats.measured import COUNTED, Measured, Round
+from photodup.bench.stats.pool import pooled, pooled_p99, that_count
+from photodup.bench.stats.sentence import comparison_sentence
 from photodup.bench.record import latencies
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.peers import SERVERS, Server, fastest

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.backends import wires
-from photodup.bench.judge import facts
-from photodup.bench.judge import schedule as order
-from photodup.bench.judge.point import Point
+from photodup.bench.stats import facts
+from photodup.bench.stats import schedule as order
+from photodup.bench.stats.point import Point
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping
 from photodup.errors import PhotodupError

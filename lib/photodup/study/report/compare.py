@@ -29,7 +29,7 @@ def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
 
     Returns:
         Per point: `condition` (name -> value), `points` (one mapping or None per run) and `changes`: per run and
-        metric what `photodup.bench.judge.stats.difference` says of it against the first run, None for a missing one.
+        metric what `photodup.bench.stats.stats.difference` says of it against the first run, None for a missing one.
     """
     names = set().union(*(side.conditions() for side in sides)) | {"connection", "offered_per_s", "link"}
     names -= set(NOT_CONDITIONS)
@@ -112,7 +112,7 @@ def change(first: Mapping[str, Any], other: Mapping[str, Any], floor: float, met
     """Return `stats.difference`, and a bare ratio judged by the noise floor where a point has no interval."""
     import math
 
-    from photodup.bench.judge.stats import difference
+    from photodup.bench.stats.stats import difference
 
     found = difference(first, other, floor, metric)
     before, after = first.get(metric), other.get(metric)

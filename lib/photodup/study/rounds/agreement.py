@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from photodup.bench.judge.sentence import comparison_sentence
+from photodup.bench.stats.sentence import comparison_sentence
 from photodup.study.rounds.declared import declarations
 from photodup.study.rounds.outcomes import read_rounds
 
 if TYPE_CHECKING:
-    from photodup.bench.judge.compare import Outcome
+    from photodup.bench.stats.compare import Outcome
     from photodup.study.notebook.run import Run
 
 DECIDED = ("different", "equal")

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from photodup.bench.judge import facts
-from photodup.bench.judge.schedule import Declared
+from photodup.bench.stats import facts
+from photodup.bench.stats.schedule import Declared
 from photodup.bench.load.plan import Load
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError

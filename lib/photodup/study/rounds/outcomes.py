@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.judge import facts
-from photodup.bench.judge.compare import Comparison, Outcome, Plan, judge_pass
-from photodup.bench.judge.measured import COUNTED, MISSING, Measured, Round
-from photodup.bench.judge.pool import pooled, pooled_p99, that_count
-from photodup.bench.judge.sentence import comparison_row, comparison_sentence, plain_sentence
+from photodup.bench.stats import facts
+from photodup.bench.stats.compare import Comparison, Outcome, Plan, judge_pass
+from photodup.bench.stats.measured import COUNTED, MISSING, Measured, Round
+from photodup.bench.stats.pool import pooled, pooled_p99, that_count
+from photodup.bench.stats.sentence import comparison_row, comparison_sentence, plain_sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.rounds.arms import Arm, read_round

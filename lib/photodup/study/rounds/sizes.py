@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from photodup.bench.judge.point import EARLY_WAVES
+from photodup.bench.stats.point import EARLY_WAVES
 from photodup.bench.load.plan import Load, Stopping
 
 WAVES = 30  # of the last look: 20 blocks are needed, some are lost to the warm-up

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.judge.point import Sample
-from photodup.bench.judge.slo import slo_rate
+from photodup.bench.stats.point import Sample
+from photodup.bench.stats.slo import slo_rate
 from photodup.bench.load.plan import Load, Stopping
 from photodup.embedding.backends import Backend
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS

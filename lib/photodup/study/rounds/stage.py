@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.judge import facts
-from photodup.bench.judge import schedule as order
-from photodup.bench.judge.point import Point
+from photodup.bench.stats import facts
+from photodup.bench.stats import schedule as order
+from photodup.bench.stats.point import Point
 from photodup.errors import PhotodupError
 from photodup.study.rounds.arms import Arm, calibrate, measure_round
 from photodup.study.rounds.declared import Pair

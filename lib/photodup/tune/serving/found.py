@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from photodup.bench.judge.slo import LatencyBound
+from photodup.bench.stats.slo import LatencyBound
 from photodup.tune.serving.candidates import Setting
 
 

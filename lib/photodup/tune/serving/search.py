@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from photodup.bench.judge.slo import LatencyBound
+from photodup.bench.stats.slo import LatencyBound
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.files import available_cores

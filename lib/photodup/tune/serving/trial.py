@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.slo import LatencyBound, SloRate, slo_rate
+from photodup.bench.stats.slo import LatencyBound, SloRate, slo_rate
 from photodup.bench.load.plan import Load, Stopping
 from photodup.study.notebook.run import Run
 from photodup.study.rounds.arms import configure

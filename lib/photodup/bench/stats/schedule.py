@@ -10,10 +10,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from photodup.bench.judge.compare import Comparison, Plan
-from photodup.bench.judge.facts import Arm, Kind, metric_named
-from photodup.bench.judge.measured import Measured, Round
-from photodup.bench.judge.point import Point
+from photodup.bench.stats.compare import Comparison, Plan
+from photodup.bench.stats.facts import Arm, Kind, metric_named
+from photodup.bench.stats.measured import Measured, Round
+from photodup.bench.stats.point import Point
 from photodup.errors import PhotodupError
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.interval import percentile_bounds
-from photodup.bench.judge.point import Sample
-from photodup.bench.judge.steady import MIN_BLOCKS, steady_part
+from photodup.bench.stats.interval import percentile_bounds
+from photodup.bench.stats.point import Sample
+from photodup.bench.stats.steady import MIN_BLOCKS, steady_part
 from photodup.errors import PhotodupError
 
 REDRAWS = 2000

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.facts import METRICS, Figure
-from photodup.bench.judge.steady import MIN_BLOCKS, Steady, standard_error
+from photodup.bench.stats.facts import METRICS, Figure
+from photodup.bench.stats.steady import MIN_BLOCKS, Steady, standard_error
 
 
 def figures_of(steady: Steady, *, batch: int = 1, confidence: float = 0.95) -> dict[str, Figure]:

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.facts import SMALLEST_EFFECT
+from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.errors import PhotodupError
 
 MIN_BLOCKS = 20

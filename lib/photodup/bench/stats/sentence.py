@@ -1,8 +1,8 @@
 """The one place where a judgement becomes a sentence: notebooks, README, report and slides print what this returns."""
 
-from photodup.bench.judge.compare import MOST_ROUNDS, Outcome
-from photodup.bench.judge.facts import Figure, metric_named
-from photodup.bench.judge.point import Point
+from photodup.bench.stats.compare import MOST_ROUNDS, Outcome
+from photodup.bench.stats.facts import Figure, metric_named
+from photodup.bench.stats.point import Point
 
 
 def comparison_sentence(outcome: Outcome) -> str:

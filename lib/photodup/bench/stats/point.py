@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.facts import Figure, Load, metric_named
-from photodup.bench.judge.interval import figures_of
-from photodup.bench.judge.steady import Steady, steady_part
+from photodup.bench.stats.facts import Figure, Load, metric_named
+from photodup.bench.stats.interval import figures_of
+from photodup.bench.stats.steady import Steady, steady_part
 from photodup.errors import PhotodupError
 
 VERDICTS = ("valid", "imprecise", "unsteady", "failed")

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from photodup.bench.judge.facts import metric_named
+from photodup.bench.stats.facts import metric_named
 from photodup.errors import PhotodupError
 
 T = TypeVar("T")

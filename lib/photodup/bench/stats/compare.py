@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.judge.facts import SMALLEST_EFFECT, Arm, Kind, Metric, metric_named
-from photodup.bench.judge.measured import COUNTED, Round
-from photodup.bench.judge.pool import that_count
+from photodup.bench.stats.facts import SMALLEST_EFFECT, Arm, Kind, Metric, metric_named
+from photodup.bench.stats.measured import COUNTED, Round
+from photodup.bench.stats.pool import that_count
 from photodup.errors import PhotodupError
 
 LEVEL = 0.05

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from photodup.bench.judge.facts import metric_named
+from photodup.bench.stats.facts import metric_named
 
 COUNTED = ("valid", "imprecise", "unsteady")
 MISSING = "missing"  # never measured

@@ -58,7 +58,7 @@ def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here
 def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path, figure):
     """Called loopback, they would be judged as what a client beside the server sees."""
     from photodup.bench.link.way import LOOPBACK
-    from photodup.bench.load.plan import Load
+    from photodup.bench.stats.facts import Load
     from photodup.study.notebook.points import measure_point
 
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))

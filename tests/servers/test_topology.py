@@ -13,7 +13,8 @@ from support.triton import needs_triton
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.load.counters import account_of
 from photodup.bench.load.load import measure
-from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.plan import Stopping
+from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
 from photodup.study.scaling import topology
 from photodup.study.scaling.topology import DevicePool, balancer, balancer_config

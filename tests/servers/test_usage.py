@@ -14,7 +14,8 @@ from support.service import until
 from support.triton import needs_triton
 
 from photodup.bench.load import usage
-from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.plan import Stopping
+from photodup.bench.stats.facts import Load
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.serving.endpoints import from_ports

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from photodup.bench.load.plan import Load, Stopping, in_blocks
+from photodup.bench.load.plan import Stopping, in_blocks
+from photodup.bench.stats.facts import Load
 from photodup.bench.record.record import RunStore
 from photodup.serving.endpoints import from_ports
 from photodup.study.claims.claims import noise_floor_of

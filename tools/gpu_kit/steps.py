@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.plan import Stopping
+from photodup.bench.stats.facts import Load
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError

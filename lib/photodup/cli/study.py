@@ -137,10 +137,10 @@ def study_agree(
     first: Annotated[str, typer.Argument(help="directory under results/")],
     second: Annotated[str, typer.Argument(help="another pass over the same comparisons")],
 ) -> None:
-    """Tabulate what two passes say of the same comparisons, and whether they agree; nothing is measured."""
+    """Tabulate the outcomes of two passes over the same comparisons, and whether they agree; nothing is measured."""
+    from photodup.study.comparisons import agreement
     from photodup.study.notebook.run import open_run
     from photodup.study.report.facts import run_directory
-    from photodup.study.rounds import agreement
 
     runs = [open_run(run_directory(name).name).reading() for name in (first, second)]
     found = agreement.twice(*runs)
@@ -148,6 +148,23 @@ def study_agree(
     print(f"\n{agreement.summary(found)}")
     for sentence in agreement.sentences(found):
         print(f"- {sentence}")
+
+
+@study.command("outcomes")
+def study_outcomes(run: Annotated[str, typer.Argument(help="directory under results/")]) -> None:
+    """Print every comparison of a run from its records, primary ones first; nothing is measured."""
+    from photodup.bench.stats.sentence import sentence
+    from photodup.study.comparisons.outcomes import read_all
+    from photodup.study.notebook.run import open_run
+    from photodup.study.report.facts import run_directory
+
+    found = read_all(open_run(run_directory(run).name).reading())
+    for outcome in sorted(found, key=lambda o: (o.question.is_null, not o.question.is_primary)):
+        asked = outcome.question
+        kind = "null" if asked.is_null else "primary" if asked.is_primary else "exploratory"
+        print(f"{asked.family[:2] or '--'} {kind}, {asked.load}: {sentence(outcome)}")
+        for note in outcome.notes:
+            print(f"     {note}")
 
 
 def report(

@@ -2,8 +2,7 @@
 
     python -m photodup.selfbench.serving
 
-The pairs are measured in rounds on servers of this machine, and the judge says what they carry. It takes about eight
-minutes. `photodup.selfbench.service` compares with the engine in process.
+Both sides of each pair are measured at the same time on servers of this machine. It takes about five minutes. `photodup.selfbench.service` compares with the engine in process.
 """
 
 import tempfile
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from photodup.study.rounds.outcomes import Compared
+    from photodup.study.comparisons.outcomes import Compared
 
 WEIGHTS = "random:0"  # no timing depends on the values
 NOTEBOOK = "06_compare_three_backends"
 FAST, SERVERS = "INT8 with OpenVINO against FP32 with ONNX Runtime in Triton", "server with INT8"
-# Comparison → the goal of b ÷ a in words, and whether a ratio meets it. Of the two servers the judge's verdict is the goal.
+# Comparison → the goal of b ÷ a in words, and whether a ratio meets it. Of the two servers the interval inside ±5 % is the goal.
 GOALS: dict[str, tuple[str, Callable[[float], bool] | None]] = {
     f"{FAST}, one": ("<= 0.45", lambda ratio: ratio <= 0.45),
     f"{FAST}, eight": (">= 2.8", lambda ratio: ratio >= 2.8),
@@ -28,14 +27,15 @@ GOALS: dict[str, tuple[str, Callable[[float], bool] | None]] = {
 }
 
 
-def run(*, rounds: int = 8, say: Callable[[str], None] = print) -> "Compared":
-    """Measure the pairs on this machine and return what the judge says of them."""
+def run(*, visits: int = 4, say: Callable[[str], None] = print) -> "Compared":
+    """Measure the pairs on this machine and return their outcomes."""
+    from photodup.bench.pairs.declared import declarations
     from photodup.bench.record.record import RunStore
     from photodup.serving.endpoints import load_endpoints
+    from photodup.study.comparisons.measure import Sizes, measure_comparisons
+    from photodup.study.comparisons.outcomes import read_comparisons
     from photodup.study.notebook.run import Run
     from photodup.study.notebook.weights import prepare_model
-    from photodup.study.rounds.declared import declarations
-    from photodup.study.rounds.outcomes import compare_rounds
     from photodup.study.runner.servers import start_servers
 
     every = declarations()
@@ -47,19 +47,20 @@ def run(*, rounds: int = 8, say: Callable[[str], None] = print) -> "Compared":
         endpoints.use_control_key()
         measured = Run("bench", folder, endpoints, RunStore(folder))
         with measured.store:
-            return compare_rounds(measured, NOTEBOOK, rounds=rounds, found=chosen, say=say)
+            measure_comparisons(measured, chosen.pairs, Sizes(visits), say=say)
+            return read_comparisons(measured, NOTEBOOK, declared=chosen)
 
 
 def lines(compared: "Compared") -> list[str]:
-    """Say each ratio with its goal, and under it the judge's sentence."""
+    """Say each ratio with its goal, and under it the outcome's sentence."""
     said = []
     for name, (goal, is_met) in GOALS.items():
         outcome = compared[name]
-        if outcome.verdict is None:
+        if not outcome.is_measured:
             said.append(f"{name}: not measured, goal {goal}")
         else:
             ratio = outcome.value_b / outcome.value_a
-            met = outcome.verdict == "equal" if is_met is None else is_met(ratio)
+            met = outcome.excludes_beyond <= 0.05 if is_met is None else is_met(ratio)
             said.append(f"{name}: ratio {ratio:.3f}, goal {goal}: {'met' if met else 'missed'}")
         said.append(f"  {compared.sentence(name)}")
     return said

@@ -15,12 +15,13 @@ from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapter import AnswerError, decoded
 from photodup.bench.backends.http_connection import HttpError
-from photodup.bench.stats import facts
-from photodup.bench.stats.point import Point, Sample, judge_point
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.load import measure
-from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.plan import Stopping
 from photodup.bench.load.workers import ROW, describe_error
+from photodup.bench.stats import facts
+from photodup.bench.stats.facts import Load
+from photodup.bench.stats.point import Point, Sample, judge_point
 from photodup.errors import PhotodupError, is_expected
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
@@ -213,7 +214,7 @@ def measure_load(
         raw = {"latency_ms": (done - rows[:, ROW.index("due")]) * 1000, "finished_s": done}
     failed = columns.get("error", "") if not len(raw["latency_ms"]) else ""
     sample = Sample(raw["latency_ms"], raw["finished_s"], len(errors), columns.get("arrived_per_s"), failed)
-    point = judge_point(sample, load.as_judged(way.link), looks=stopping.looks)
+    point = judge_point(sample, load, looks=stopping.looks)
     if point.verdict == "valid" and not columns.get("valid"):
         point = replace(point, verdict="unsteady", because=str(columns["invalid_because"]).partition(": ")[2])
     if point.verdict == "failed" and columns.get("invalid_because"):

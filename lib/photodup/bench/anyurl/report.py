@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl.measure import Measured, plain_columns
+from photodup.bench.load.workers import ROW
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import figure_sentence
-from photodup.bench.load.workers import ROW
 from photodup.errors import PhotodupError
 from photodup.extras import need
 from photodup.files import write_atomically

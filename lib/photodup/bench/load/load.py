@@ -19,11 +19,12 @@ import numpy as np
 
 from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import cosine_to_reference
-from photodup.bench.stats.point import judge_point
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
-from photodup.bench.load.plan import Arrivals, Load, Stopping, arrivals_s, request_order
+from photodup.bench.load.plan import Arrivals, Stopping, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking, run_in_loop
+from photodup.bench.stats.facts import Load
+from photodup.bench.stats.point import judge_point
 from photodup.errors import PhotodupError, is_expected
 from photodup.files import available_cores
 
@@ -156,14 +157,14 @@ def _in_threads(window: Window, load: Load, stopping: Stopping, connections: lis
     ]
     for worker in workers:
         worker.start()
-    with _short_collections():
+    with short_collections():
         window.started = clock()
         barrier.wait()
         return _watch(window, load, stopping, workers, probe)
 
 
 @contextmanager
-def _short_collections() -> Iterator[None]:
+def short_collections() -> Iterator[None]:
     """Set everything that exists aside: a full collection would be booked on whichever request it hits."""
     gc.collect()
     gc.freeze()
@@ -202,7 +203,7 @@ def _in_event_loop(
     worker = threading.Thread(target=lambda: asyncio.run(body()), daemon=True)
     worker.start()
     begun.wait()
-    with _short_collections():
+    with short_collections():
         watched = _watch(window, load, stopping, [worker], probe)
     if problems:
         raise problems[0]
@@ -233,7 +234,7 @@ def _watch(
             tolerated = window.observer is not None and window.observer.tolerates_errors
             hopeless = bool(window.mistake) or (many_failed and not tolerated)
             if not open_loop and look < len(looks.lengths_s) - 1 and elapsed >= looks.lengths_s[look]:
-                found = judge_point(summary.sample_of(window), load.as_judged(), looks=looks, look=look)
+                found = judge_point(summary.sample_of(window), load, looks=looks, look=look)
                 enough = found.verdict == "valid" and n >= stopping.min_requests
                 look += 1
             if enough or hopeless or told_to_end or elapsed >= looks.lengths_s[-1]:

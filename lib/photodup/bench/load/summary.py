@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.stats.facts import METRICS
-from photodup.bench.stats.point import Sample, judge_point
-from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.plan import Stopping
 from photodup.bench.load.workers import ROW, Window
+from photodup.bench.stats.facts import METRICS, Load
+from photodup.bench.stats.point import Sample, judge_point
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
 LATE_SHARE = 0.1  # … and beyond this share of the median latency
@@ -93,7 +93,7 @@ def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
 
 
 def _judged(sample: Sample, load: Load, stopping: Stopping) -> dict[str, Any]:
-    point = judge_point(sample, load.as_judged(), looks=stopping.looks)
+    point = judge_point(sample, load, looks=stopping.looks)
     valid = point.verdict == "valid"
     because = "" if valid else f"{point.verdict}: {point.because}"
     # A valid point says nothing that its steady part does not carry; of another one what was seen is shown, hollow.

@@ -177,6 +177,37 @@ def local_server(url: str) -> LocalServer | None:
     return None
 
 
+def server_pids(url: str, model: str = "") -> tuple[int, ...]:
+    """Return the processes that compute for a server at a loopback address; none where they cannot be seen.
+
+    Args:
+        model: of Triton: only the processes of its Python backend that run this model. Triton's own is shared by all.
+    """
+    import psutil
+
+    server = local_server(url if "//" in url else f"//{url}")
+    if server is None:
+        return ()
+    found = []
+    for process in (whole := psutil.Process(server.pid), *whole.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            if not model or f"/{model}/" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return tuple(found)
+
+
+def processor_time(pids: Sequence[int]) -> float:
+    """Return the processor time that these processes have used so far, seconds; an ended one counts no more."""
+    import psutil
+
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return total
+
+
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and all it started, ended ones included, in seconds."""
     import psutil

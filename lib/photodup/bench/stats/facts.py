@@ -1,10 +1,13 @@
-"""The words of a comparison as objects, and the one table of what is measured and what counts as equal."""
+"""What is asked of a server, and the one table of figures: their units, and what counts as equal."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 from photodup.errors import PhotodupError
 
-# A relative difference below this interests nobody: the hypothesis that is tested is |effect| <= SMALLEST_EFFECT.
+SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
+SPANS = ("photo", "prepared")
+# A relative difference below this interests nobody.
 SMALLEST_EFFECT = 0.02
 
 
@@ -64,73 +67,66 @@ def metric_named(name: str) -> Metric:
 
 
 @dataclass(frozen=True)
-class Side:
-    """What is measured: one arm of a comparison.
-
-    Attributes:
-        label: what a sentence calls it.
-        server, engine, precision, protocol, wire: the parts of a backend (DESIGN §3).
-        variant: anything else that was set (`2 instances`, `shared channel`); empty when nothing was.
-        machine: the machine or endpoint it ran on (an environment digest, or an endpoint's name).
-    """
-
-    label: str
-    server: str
-    engine: str
-    precision: str
-    protocol: str
-    wire: str
-    variant: str = ""
-    machine: str = ""
-
-
-@dataclass(frozen=True)
 class Load:
-    """What is asked of a side. Two sides are compared only under equal loads.
+    """What is asked of a server.
 
     Attributes:
-        scenario: `single_stream`, `closed_loop`, `server` or `offline`.
+        scenario: one of `SCENARIOS`.
         batch: images per request.
-        concurrency: requests in flight.
-        offered_per_s: open loop only, requests/s.
-        connection: `warm`, `new` or `idle:SECONDS`.
-        link: name of the link.
-        span: `photo` or `prepared`: what a latency holds.
+        concurrency: requests in flight, 1 unless given. In the open loop the most that may be, 64 unless
+            given; beyond it requests wait in the client, and that wait counts.
+        offered_per_s: open loop only: mean arrivals per second, in requests.
+        connection: `new` (connecting is inside the span), `warm`, or `idle:SECONDS` before each request.
+        span: `photo` times encoded photograph in hand → embedding in hand. `prepared` leaves the client's
+            preparation out, for loads this client could not prepare fast enough; never compare the two.
     """
 
-    scenario: str = "closed_loop"
+    scenario: str
     batch: int = 1
-    concurrency: int = 1
+    concurrency: int | None = None
     offered_per_s: float | None = None
     connection: str = "warm"
-    link: str = "loopback"
     span: str = "photo"
+
+    def __post_init__(self) -> None:
+        if self.concurrency is None:
+            object.__setattr__(self, "concurrency", 64 if self.scenario == "server" else 1)
+        problem = None
+        if self.scenario not in SCENARIOS:
+            problem = f"scenario {self.scenario!r} is not one of {', '.join(SCENARIOS)}"
+        elif self.batch < 1 or self.concurrency < 1:
+            problem = "batch and concurrency start at 1"
+        elif self.scenario == "single_stream" and self.concurrency != 1:
+            problem = "single_stream has one request in flight; use closed_loop"
+        elif (self.scenario == "server") != (self.offered_per_s is not None and self.offered_per_s > 0):
+            problem = "offered_per_s belongs to the server scenario, and it needs one above 0"
+        elif self.span not in SPANS:
+            problem = f"span {self.span!r} is not one of {', '.join(SPANS)}"
+        elif self.idle_s and self.scenario == "server":
+            problem = "an open loop has its own pauses; idle connections belong to closed loops"
+        if problem:
+            raise PhotodupError(f"This load makes no sense: {problem}.")
+
+    @property
+    def idle_s(self) -> float:
+        kind, _, seconds = self.connection.partition(":")
+        try:
+            if (kind in ("new", "warm") and not seconds) or (kind == "idle" and float(seconds) > 0):
+                return float(seconds or 0)
+        except ValueError:
+            pass
+        raise PhotodupError(f"connection {self.connection!r} is none of new, warm, idle:SECONDS.")
 
     @property
     def wave(self) -> int:
         """Answers in a wave: as many as requests are in flight. An open loop has no waves."""
+        assert self.concurrency is not None
         return 1 if self.scenario == "server" else self.concurrency
 
-    def differences(self, other: "Load") -> list[str]:
-        """Name each part in which two loads are unlike, with both values."""
-        return [
-            f"{field.name} {getattr(self, field.name)} and {getattr(other, field.name)}"
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(other, field.name)
-        ]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What an A/A arm vouches for: one quantity over one protocol and one engine."""
-
-    quantity: str
-    protocol: str
-    engine: str
-
-    @classmethod
-    def of(cls, metric: str, side: Side) -> "Kind":
-        return cls(metric_named(metric).quantity, side.protocol, side.engine)
+    def columns(self) -> dict[str, Any]:
+        """Return this load as columns of a point."""
+        names = ("connection", "scenario", "batch", "concurrency", "offered_per_s", "span")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -157,11 +153,3 @@ class Figure:
     def half_width(self) -> float:
         """The longer half of the interval, relative to the value."""
         return max(self.high - self.value, self.value - self.low) / self.value
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A side under a load: what is measured once in each round."""
-
-    side: Side
-    load: Load

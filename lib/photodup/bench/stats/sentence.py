@@ -1,61 +1,63 @@
-"""The one place where a judgement becomes a sentence: notebooks, README, report and slides print what this returns."""
+"""The one place where an outcome becomes a sentence: notebooks, README, report and `photodup load` print what it returns."""
 
-from photodup.bench.stats.compare import MOST_ROUNDS, Outcome
+from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.facts import Figure, metric_named
 from photodup.bench.stats.point import Point
 
 
-def comparison_sentence(outcome: Outcome) -> str:
-    """Return one sentence for a comparison: its verdict, the effect with its interval, the rounds, the spread."""
-    comparison, metric = outcome.comparison, outcome.metric
-    a, b = comparison.a.side.label, comparison.b.side.label
-    if comparison.is_check:
-        b = f"{a} again"
-    if outcome.verdict is None:
-        return f"{_capital(metric.words)} of {b} and {a}: not compared. {outcome.because}"
-    figures = f"{_number(outcome.value_b)} against {_number(outcome.value_a)} {metric.unit}"
-    unsteady = f", {outcome.n_unsteady} of them not steady" if outcome.n_unsteady else ""
-    measured = f"{outcome.n_rounds} rounds{unsteady}, spread between rounds {outcome.spread:.1%}"
-    interval = f"[{outcome.low:+.1%}, {outcome.high:+.1%}]"
-    subject = f"{_capital(metric.words)} of {b} against {a}"
-    if outcome.verdict == "different":
-        direction = "higher" if outcome.effect > 0 else "lower"
-        said = f"different by {outcome.effect:+.1%} {interval} ({direction}: {figures}; {measured})"
-    elif outcome.verdict == "equal":
-        said = f"equal within {metric.margin:.0%} ({outcome.effect:+.1%} {interval}: {figures}; {measured})"
-    else:
-        said = f"undecided; {remedy(outcome)} ({outcome.effect:+.1%} {interval}: {figures}; {measured})"
-    return f"{subject}: {said}."
+def sentence(outcome: Outcome) -> str:
+    """Return an outcome as one sentence: direction, size with interval, both values with their unit.
+
+    A latency "takes longer", a throughput "is higher"; of no difference the sentence says what is excluded.
+    """
+    asked, metric = outcome.question, outcome.metric
+    a, b = asked.label_a, asked.label_b
+    if not outcome.is_measured:
+        return f"{_capital(metric.words)} of {b} and {a}: not measured. {_capital(outcome.because)}"
+    values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {metric.unit}"
+    if outcome.is_different:
+        return f"{_capital(b)} {_differs(outcome)} {a} {_interval(outcome)} ({metric.words} {values})."
+    if outcome.verdict is Verdict.EQUAL:
+        return (
+            f"{_capital(b)} and {a} have the same {metric.words} within {metric.margin:.0%}: "
+            f"{outcome.effect:+.1%} {_interval(outcome, signed=True)} ({values})."
+        )
+    return (
+        f"No difference in {metric.words} was found between {b} and {a}: anything beyond {percent(outcome.excludes_beyond)} "
+        f"is excluded ({values})."
+    )
 
 
-def plain_sentence(outcome: Outcome) -> str:
-    """Return a comparison as an answer says it, with one number; the rest of it is in `comparison_row`."""
-    a, b, metric = outcome.comparison.a.side.label, outcome.comparison.b.side.label, outcome.metric
-    because = outcome.because.removesuffix(".")
-    if outcome.verdict is None:
-        return f"The {metric.words} of {b} and {a} was not compared: {because}."
-    if outcome.verdict == "equal":
-        return f"The {metric.words} of {b} and {a} is equal within {metric.margin:.0%}."
-    if outcome.verdict == "different":
-        direction = "higher" if outcome.effect > 0 else "lower"
-        return f"The {metric.words} of {b} is {abs(outcome.effect):.0%} {direction} than that of {a}."
-    return f"Whether the {metric.words} of {b} is higher than that of {a} is undecided: {remedy(outcome)}."
+def _differs(outcome: Outcome) -> str:
+    size = percent(outcome.effect)
+    if outcome.metric.quantity == "throughput":
+        return f"has {size} {'higher' if outcome.effect > 0 else 'lower'} throughput than"
+    what = "" if outcome.question.metric == "latency_ms_p50" else f" ({outcome.metric.words})"
+    return f"takes {size} {'longer' if outcome.effect > 0 else 'less time'}{what} than"
 
 
-def comparison_row(outcome: Outcome) -> dict[str, str]:
-    """Return what `comparison_sentence` says as the cells of a table's row."""
-    told, metric = outcome.verdict is not None, outcome.metric
-    unsteady = f", {outcome.n_unsteady} not steady" if told and outcome.n_unsteady else ""
-    decide = remedy(outcome) if outcome.verdict == "undecided" else ""
-    figures = f"{_number(outcome.value_b)} against {_number(outcome.value_a)} {metric.unit}" if told else ""
+def _interval(outcome: Outcome, *, signed: bool = False) -> str:
+    low, high = 100 * outcome.low, 100 * outcome.high
+    if signed:
+        return f"[{low:+.1f}, {high:+.1f}]"
+    low, high = sorted((abs(low), abs(high)))
+    return f"[{low:.1f}, {high:.1f}]"
+
+
+def row(outcome: Outcome) -> dict[str, str]:
+    """Return an outcome as the cells of a table's row."""
+    metric, measured = outcome.metric, outcome.is_measured
+    values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {metric.unit}"
+    null = f"{outcome.null.effect:+.1%} {_interval(outcome.null, signed=True)}" if outcome.null else ""
     return {
         "figure": metric.words,
-        "verdict": outcome.verdict or "not compared",
-        "effect": f"{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]" if told else "",
-        "values": figures,
-        "rounds": f"{outcome.n_rounds}{unsteady}",
-        "spread between rounds": f"{outcome.spread:.1%}" if told else "",
-        "what would decide": decide if told else outcome.because,
+        "verdict": str(outcome.verdict),
+        "difference": f"{outcome.effect:+.1%} {_interval(outcome, signed=True)}" if measured else "",
+        "values": values if measured else "",
+        "rests on": "primary" if outcome.question.is_primary else "exploratory",
+        "observations": str(outcome.n),
+        "two equal processes": null,
+        "notes": " ".join((*outcome.notes, outcome.because)).strip(),
     }
 
 
@@ -68,23 +70,20 @@ def figure_sentence(point: Point, metric: str) -> str:
         return f"{_capital(known.words)}: not given, {because}."
     hollow = "" if point.verdict == "valid" else f"; {point.verdict}, {point.because}"
     return (
-        f"{_capital(known.words)}: {_number(figure.value)} {known.unit} "
-        f"[{_number(figure.low)}, {_number(figure.high)}] ({figure.n_answers} answers, worth "
+        f"{_capital(known.words)}: {number(figure.value)} {known.unit} "
+        f"[{number(figure.low)}, {number(figure.high)}] ({figure.n_answers} answers, worth "
         f"{figure.n_effective:.0f} independent ones{hollow})."
     )
 
 
-def remedy(outcome: Outcome) -> str:
-    """Return why an undecided comparison is that, or how many rounds would decide it."""
-    if outcome.because:
-        return outcome.because
-    if outcome.rounds_to_decide is None:
-        return f"more than {MOST_ROUNDS} rounds would be needed"
-    return f"about {outcome.rounds_to_decide} rounds would decide"
+def percent(fraction: float) -> str:
+    """Return a fraction without its sign in per cent: two digits below ten, whole numbers above."""
+    value = abs(100 * fraction)
+    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
 
 
-def _number(value: float) -> str:
-    """Three significant digits, and no digit of a large number taken away."""
+def number(value: float) -> str:
+    """Return three significant digits, and no digit of a large number taken away."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

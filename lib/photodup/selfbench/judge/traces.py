@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from photodup.bench.stats.facts import Load
-from photodup.bench.stats.point import Looks, Point, Sample, judge_point
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import RecordError
 from photodup.bench.record.record import read_record
+from photodup.bench.stats.facts import Load
+from photodup.bench.stats.point import Looks, Point, Sample, judge_point
 from photodup.errors import PhotodupError
 
 RECORDED_LOOKS = Looks(lengths_s=(60.0,))  # a recorded point is looked at once, when it is over

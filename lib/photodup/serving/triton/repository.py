@@ -175,11 +175,12 @@ def link_weights(onnx: Path, version_dir: Path) -> None:
         raise PhotodupError(f"{onnx} is missing: `photodup render` exports the model first.")
     version_dir.mkdir(parents=True, exist_ok=True)
     if onnx.suffix == ".xml":
-        _link(onnx.with_suffix(".bin"), version_dir / "model.bin")
-    _link(onnx, version_dir / f"model{onnx.suffix}")
+        link_file(onnx.with_suffix(".bin"), version_dir / "model.bin")
+    link_file(onnx, version_dir / f"model{onnx.suffix}")
 
 
-def _link(onnx: Path, link: Path) -> None:
+def link_file(onnx: Path, link: Path) -> None:
+    """Put a file under another name by hard link, or by copying it to another file system."""
     if link.exists() and os.path.samefile(onnx, link):
         return
     with replacing(link) as scratch:

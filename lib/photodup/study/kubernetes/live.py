@@ -225,7 +225,8 @@ def experiment(
     """
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.load import measure
-    from photodup.bench.load.plan import Load, Stopping
+    from photodup.bench.load.plan import Stopping
+    from photodup.bench.stats.facts import Load
     from photodup.study.notebook.weights import payload_photos
 
     photos, points = payload_photos(16), []

@@ -11,7 +11,8 @@ import numpy as np
 
 from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
-from photodup.bench.load.plan import Load, Stopping, in_blocks
+from photodup.bench.load.plan import Stopping, in_blocks
+from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.study.notebook.gaps import Gap

@@ -11,12 +11,13 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.backends.adapters import cosine_to_reference
-from photodup.bench.stats.point import Sample
-from photodup.bench.stats.slo import LatencyBound, slo_rate
 from photodup.bench.load.load import measure
-from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import sample_of_point
 from photodup.bench.load.usage import memory_mib
+from photodup.bench.stats.facts import Load
+from photodup.bench.stats.point import Sample
+from photodup.bench.stats.slo import LatencyBound, slo_rate
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
 from photodup.study.peers.peers import MIN_COSINE, Server, Started, adapter, started

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photodup.bench.record import latencies
 from photodup.bench.stats.compare import Comparison, Outcome, Plan, judge_pass
 from photodup.bench.stats.facts import metric_named
 from photodup.bench.stats.measured import COUNTED, Measured, Round
 from photodup.bench.stats.pool import pooled, pooled_p99, that_count
 from photodup.bench.stats.sentence import comparison_sentence
-from photodup.bench.record import latencies
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.peers import SERVERS, Server, fastest
 from photodup.study.peers.stage import (

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.backends import wires
+from photodup.bench.load.load import measure
+from photodup.bench.load.plan import Stopping
 from photodup.bench.stats import facts
 from photodup.bench.stats import schedule as order
+from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Point
-from photodup.bench.load.load import measure
-from photodup.bench.load.plan import Load, Stopping
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
 from photodup.study.notebook.weights import choose_weights, payload_photos

@@ -74,8 +74,8 @@ def appendix_blocks() -> dict[str, str]:
 
 def agreement_text() -> str:
     """Say how far the sentences of the second pass agree with the first's, in a sentence and a table."""
+    from photodup.study.comparisons import agreement
     from photodup.study.notebook.run import open_run
-    from photodup.study.rounds import agreement
 
     passes = (REFERENCE, SECOND_PASS)
     found = agreement.twice(*(open_run(name).reading() for name in passes))

@@ -13,6 +13,7 @@ from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.serving.endpoints import from_ports
+from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.notebook.run import (
     REFERENCE,
     Run,
@@ -22,7 +23,6 @@ from photodup.study.notebook.run import (
 )
 from photodup.study.report.facts import FINDINGS, notebook_rows
 from photodup.study.report.figures import DECISION
-from photodup.study.rounds.outcomes import read_rounds
 
 # The sides of the table, in this order; names of notebooks/comparisons.yaml.
 SIDES = (
@@ -44,7 +44,7 @@ def generated_blocks() -> dict[str, str]:
     return {
         "figure": figure_block(),
         "findings": "\n\n".join(findings_blocks()),
-        "results": "\n".join(results_table(read_rounds(reference(), NOTEBOOK).arms)),
+        "results": "\n".join(results_table(read_comparisons(reference(), NOTEBOOK).arms)),
         "notebooks": "| notebook | question |\n|---|---|\n"
         + "\n".join(
             f"| [{row['title']}](notebooks/{row['stem']}.ipynb) | {row['question']} |"
@@ -84,16 +84,16 @@ def findings_blocks() -> Iterator[str]:
 
 
 def results_table(arms: pd.DataFrame) -> Iterator[str]:
-    """Yield the lines of the result table: one pooled figure a load, with its interval over the rounds.
+    """Yield the lines of the result table: one figure a load over all visits, with its interval.
 
     Args:
-        arms: of `photodup.study.rounds.outcomes.Compared`.
+        arms: of `photodup.study.comparisons.outcomes.Compared`.
     """
     if arms.empty or arms[arms.side.isin(SIDES)].empty:
-        yield "The committed run has no rounds yet; until it is measured anew this table is empty."
+        yield "The committed run has no comparisons yet: until the next reference run this table is empty."
         return
     facts = read_environment(project_root() / "results" / REFERENCE)
-    yield "| engine and server | one photo at a time, median | eight in flight | rounds, steady ones |"
+    yield "| engine and server | one photo at a time, median | eight in flight | visits |"
     yield "|---|---:|---:|---:|"
     for side in SIDES:
         mine = arms[arms.side == side].set_index("load")
@@ -102,12 +102,11 @@ def results_table(arms: pd.DataFrame) -> Iterator[str]:
         one, eight = mine.loc["one"], mine.loc["eight"]
         latency = _interval(one, "latency_ms_p50", "ms")
         rate = _interval(eight, "throughput_images_per_s", "images/s")
-        steady = f"{one.n_rounds + eight.n_rounds}, {one.n_rounds + eight.n_rounds - one.n_unsteady - eight.n_unsteady}"
-        yield f"| {one.label} | {latency} | {rate} | {steady} |"
+        yield f"| {one.label} | {latency} | {rate} | {one.n_visits + eight.n_visits} |"
     yield ""
     yield (
         f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. The same JPEG to all; FP32 "
-        "unless the name says otherwise. In brackets the 95 % interval over the rounds."
+        "unless the name says otherwise. In brackets the 95 % interval between visits: this machine, this run."
     )
 
 

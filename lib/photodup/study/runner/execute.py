@@ -155,7 +155,7 @@ def run_study(
     parameters: Mapping[str, Any] | None = None,
     weights: str | None = None,
     again: bool = False,
-    rounds: int | None = None,
+    visits: int | None = None,
 ) -> list[Outcome]:
     """Run the study into `results/<name>/` and return every notebook's outcome.
 
@@ -171,7 +171,7 @@ def run_study(
         parameters: extra papermill parameters, given to the notebooks that declare them.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.
         again: run notebooks even if they passed before.
-        rounds: of the comparisons, instead of what the sizes say; with fewer than six they stay undecided.
+        visits: of each comparison, instead of what the sizes say.
 
     Raises:
         PhotodupError: an unknown notebook or parameter, or servers that cannot be started.
@@ -197,7 +197,7 @@ def run_study(
             weights = prepare_model(weights)
             due_paths = [path for path, _, _ in due]
             where = _measure_comparisons(
-                stack, name, due_paths, sizes, endpoints, _host(parameters or {}), rounds
+                stack, name, due_paths, sizes, endpoints, _host(parameters or {}), visits
             )
             extra |= {"ENDPOINTS": str(where)} if where else {}
         with study_progress() as progress:
@@ -263,38 +263,29 @@ def _measure_comparisons(
     sizes: str,
     endpoints: str | Path | None,
     host: Mapping[str, Any],
-    rounds: int | None = None,
+    visits: int | None = None,
 ) -> Path | None:
-    """Start the servers unless they run elsewhere, and measure the rounds of all comparisons before the notebooks.
+    """Start the servers unless they run elsewhere, and measure all comparisons before the notebooks.
 
     Returns:
         The endpoints file; None for a machine that is named by hand, which wins over any file.
     """
+    from photodup.bench.pairs.declared import declarations
+    from photodup.study.comparisons.measure import measure_comparisons, sizes_of
+    from photodup.study.comparisons.outcomes import write_outcomes
     from photodup.study.notebook.run import open_run
-    from photodup.study.rounds.declared import declarations
-    from photodup.study.rounds.stage import leave_out, measure_stage, plan_of
 
-    size = dict(load_sizes(sizes).get("comparisons", {}))
-    stems = [path.stem for path in chosen]
-    # A machine elsewhere has other engines: what counts most here may have nobody to answer it there.
-    size |= size.get("elsewhere", {}) if host or endpoints else {}
-    pairs = declarations().of(stems, at_least=size.get("at_least", 0))
+    size = load_sizes(sizes).get("comparisons", {})
+    declared, quick = declarations(), sizes != "full"
+    pairs = declared.of([path.stem for path in chosen], quick=quick)
+    pairs = [*pairs, *declared.nulls_of(pairs, quick=quick)]
     where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
-    every = declarations().of(stems)
-    if every:
+    if pairs:
         run = open_run(name, **host) if where is None else open_run(name, endpoints=where)
         with run.store:
-            measured = {pair.notebook for pair in pairs}
-            rest = [p for p in every if p.notebook not in measured and plan_of(run, p.notebook) is None]
-            leave_out(run, rest, "it is not among the most important ones, which these sizes measure.")
-            measure_stage(
-                run,
-                pairs,
-                budget_s=60 * size.get("budget_min", 30.0),
-                rounds=rounds or size.get("rounds", 8),
-                shortest_s=size.get("shortest_s", 2.0),
-                say=lambda text: print(text, flush=True),
-            )
+            say = lambda text: print(text, flush=True)  # noqa: E731
+            measure_comparisons(run, pairs, sizes_of(size, visits), say=say)
+            write_outcomes(run)
     return where
 
 

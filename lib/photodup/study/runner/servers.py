@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from photodup.bench.pairs.declared import Pair
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.processor import can_compute
 from photodup.paths import project_root
-from photodup.study.rounds.declared import Pair
 
 # Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
 EMULATED = tuple(

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from photodup.bench.link.way import LOOPBACK
-from photodup.bench.load.plan import Load, Stopping
+from photodup.bench.load.plan import Stopping
+from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from photodup.bench.stats.slo import LatencyBound
 from photodup.bench.record.record import RunStore
+from photodup.bench.stats.slo import LatencyBound
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir

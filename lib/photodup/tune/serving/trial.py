@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench.load.plan import Stopping
+from photodup.bench.stats.facts import Load
 from photodup.bench.stats.slo import LatencyBound, SloRate, slo_rate
-from photodup.bench.load.plan import Load, Stopping
 from photodup.study.notebook.run import Run
 from photodup.study.rounds.arms import configure
 from photodup.study.rounds.slo import sample_at

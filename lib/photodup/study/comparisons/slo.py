@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from photodup.bench.load.plan import Stopping
+from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import slo_rate
-from photodup.bench.load.plan import Load, Stopping
 from photodup.embedding.backends import Backend
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS
 from photodup.study.rounds.declared import Side

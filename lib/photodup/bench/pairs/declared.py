@@ -8,9 +8,7 @@ from typing import Any
 
 import yaml
 
-from photodup.bench.stats import facts
-from photodup.bench.stats.schedule import Declared
-from photodup.bench.load.plan import Load
+from photodup.bench.stats.facts import Load, metric_named
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
@@ -28,8 +26,7 @@ class Side:
         label: what a sentence and a figure call it.
         backend: what is asked.
         options: of the adapter, such as `channel`.
-        settings: what Triton's model is set to while it is measured (see `photodup.study.rounds.arms.configure`),
-            empty as it is deployed.
+        settings: of Triton's model: a copy of it under a name of its own has them; empty: the model as it is deployed.
     """
 
     name: str
@@ -44,40 +41,44 @@ class Side:
         inner = replace(self.backend, wire="uint8") if self.backend.wire == "jpeg" else self.backend
         return inner.triton_model
 
-    def as_judged(self, machine: str) -> facts.Side:
-        """Return this side in the judge's words; `machine` is the run, which has one."""
-        backend = self.backend
-        variant = ", ".join(f"{key} {value}" for key, value in (*self.options, *self.settings))
-        parts = (backend.server, backend.engine, backend.precision, backend.protocol, backend.wire)
-        return facts.Side(self.label, *parts, variant, machine)
-
 
 @dataclass(frozen=True)
-class Asked:
-    """A load, and the link that it is sent over ("" is the real way to the server)."""
+class Arm:
+    """A side under a load, over a link ("" is the real way to the server)."""
 
-    name: str
+    side: Side
     load: Load
     link: str = ""
-
-    def as_judged(self) -> facts.Load:
-        """Return this load in the judge's words."""
-        return self.load.as_judged(self.link or "real")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One comparison of one figure under one load."""
+    """One comparison of one figure under one load: b against a.
+
+    Attributes:
+        load_name: as the file calls the load and its link.
+        is_primary: an answer rests on it; the primary comparisons of a notebook are one family.
+        is_quick: the quick study measures it.
+        is_null: `a` and `b` are two processes of one configuration.
+        elsewhere: what is compared in place of `a` and `b` where the servers have not both: the first that they have.
+    """
 
     name: str
     notebook: str
     a: Side
     b: Side
-    asked: Asked
+    load_name: str
+    load: Load
+    link: str
     metric: str
-    importance: int
+    is_primary: bool = False
+    is_quick: bool = False
+    is_null: bool = False
     elsewhere: tuple[tuple[Side, Side], ...] = ()
-    """What is compared in place of `a` and `b` where the servers have not both: the first that they have."""
+
+    @property
+    def arms(self) -> tuple[Arm, Arm]:
+        return Arm(self.a, self.load, self.link), Arm(self.b, self.load, self.link)
 
     def on(self, backends: Collection[str]) -> "Pair":
         """Return this comparison with the sides that servers of these backends have; itself if they have none."""
@@ -86,32 +87,40 @@ class Pair:
                 return replace(self, a=a, b=b)
         return self
 
-    def with_sides(self, names: tuple[str, str] | None) -> "Pair":
+    def with_sides(self, a: str, b: str) -> "Pair":
         """Return this comparison with the sides of these names, which are its own or those of `elsewhere`."""
-        for a, b in ((self.a, self.b), *self.elsewhere):
-            if names is not None and (a.name, b.name) == tuple(names):
-                return replace(self, a=a, b=b)
+        for one, other in ((self.a, self.b), *self.elsewhere):
+            if (one.name, other.name) == (a, b):
+                return replace(self, a=one, b=other)
         return self
-
-    def as_declared(self, machine: str) -> Declared:
-        """Return this comparison as the scheduler takes it."""
-        load = self.asked.as_judged()
-        a, b = (facts.Arm(side.as_judged(machine), load) for side in (self.a, self.b))
-        return Declared(self.name, self.notebook, self.metric, a, b, self.importance)
 
 
 @dataclass(frozen=True)
 class Declarations:
-    """Everything the file declares: sides and loads by name, and the comparisons of all notebooks."""
+    """Everything the file declares: sides by name, the comparisons of all notebooks, and the nulls that check them."""
 
     sides: Mapping[str, Side]
-    loads: Mapping[str, Asked]
     pairs: tuple[Pair, ...]
+    nulls: tuple[Pair, ...] = ()
 
-    def of(self, notebooks: Iterable[str], *, at_least: int = 0) -> tuple[Pair, ...]:
-        """Return the comparisons of some notebooks (stems) that are of this importance or more."""
+    def of(self, notebooks: Iterable[str], *, quick: bool = False) -> tuple[Pair, ...]:
+        """Return the comparisons of some notebooks (stems); of the quick study alone if asked."""
         wanted = set(notebooks)
-        return tuple(p for p in self.pairs if p.notebook in wanted and p.importance >= at_least)
+        return tuple(p for p in self.pairs if p.notebook in wanted and (p.is_quick or not quick))
+
+    def nulls_of(self, pairs: Iterable[Pair], *, quick: bool = False) -> tuple[Pair, ...]:
+        """Return the nulls that check some comparisons; of the quick study alone if asked."""
+        names = {name for pair in pairs for name in self.checks_of(pair)}
+        return tuple(null for null in self.nulls if null.name in names and (null.is_quick or not quick))
+
+    def checks_of(self, pair: Pair) -> tuple[str, ...]:
+        """Return the names of the nulls under a comparison's load and by a protocol of its sides."""
+        protocols = {side.backend.protocol for side in (pair.a, pair.b)}
+        return tuple(
+            null.name
+            for null in self.nulls
+            if null.load_name == pair.load_name and null.a.backend.protocol in protocols
+        )
 
 
 def declarations(path: Path | None = None) -> Declarations:
@@ -121,14 +130,14 @@ def declarations(path: Path | None = None) -> Declarations:
         PhotodupError: a name that is not declared, a backend or a metric that does not exist.
     """
     path = path or project_root() / "notebooks" / "comparisons.yaml"
-    return _read(path) if path.is_file() else Declarations({}, {}, ())
+    return _read(path) if path.is_file() else Declarations({}, ())
 
 
 @cache
 def _read(path: Path) -> Declarations:
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     sides = {name: _side(name, row) for name, row in data["sides"].items()}
-    loads = {name: _asked(name, row) for name, row in data["loads"].items()}
+    loads = {name: _load(row) for name, row in data["loads"].items()}
     pairs = []
     for notebook, rows in data["comparisons"].items():
         for row in rows:
@@ -137,23 +146,37 @@ def _read(path: Path) -> Declarations:
                     raise PhotodupError(
                         f"{path.name}: {row['name']} compares {key!r}, which is no side of it."
                     )
-            for load, metric in _loads_of(row, loads, path).items():
-                known = facts.metric_named(metric or USUAL_METRIC.get(loads[load].load.scenario, RATE))
-                name = f"{row['name']}, {load}"
+            others = tuple((sides[a], sides[b]) for a, b in row.get("elsewhere", ()))
+            for name, metric in _loads_of(row, loads, path).items():
+                load, link = loads[name]
+                known = metric_named(metric or USUAL_METRIC.get(load.scenario, RATE)).name
                 ends = (sides[row["a"]], sides[row["b"]])
-                others = tuple((sides[a], sides[b]) for a, b in row.get("elsewhere", ()))
-                importance = row.get("importance", 1)
-                pairs.append(Pair(name, notebook, *ends, loads[load], known.name, importance, others))
-    names = [pair.name for pair in pairs]
+                marks = [name in row.get(mark, ()) for mark in ("primary", "quick")]
+                title = f"{row['name']}, {name}"
+                pairs.append(Pair(title, notebook, *ends, name, load, link, known, *marks, elsewhere=others))
+    nulls = []
+    for row in data.get("nulls", ()):
+        side = sides[row["side"]]
+        for name, metric in _loads_of({"name": "null", **row}, loads, path).items():
+            load, link = loads[name]
+            known = metric_named(metric or USUAL_METRIC.get(load.scenario, RATE)).name
+            again = replace(side, label=f"{side.label} again")
+            ends = (side, again, name, load, link, known)
+            nulls.append(
+                Pair(f"null of {row['side']}, {name}", "", *ends, False, name in row.get("quick", ()), True)
+            )
+    names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
-    return Declarations(sides, loads, tuple(pairs))
+    return Declarations(sides, tuple(pairs), tuple(nulls))
 
 
 RATE = "throughput_images_per_s"
 
 
-def _loads_of(row: Mapping[str, Any], loads: Mapping[str, Asked], path: Path) -> dict[str, str | None]:
+def _loads_of(
+    row: Mapping[str, Any], loads: Mapping[str, tuple[Load, str]], path: Path
+) -> dict[str, str | None]:
     """A list of loads takes the usual figure of each; a mapping names the figure."""
     given = row["loads"] if isinstance(row["loads"], dict) else dict.fromkeys(row["loads"])
     if unknown := sorted(set(given) - set(loads)):
@@ -170,7 +193,7 @@ def _side(name: str, row: Mapping[str, Any]) -> Side:
     return Side(name, row["label"], parse_backend(row["backend"]), options, settings)
 
 
-def _asked(name: str, row: Mapping[str, Any]) -> Asked:
+def _load(row: Mapping[str, Any]) -> tuple[Load, str]:
     rest = dict(row)
     link = rest.pop("link", "")
-    return Asked(name, Load(**rest), link)
+    return Load(**rest), link

@@ -1,0 +1,416 @@
+"""Measure two or more sides at the same time: request by request, or in slices of whole waves.
+
+A machine's speed changes within seconds. Sides that take turns every few milliseconds all meet the same speed, so their
+ratio does not see it. All sides are connected and warm before the first turn. The order of turns is a palindrome: A B B A
+or B A A B for two sides, a row of a Williams square and its reverse for more, drawn at random, so that a steady drift
+and the effect of the predecessor cancel.
+
+Nothing is left out because of how it turned out. A failed request is counted and its palindrome gives no ratio.
+"""
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.backends.adapter import Adapter, AnswerError, decoded
+from photodup.bench.load.load import short_collections
+from photodup.bench.load.plan import request_order
+from photodup.bench.load.workers import describe_error
+from photodup.bench.stats.facts import Load
+from photodup.errors import PhotodupError, is_expected
+
+clock = time.perf_counter
+LEAST_TURNS = 3  # palindromes in a block, however slow the sides are
+GIVE_UP_AFTER = 20  # failed requests of one side without an answer between them
+POLL_S = 0.002
+
+
+@dataclass(frozen=True)
+class VisitPlan:
+    """How long the sides of a comparison are visited once.
+
+    Attributes:
+        blocks: one request in flight: blocks; each gives one observation.
+        block_s: length of a block, seconds.
+        quads: several in flight: palindromes of slices; each gives one observation.
+        slice_s: shortest counted length of a slice, seconds.
+        waves: whole waves that a slice counts at least; a wave is as many answers as requests are in flight.
+        alone_s: how long each side is measured alone at the end of the visit, seconds; 0 leaves this check out.
+        warmup_s: how long each side is asked before the first turn, seconds, and at least three requests.
+    """
+
+    blocks: int = 5
+    block_s: float = 2.0
+    quads: int = 3
+    slice_s: float = 1.0
+    waves: int = 4
+    alone_s: float = 2.0
+    warmup_s: float = 0.5
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What one visit of two or more sides gave; index 0 is the side that the others are compared with.
+
+    Attributes:
+        log_ratios: [n_sides - 1][n_observations] of each later side to the first, as natural logarithms: of latency with
+            one request in flight, of throughput with several.
+        values: [n_sides] median latency (ms) with one in flight, throughput (images/s) with several; None without answers.
+        n_requests, n_failed, errors: [n_sides]; the last error of each, or an empty string.
+        alone: [n_sides] the same figure of each side without the others; None where it was not measured.
+        carried_over: [n_sides] processor time that a side's server used in the others' turns, as a share of these turns;
+            None where nobody can see it.
+        kernel_ms_p50, kernel_spread: of a fixed computation between the turns, its median and the standard deviation of
+            its logarithm: the machine's speed.
+        clock_jump_s: how far the wall clock and the monotonic clock drifted apart: a machine that slept.
+        side, block, latency_ms: one entry for each counted answer.
+    """
+
+    log_ratios: list[list[float]]
+    values: list[float | None]
+    n_requests: list[int]
+    n_failed: list[int]
+    errors: list[str]
+    alone: list[float | None] | None
+    carried_over: list[float | None] | None
+    kernel_ms_p50: float
+    kernel_spread: float
+    seed: int
+    seconds: float
+    clock_jump_s: float
+    side: np.ndarray
+    block: np.ndarray
+    latency_ms: np.ndarray
+
+    def as_record(self) -> dict[str, Any]:
+        """Return this visit as a record keeps it: the answers apart, under `raw`."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return facts | {"raw": {name: facts.pop(name) for name in ANSWERS}}
+
+    @classmethod
+    def of_record(cls, result: Mapping[str, Any], raw: Mapping[str, np.ndarray]) -> "Visit":
+        """Read what `as_record` wrote; columns that others added are passed over.
+
+        Raises:
+            PhotodupError: a column is missing.
+        """
+        known = {**result, **{name: raw.get(name, np.empty(0)) for name in ANSWERS}}
+        try:
+            return cls(**{f.name: known[f.name] for f in fields(cls)})
+        except KeyError as error:
+            raise PhotodupError(f"The record of a visit lacks {error}: measure it again.") from None
+
+    def blocks_of(self, side: int) -> list[np.ndarray]:
+        """Return the latencies of a side's answers, ms, block by block."""
+        mine = self.side == side
+        return [self.latency_ms[mine & (self.block == block)] for block in np.unique(self.block)]
+
+
+ANSWERS = ("side", "block", "latency_ms")
+
+
+@dataclass
+class Lane:
+    """One side while it is visited.
+
+    Attributes:
+        adapter: opened and closed by `measure_visit`.
+        cpu_s: returns the processor time that the side's server has used, seconds; None where nobody can see it.
+    """
+
+    adapter: Adapter
+    cpu_s: Callable[[], float] | None = None
+    connections: list[Any] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+    n_failed: int = 0
+    n_failed_in_a_row: int = 0
+    last_error: str = ""
+
+    def ask(self, connection: Any, number: int, load: Load) -> float:
+        """Send request `number`; return its latency in milliseconds, NaN if it failed."""
+        request = self.requests[number % len(self.requests)]
+        if load.idle_s:
+            time.sleep(load.idle_s)
+        begun = clock()
+        try:
+            if load.span == "photo":
+                request = self.adapter.prepare(request)
+            embedding = decoded(connection, connection.request(request))
+            latency_ms = (clock() - begun) * 1000
+            if len(embedding) != load.batch:
+                raise AnswerError(f"{load.batch} embeddings were requested, {len(embedding)} came")
+            self.n_failed_in_a_row = 0
+        except Exception as error:
+            if not is_expected(error):
+                raise
+            self.n_failed, self.n_failed_in_a_row = self.n_failed + 1, self.n_failed_in_a_row + 1
+            self.last_error = describe_error(error)
+            connection.close()
+            if self.n_failed_in_a_row >= GIVE_UP_AFTER:
+                raise PhotodupError(
+                    f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {self.last_error}"
+                ) from None
+            time.sleep(0.02)
+            latency_ms = float("nan")
+        if load.connection == "new":
+            connection.close()
+        return latency_ms
+
+
+def turns(n_sides: int, draw: random.Random) -> list[int]:
+    """Return a palindrome of turns in which each side has two: a random row of a Williams square and its reverse."""
+    row = [step // 2 if step % 2 == 0 else n_sides - (step + 1) // 2 for step in range(n_sides)]
+    shift, names = draw.randrange(n_sides), draw.sample(range(n_sides), n_sides)
+    order = [names[(side + shift) % n_sides] for side in row]
+    return order + order[::-1]
+
+
+def measure_visit(
+    lanes: Sequence[Lane], photos: Sequence[bytes], load: Load, plan: VisitPlan | None = None, *, seed: int
+) -> Visit:
+    """Measure all sides once, taking turns.
+
+    Args:
+        lanes: two or more sides; their adapters are opened and closed here.
+        photos: encoded photographs; all sides get the same ones in the same order.
+        load: of every side; a closed loop.
+        seed: of the order of turns and photographs; recorded.
+
+    Raises:
+        PhotodupError: an open loop, an asynchronous client, or a side that stopped answering; names the side.
+    """
+    plan = plan or VisitPlan()
+    if len(lanes) < 2 or load.scenario == "server":
+        raise PhotodupError("Sides take turns only under a closed loop, and there must be two or more.")
+    draw, began, wall = random.Random(seed), clock(), time.time()
+    try:
+        for lane in lanes:
+            if lane.adapter.is_async:
+                raise PhotodupError(f"{lane.adapter.backend}: an asynchronous client cannot take turns.")
+            lane.connections = [lane.adapter.open() for _ in range(load.concurrency)]
+            requests = request_order(photos, load.batch, seed)
+            lane.requests = (
+                [lane.adapter.prepare(r) for r in requests] if load.span == "prepared" else requests
+            )
+        measure = _one_in_flight if load.concurrency == 1 else _in_slices
+        with short_collections():
+            seen = measure(lanes, load, plan, draw)
+    finally:
+        for lane in lanes:
+            for connection in lane.connections:
+                connection.close()
+            lane.adapter.close()
+    jump_s = abs((time.time() - wall) - (clock() - began))
+    return Visit(**seen, seed=seed, seconds=clock() - began, clock_jump_s=jump_s)
+
+
+def _kernel_ms(data: bytes = bytes(4_000_000)) -> float:
+    """Return how long a fixed computation of about 2 ms took."""
+    begun = clock()
+    hashlib.sha256(data).digest()
+    return (clock() - begun) * 1000
+
+
+def _one_in_flight(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: random.Random) -> dict[str, Any]:
+    for lane in lanes:
+        _alone(lane, load, plan.warmup_s, least=3)
+        lane.n_failed = 0
+    rows: list[tuple[int, int, float]] = []
+    ratios: list[list[float]] = [[] for _ in lanes[1:]]
+    kernel: list[float] = []
+    cpu, spent_s = _cpu(lanes), np.zeros(len(lanes))
+    number = 0
+    for block in range(plan.blocks):
+        until, n_turns = clock() + plan.block_s, 0
+        logs: list[list[float]] = [[] for _ in lanes[1:]]
+        while clock() < until or n_turns < LEAST_TURNS:
+            kernel.append(_kernel_ms())
+            latency: list[list[float]] = [[] for _ in lanes]
+            for side in turns(len(lanes), draw):
+                # The same photograph to all sides: the first of a palindrome's halves gets one, the second the next.
+                lane = lanes[side]
+                begun = clock()
+                value = lane.ask(lane.connections[0], number + len(latency[side]), load)
+                spent_s[side] += clock() - begun
+                latency[side].append(value)
+                rows.append((side, block, value))
+            for other, found in enumerate(logs, start=1):
+                found += np.log(np.divide(latency[other], latency[0])).tolist()
+            number += 2
+            n_turns += 1
+        for found, observations in zip(logs, ratios, strict=True):
+            if answered := [one for one in found if one == one]:
+                observations.append(float(np.median(answered)))
+    used = _cpu(lanes)
+    table = np.array([row for row in rows if row[2] == row[2]], float).reshape(-1, 3)
+    by_side = [table[table[:, 0] == side, 2] for side in range(len(lanes))]
+    result = _result(lanes, ratios, [float(np.median(v)) if len(v) else None for v in by_side], table, kernel)
+    return result | _without_the_others(lanes, load, plan, cpu, used, spent_s, [len(v) for v in by_side])
+
+
+def _without_the_others(
+    lanes: Sequence[Lane],
+    load: Load,
+    plan: VisitPlan,
+    before: list[float | None],
+    after: list[float | None],
+    spent_s: np.ndarray,
+    n_answers: Sequence[int],
+) -> dict[str, Any]:
+    """Measure each side alone: its figure, and from its processor time a request what it used in the others' turns."""
+    if not plan.alone_s:
+        return {"alone": None, "carried_over": None}
+    alone, carried = [], []
+    for side, lane in enumerate(lanes):
+        cpu = lane.cpu_s() if lane.cpu_s else None
+        latencies = _alone(lane, load, plan.alone_s, least=3)
+        alone.append(float(np.median(latencies)) if latencies else None)
+        first, last = before[side], after[side]
+        if cpu is None or lane.cpu_s is None or first is None or last is None or not latencies:
+            carried.append(None)
+            continue
+        a_request_s = (lane.cpu_s() - cpu) / len(latencies)
+        others_s = float(spent_s.sum() - spent_s[side])
+        carried.append(float((last - first - a_request_s * n_answers[side]) / others_s))
+    return {"alone": alone, "carried_over": carried}
+
+
+def _alone(lane: Lane, load: Load, seconds: float, *, least: int) -> list[float]:
+    """Ask one side for some seconds and return the latencies of its answers, ms."""
+    latencies: list[float] = []
+    until, number = clock() + seconds, 0
+    while clock() < until or number < least:
+        value = lane.ask(lane.connections[0], number, load)
+        latencies += [value] if value == value else []
+        number += 1
+    return latencies
+
+
+def _cpu(lanes: Sequence[Lane]) -> list[float | None]:
+    return [lane.cpu_s() if lane.cpu_s else None for lane in lanes]
+
+
+class _Crew:
+    """The workers of one side: they ask while the gate is open and wait while it is closed."""
+
+    def __init__(self, lane: Lane, load: Load) -> None:
+        self.lane, self.load = lane, load
+        self.answers: list[tuple[float, float]] = []  # when it came, latency in ms
+        self.mistake: BaseException | None = None
+        self._gate, self._over = threading.Event(), False
+        self._number, self._busy, self._change = 0, 0, threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, args=(connection,), daemon=True)
+            for connection in lane.connections
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, connection: Any) -> None:
+        while True:
+            self._gate.wait()
+            if self._over:
+                return
+            with self._change:
+                if not self._gate.is_set():
+                    continue
+                number, self._number, self._busy = self._number, self._number + 1, self._busy + 1
+            try:
+                latency_ms = self.lane.ask(connection, number, self.load)
+                if latency_ms == latency_ms:
+                    self.answers.append((clock(), latency_ms))
+            except BaseException as error:
+                self.mistake = self.mistake or error
+                self._gate.clear()
+            finally:
+                with self._change:
+                    self._busy -= 1
+                    self._change.notify_all()
+
+    def run_slice(self, shortest_s: float, waves: int) -> tuple[float, list[float]]:
+        """Keep the side busy; return requests/s and the latencies (ms) of whole waves after the first.
+
+        The first wave after a switch is left out, and so is what is answered after the cut.
+        """
+        wave, self.answers = len(self.lane.connections), []
+        self._gate.set()
+        while self.mistake is None:
+            time.sleep(POLL_S)
+            answers = self.answers
+            if len(answers) >= wave * (1 + waves) and answers[-1][0] - answers[wave - 1][0] >= shortest_s:
+                break
+        self._gate.clear()
+        with self._change:
+            self._change.wait_for(lambda: self._busy == 0)
+        if self.mistake is not None:
+            raise self.mistake
+        kept = sorted(answers[:])[: wave * (len(answers) // wave)]
+        length_s = kept[-1][0] - kept[wave - 1][0]
+        return (len(kept) - wave) / length_s, [latency for _, latency in kept[wave:]]
+
+    def end(self) -> None:
+        self._over = True
+        self._gate.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def _in_slices(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: random.Random) -> dict[str, Any]:
+    crews = [_Crew(lane, load) for lane in lanes]
+    try:
+        for crew in crews:
+            crew.run_slice(plan.warmup_s, 1)
+            crew.lane.n_failed = 0
+        rates: list[list[float]] = [[] for _ in lanes]
+        ratios: list[list[float]] = [[] for _ in lanes[1:]]
+        rows: list[tuple[int, int, float]] = []
+        kernel: list[float] = []
+        for quad in range(plan.quads):
+            logs: list[list[float]] = [[] for _ in lanes]
+            for side in turns(len(lanes), draw):
+                kernel.append(_kernel_ms())
+                rate, latencies = crews[side].run_slice(plan.slice_s, plan.waves)
+                logs[side].append(float(np.log(rate)))
+                rates[side].append(rate * load.batch)
+                rows += [(side, quad, latency) for latency in latencies]
+            for other, observations in enumerate(ratios, start=1):
+                observations.append(float(np.mean(logs[other]) - np.mean(logs[0])))
+        alone = [
+            crew.run_slice(plan.alone_s, 4 * plan.waves)[0] * load.batch if plan.alone_s else None
+            for crew in crews
+        ]
+    finally:
+        for crew in crews:
+            crew.end()
+    values = [float(np.exp(np.mean(np.log(rate)))) for rate in rates]
+    found = _result(lanes, ratios, values, np.array(rows, float), kernel)
+    return found | {"alone": alone if plan.alone_s else None, "carried_over": None}
+
+
+def _result(
+    lanes: Sequence[Lane],
+    ratios: list[list[float]],
+    values: Sequence[float | None],
+    table: np.ndarray,
+    kernel: Sequence[float],
+) -> dict[str, Any]:
+    sides = range(len(lanes))
+    middle = float(np.median(kernel))
+    return {
+        "log_ratios": ratios,
+        "values": list(values),
+        "n_requests": [int((table[:, 0] == side).sum()) for side in sides],
+        "n_failed": [lane.n_failed for lane in lanes],
+        "errors": [lane.last_error for lane in lanes],
+        "kernel_ms_p50": middle,
+        "kernel_spread": float(np.std(np.log(kernel))),
+        "side": table[:, 0],
+        "block": table[:, 1],
+        "latency_ms": table[:, 2],
+    }

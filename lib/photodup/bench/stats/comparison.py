@@ -1,0 +1,397 @@
+"""The verdict of a comparison: from the log ratios of both sides' turns to an interval and one of five verdicts.
+
+One observation is the log ratio of a block or of a quad of turns. Observations come in visits. The interval holds what
+varies from observation to observation, its autocorrelation, and what varies from visit to visit (the server was started
+anew, the machine's minutes are others): half-width = t · √(SE² + σ²_visits / visits). The autocorrelation and σ²_visits are
+pooled over all comparisons under one load, since four visits of one pair know little of either.
+
+Primary comparisons of a family are corrected by Holm; the others are exploratory and stand alone. How often these
+statistics are wrong is measured by `photodup.selfbench.statistics`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from photodup.bench.stats.facts import SMALLEST_EFFECT, Metric, metric_named
+
+LEVEL = 0.05
+DECIDES_WITHIN = 0.05  # "no difference found" decides a question if it excludes anything beyond this
+LEAST_OBSERVATIONS = 6
+CARRIED_OVER = 0.02  # of the others' turns: more processor time than this refuses a comparison
+_BOOTSTRAPS = 400
+
+
+class Verdict(StrEnum):
+    """What a comparison came to."""
+
+    BEYOND = "different by more than 2 %"
+    DIFFERENT = "different"
+    EQUAL = "equal"
+    NOT_FOUND = "no difference found"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What both sides' turns gave of one comparison.
+
+    Attributes:
+        log_ratios: of b to a as natural logarithms, one array a visit, in the order of time.
+        value_a, value_b: each side's figure over all visits, in the metric's unit.
+        effect: for a percentile: the log ratio of both sides' pooled percentiles; None takes the mean of `log_ratios`.
+        error: its standard error, by redrawing whole blocks of both sides.
+    """
+
+    log_ratios: tuple[np.ndarray, ...]
+    value_a: float
+    value_b: float
+    effect: float | None = None
+    error: float | None = None
+
+    @property
+    def n(self) -> int:
+        return sum(map(len, self.log_ratios))
+
+    @property
+    def mean(self) -> float:
+        return float(np.concatenate(self.log_ratios).mean()) if self.effect is None else self.effect
+
+    @property
+    def variance(self) -> float:
+        """Variance of one observation within its visit."""
+        free = self.n - len(self.log_ratios)
+        return sum(float(((v - v.mean()) ** 2).sum()) for v in self.log_ratios) / free if free > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What all comparisons under one load know together.
+
+    Attributes:
+        autocorrelation: of successive observations of a visit, 0 to .9.
+        between_visits: variance of a log ratio from visit to visit, beyond what its observations explain.
+        free: degrees of freedom of `between_visits`.
+    """
+
+    autocorrelation: float = 0.0
+    between_visits: float = 0.0
+    free: int = 0
+
+    @property
+    def inflation(self) -> float:
+        """By how much the autocorrelation enlarges the variance of a mean."""
+        return (1 + self.autocorrelation) / (1 - self.autocorrelation)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One comparison to be made: b against a.
+
+    Attributes:
+        name: unique in its pass.
+        family: what Holm corrects together, commonly the notebook.
+        load: the name of the load, link included; noise is pooled within it.
+        nulls: names of the nulls that check this load and its protocols.
+        observed: what was measured, or the sentence why nothing was.
+        carried_over: the largest share of processor time that one side used in the other's turns; None where unknown.
+        notes: what a reader must know, one sentence each.
+    """
+
+    name: str
+    family: str
+    metric: str
+    load: str
+    label_a: str
+    label_b: str
+    observed: Observed | str
+    is_primary: bool = False
+    is_null: bool = False
+    nulls: tuple[str, ...] = ()
+    n_failed: int = 0
+    seconds: float = 0.0
+    carried_over: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a comparison; fractions, not per cent.
+
+    Attributes:
+        effect, low, high: b relative to a (.05: 5 % more) with the interval at `confidence`.
+        value_a, value_b: in the metric's unit.
+        n, n_visits: observations and visits that it rests on: all that were made.
+        spread: standard deviation of one observation.
+        because: why there is no verdict; empty otherwise.
+        null: of the nulls that check it, the outcome that lies farthest from zero; None where none was measured.
+    """
+
+    question: Question
+    verdict: Verdict
+    effect: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    confidence: float = 1 - LEVEL
+    value_a: float = math.nan
+    value_b: float = math.nan
+    n: int = 0
+    n_visits: int = 0
+    spread: float = math.nan
+    because: str = ""
+    notes: tuple[str, ...] = field(default=())
+    null: "Outcome | None" = None
+
+    @property
+    def metric(self) -> Metric:
+        return metric_named(self.question.metric)
+
+    @property
+    def is_measured(self) -> bool:
+        return self.verdict is not Verdict.NOT_MEASURED
+
+    @property
+    def is_different(self) -> bool:
+        return self.verdict in (Verdict.BEYOND, Verdict.DIFFERENT)
+
+    @property
+    def excludes_beyond(self) -> float:
+        """Relative differences beyond this are excluded in both directions; NaN where nothing was measured."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def decides(self) -> bool:
+        """Whether an answer may rest on it: a verdict, or an interval that lies inside ±5 %."""
+        if self.verdict is Verdict.NOT_FOUND:
+            return self.excludes_beyond <= DECIDES_WITHIN
+        return self.is_measured
+
+    def columns(self) -> dict[str, str | float | bool | int | None]:
+        """Return this outcome as a row of `outcomes.json`; numbers that are not known are None."""
+
+        def known(value: float) -> float | None:
+            return None if math.isnan(value) else value
+
+        asked = self.question
+        return {
+            "name": asked.name,
+            "notebook": asked.family,
+            "primary": asked.is_primary,
+            "load": asked.load,
+            "metric": asked.metric,
+            "unit": self.metric.unit,
+            "value_a": known(self.value_a),
+            "value_b": known(self.value_b),
+            "effect": known(self.effect),
+            "low": known(self.low),
+            "high": known(self.high),
+            "verdict": str(self.verdict),
+            "because": self.because,
+            "excludes_beyond": known(self.excludes_beyond),
+            "n": self.n,
+            "seconds": asked.seconds,
+            "null_low": known(self.null.low) if self.null else None,
+            "null_high": known(self.null.high) if self.null else None,
+        }
+
+
+def judge(questions: Sequence[Question]) -> list[Outcome]:
+    """Return the outcome of each question of a pass, in the order given; the nulls among them check the others.
+
+    A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2 %, the comparisons of its load
+    and protocol carry a note that says so.
+    """
+    noise = {load: noise_of([q for q in questions if q.load == load]) for load in {q.load for q in questions}}
+    families: dict[tuple[str, str], list[int]] = {}
+    for index, question in enumerate(questions):
+        kind = "nulls" if question.is_null else question.family if question.is_primary else f"alone {index}"
+        families.setdefault((str(question.is_null), kind), []).append(index)
+    found: dict[int, Outcome] = {}
+    for members in families.values():
+        found |= dict(zip(members, _family([questions[i] for i in members], noise), strict=True))
+    nulls = {o.question.name: o for o in found.values() if o.question.is_null}
+    return [_checked(found[i], [nulls[n] for n in q.nulls if n in nulls]) for i, q in enumerate(questions)]
+
+
+def noise_of(questions: Sequence[Question]) -> Noise:
+    """Return the autocorrelation and the variance between visits of comparisons that share a load."""
+    seen = [q.observed for q in questions if isinstance(q.observed, Observed) and _has_enough(q.observed)]
+    products, squares, lengths = 0.0, 0.0, []
+    for observed in seen:
+        scale = observed.variance or 1.0
+        for visit in observed.log_ratios:
+            left = visit - visit.mean()
+            products += float((left[1:] * left[:-1]).sum()) / scale
+            squares += float((left**2).sum()) / scale
+            lengths.append(len(visit))
+    # Taking the mean of a short visit away makes independent observations look anticorrelated by one in its length.
+    raw = products / squares + 1 / float(np.mean(lengths)) if squares else 0.0
+    correlation = min(max(raw, 0.0), 0.9)
+    inflation = (1 + correlation) / (1 - correlation)
+    beyond, free = [], 0
+    for observed in seen:
+        if len(observed.log_ratios) > 1:
+            means = [visit.mean() for visit in observed.log_ratios]
+            explained = (
+                observed.variance * inflation * float(np.mean([1 / len(v) for v in observed.log_ratios]))
+            )
+            beyond.append(float(np.var(means, ddof=1)) - explained)
+            free += len(means) - 1
+    return Noise(correlation, max(float(np.mean(beyond)), 0.0) if beyond else 0.0, free)
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    mean: float
+    error: float
+    free: float
+
+    def p_value(self) -> float:
+        from scipy.special import stdtr
+
+        return (
+            2 * float(stdtr(self.free, -abs(self.mean) / self.error))
+            if self.error > 0
+            else float(self.mean == 0)
+        )
+
+    def bounds(self, level: float) -> tuple[float, float]:
+        from scipy.special import stdtrit
+
+        reach = float(-stdtrit(self.free, level / 2)) * self.error
+        return math.expm1(self.mean - reach), math.expm1(self.mean + reach)
+
+
+def _estimate(observed: Observed, noise: Noise) -> _Estimate:
+    """Both parts of the variance with their own degrees of freedom, joined as Welch and Satterthwaite do."""
+    within = observed.variance * noise.inflation / observed.n if observed.error is None else observed.error**2
+    between = noise.between_visits / len(observed.log_ratios)
+    free = max(observed.n - len(observed.log_ratios), 1)
+    total = within + between
+    if total == 0:
+        return _Estimate(observed.mean, 0.0, free)
+    together = total**2 / (within**2 / free + (between**2 / noise.free if between else 0.0))
+    return _Estimate(observed.mean, math.sqrt(total), together)
+
+
+def _has_enough(observed: Observed) -> bool:
+    return observed.n >= LEAST_OBSERVATIONS and min(map(len, observed.log_ratios)) > 1
+
+
+def _family(questions: Sequence[Question], noise: Mapping[str, Noise]) -> list[Outcome]:
+    """Compare all that one family declared and correct it by Holm; members without a figure count."""
+    estimates: dict[int, _Estimate] = {}
+    refused: dict[int, str] = {}
+    for index, question in enumerate(questions):
+        observed = question.observed
+        if isinstance(observed, str):
+            refused[index] = observed
+        elif not _has_enough(observed):
+            refused[index] = (
+                f"{observed.n} blocks of turns were measured, at least {LEAST_OBSERVATIONS} are needed."
+            )
+        elif question.carried_over is not None and question.carried_over > CARRIED_OVER:
+            refused[index] = (
+                f"one side computed for {question.carried_over:.0%} of the other side's turns: turn its spinning off."
+            )
+        else:
+            estimates[index] = _estimate(observed, noise[question.load])
+    levels = _holm({i: e.p_value() for i, e in estimates.items()}, len(questions))
+    return [
+        _outcome(question, estimates[i], levels[i])
+        if i in estimates
+        else Outcome(question, Verdict.NOT_MEASURED, because=refused[i], notes=question.notes)
+        for i, question in enumerate(questions)
+    ]
+
+
+def _holm(p_values: Mapping[int, float], size: int) -> dict[int, float]:
+    """Return the level at which Holm tests each member: those that pass before it leave more to the next."""
+    levels, left, stopped = {}, size, False
+    for index in sorted(p_values, key=lambda i: p_values[i]):
+        levels[index] = LEVEL / left
+        stopped = stopped or p_values[index] > levels[index]
+        left -= 0 if stopped else 1
+    return levels
+
+
+def _outcome(question: Question, estimate: _Estimate, level: float) -> Outcome:
+    observed, metric = question.observed, metric_named(question.metric)
+    assert isinstance(observed, Observed)
+    low, high = estimate.bounds(level)
+    notes = question.notes
+    if low > SMALLEST_EFFECT or high < -SMALLEST_EFFECT:
+        verdict = Verdict.BEYOND
+    elif low > 0 or high < 0:
+        verdict = Verdict.DIFFERENT
+    elif max(abs(low), abs(high)) <= metric.margin:
+        verdict = Verdict.EQUAL
+    else:
+        verdict = Verdict.NOT_FOUND
+    if (
+        verdict in (Verdict.BEYOND, Verdict.DIFFERENT)
+        and (observed.value_b - observed.value_a) * estimate.mean < 0
+    ):
+        verdict = Verdict.NOT_FOUND
+        notes = (
+            *notes,
+            "The median of the ratios and the ratio of the medians point in opposite directions.",
+        )
+    return Outcome(
+        question,
+        verdict,
+        effect=math.expm1(estimate.mean),
+        low=low,
+        high=high,
+        confidence=1 - level,
+        value_a=observed.value_a,
+        value_b=observed.value_b,
+        n=observed.n,
+        n_visits=len(observed.log_ratios),
+        spread=math.sqrt(observed.variance),
+        notes=notes,
+    )
+
+
+def _checked(outcome: Outcome, nulls: Sequence[Outcome]) -> Outcome:
+    measured = [null for null in nulls if null.is_measured]
+    if not measured or outcome.question.is_null or not outcome.is_measured:
+        return outcome
+    notes = tuple(
+        f"The check failed: two processes of {null.question.label_a} differ by [{null.low:+.1%}, {null.high:+.1%}]."
+        for null in measured
+        if has_failed(null)
+    )
+    farthest = max(measured, key=lambda null: abs(math.log1p(null.effect)))
+    return replace(outcome, null=farthest, notes=(*outcome.notes, *notes))
+
+
+def has_failed(null: Outcome) -> bool:
+    """Return whether two processes of one configuration differ by more than 2 %."""
+    return null.is_measured and (null.low > SMALLEST_EFFECT or null.high < -SMALLEST_EFFECT)
+
+
+def percentile_ratio(
+    blocks: Sequence[tuple[np.ndarray, np.ndarray]], percentile: float, *, seed: int = 0
+) -> tuple[float, float, float, float]:
+    """Return percentiles of both sides' pooled answers, the log ratio of b to a, and its standard error.
+
+    Args:
+        blocks: latencies of a and b, ms, in each block or quad; a block is redrawn with both sides.
+        percentile: 0 to 100.
+    """
+    draw = np.random.default_rng(seed)
+
+    def both(chosen: Iterable[int]) -> tuple[float, float]:
+        a, b = zip(*(blocks[i] for i in chosen), strict=True)
+        return float(np.percentile(np.concatenate(a), percentile)), float(
+            np.percentile(np.concatenate(b), percentile)
+        )
+
+    value_a, value_b = both(range(len(blocks)))
+    redrawn = [both(draw.integers(0, len(blocks), len(blocks))) for _ in range(_BOOTSTRAPS)]
+    error = float(np.std([math.log(b / a) for a, b in redrawn], ddof=1))
+    return value_a, value_b, math.log(value_b / value_a), error

@@ -1,0 +1,107 @@
+"""A second model beside a model: the same files under a name of its own, with a configuration of its own.
+
+Two settings of one model are compared at the same time only if both are loaded, and two processes of one configuration
+show what a comparison can tell apart. A copy is a folder of hard links in the repository of a Triton on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from photodup.errors import PhotodupError
+from photodup.serving.triton.config import read_config, write_config
+from photodup.serving.triton.control import load_model, unload_model
+from photodup.serving.triton.model_code import copy_code
+from photodup.serving.triton.repository import link_file
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+
+@contextlib.contextmanager
+def model_copy(
+    grpc_url: str, repository: Path, model: str, name: str, change: Callable[[ModelConfig], None]
+) -> Iterator[str]:
+    """Serve a copy of a model for the length of a `with` block; yields the name to send requests to.
+
+    Args:
+        grpc_url: of a Triton on this machine whose repository this is.
+        model: name of a model, or of an ensemble that takes JPEG files: then the encoder in it is copied.
+        name: of the copied encoder, unlike any model's.
+        change: changes the copy's configuration in place.
+
+    Raises:
+        PhotodupError: no such model, or Triton refuses the copy; the server's reason is quoted.
+    """
+    made: list[str] = []
+    try:
+        source = read_config(repository / model / "config.pbtxt")
+        if source.platform == "ensemble":
+            inner = source.ensemble_scheduling.step[-1]
+            made.append(_copy(repository, inner.model_name, name, change))
+            load_model(grpc_url, name)
+
+            def repoint(config: ModelConfig) -> None:
+                config.ensemble_scheduling.step[-1].model_name = name
+
+            made.append(_copy(repository, model, f"{name}_jpeg", repoint))
+        else:
+            made.append(_copy(repository, model, name, change))
+        load_model(grpc_url, made[-1])
+        yield made[-1]
+    finally:
+        for copied in reversed(made):
+            with contextlib.suppress(PhotodupError):  # the server may be gone
+                unload_model(grpc_url, copied)
+            shutil.rmtree(repository / copied, ignore_errors=True)
+
+
+def _copy(repository: Path, model: str, name: str, change: Callable[[ModelConfig], None]) -> str:
+    source, target = repository / model, repository / name
+    if not (source / "config.pbtxt").is_file():
+        raise PhotodupError(f"{repository} has no model {model} to copy.")
+    shutil.rmtree(target, ignore_errors=True)
+    for file in sorted((source / "1").iterdir()):
+        (target / "1").mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".py":
+            copy_code(file, target / "1" / file.name)
+        elif file.is_file():
+            link_file(file, target / "1" / file.name)
+    (target / "1").mkdir(parents=True, exist_ok=True)
+    config = read_config(source / "config.pbtxt")
+    config.name = name
+    change(config)
+    write_config(config, target / "config.pbtxt", f"A copy of {model}, for a comparison.")
+    return name
+
+
+def configure(
+    config: ModelConfig,
+    *,
+    instances: int | None = None,
+    threads: int | None = None,
+    delay_us: int | None = None,
+    preferred: int | None = None,
+) -> None:
+    """Change a Triton configuration in place: what is None stays as it is.
+
+    Args:
+        instances: executions at the same time.
+        threads: of each instance, on a CPU; instances on a GPU share it as they are.
+        delay_us: how long the batcher may wait for more requests, microseconds.
+        preferred: images at which a batch goes out at once, however long it might still wait.
+    """
+    if instances is not None:
+        config.instance_group[0].count = instances
+    if threads is not None and config.instance_group[0].kind != config.instance_group[0].KIND_GPU:
+        # Our Python model's name for it, or that of the stock ONNX Runtime backend of the CPU image.
+        name = "intra_op_thread_count" if config.backend == "onnxruntime" else "threads"
+        config.parameters[name].string_value = str(threads)
+    if delay_us is not None:
+        config.dynamic_batching.max_queue_delay_microseconds = delay_us
+    if preferred is not None:
+        config.dynamic_batching.preferred_batch_size[:] = [preferred]

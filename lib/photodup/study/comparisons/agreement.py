@@ -1,0 +1,79 @@
+"""Two passes over the same comparisons, made at different times: the outcome of each, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from photodup.bench.stats.comparison import Outcome, Verdict
+from photodup.bench.stats.sentence import sentence
+from photodup.study.comparisons.outcomes import read_all
+
+if TYPE_CHECKING:
+    from photodup.study.notebook.run import Run
+
+
+@dataclass(frozen=True)
+class Twice:
+    """One comparison in two passes."""
+
+    first: Outcome
+    second: Outcome
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether either pass decides it."""
+        return self.first.decides or self.second.decides
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two intervals overlap: both passes may be right about one value."""
+        return self.first.low <= self.second.high and self.second.low <= self.first.high
+
+    @property
+    def is_opposite(self) -> bool:
+        """Whether both passes find a difference, in opposite directions."""
+        both = self.first.is_different and self.second.is_different
+        return both and (self.first.effect > 0) != (self.second.effect > 0)
+
+
+def twice(first: Run, second: Run) -> list[Twice]:
+    """Return the comparisons that both runs measured, nulls left out, in the order declared."""
+    others = {outcome.question.name: outcome for outcome in read_all(second)}
+    found = [Twice(one, others[one.question.name]) for one in read_all(first) if not one.question.is_null]
+    return [one for one in found if one.first.is_measured and one.second.is_measured]
+
+
+def summary(comparisons: Iterable[Twice]) -> str:
+    """Return one sentence: how many are decided in either pass, agree, and contradict each other."""
+    decided = [one for one in comparisons if one.is_decided]
+    if not decided:
+        return "Neither pass decides a comparison that both measured."
+    same, opposite = (sum(getattr(one, name) for one in decided) for name in ("agrees", "is_opposite"))
+    return (
+        f"Either pass decides {len(decided)} comparisons: the intervals of both passes overlap in {same} "
+        f"({same / len(decided):.0%}), and {opposite} differ in opposite directions."
+    )
+
+
+def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
+    """Return a Markdown table: each comparison with its effect and interval in both passes, named so."""
+    table = [f"| notebook | comparison | {names[0]} | {names[1]} | overlap |", "|---|---|---|---|---|"]
+    for one in comparisons:
+        agree = "yes" if one.agrees else "**opposite**" if one.is_opposite else "no"
+        asked = one.first.question
+        table.append(
+            f"| {asked.family[:2]} | {asked.name} | {_cell(one.first)} | {_cell(one.second)} | {agree} |"
+        )
+    return table
+
+
+def sentences(comparisons: Iterable[Twice]) -> list[str]:
+    """Return both sentences of each comparison on which the passes do not agree."""
+    return [f"{sentence(one.first)} Then: {sentence(one.second)}" for one in comparisons if not one.agrees]
+
+
+def _cell(outcome: Outcome) -> str:
+    mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
+    return f"{mark}{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]{mark}"

@@ -1,0 +1,233 @@
+"""Measure declared comparisons: every pair is visited several times, and all visits are spread over the pass.
+
+A visit (`photodup.bench.pairs.alternate`) measures both sides at the same time and is recorded when it ends, so an
+interrupted pass goes on with the visits that are missing; a visit that was interrupted is measured anew for both sides.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from photodup.bench.backends.adapters import adapter, cosine_to_reference
+from photodup.bench.link.link import PRESETS, Link
+from photodup.bench.load.usage import processor_time, server_pids
+from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
+from photodup.bench.pairs.declared import Pair, Side
+from photodup.embedding.backends import DUMMY, Backend
+from photodup.errors import PhotodupError
+from photodup.paths import build_dir
+from photodup.serving.service.start import ServiceProcess
+from photodup.serving.triton.copies import configure, model_copy
+from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS, reference_embeddings
+from photodup.study.notebook.weights import payload_photos
+
+if TYPE_CHECKING:
+    from photodup.bench.stats.facts import Load
+    from photodup.study.notebook.run import Run
+
+KIND = "visit"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of each comparison is measured: 20 blocks or 12 quads in four visits unless said otherwise."""
+
+    visits: int = 4
+    plan: VisitPlan = VisitPlan()
+
+
+def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
+    """Return the sizes that a file names: `visits` and the attributes of `VisitPlan`.
+
+    Raises:
+        PhotodupError: a name that is none of them.
+    """
+    known = {f.name for f in fields(VisitPlan)}
+    if unknown := sorted(set(given) - known - {"visits"}):
+        raise PhotodupError(
+            f"Comparisons have no size {unknown[0]!r}: use visits, {', '.join(sorted(known))}."
+        )
+    plan = VisitPlan(**{name: value for name, value in given.items() if name in known})
+    return Sizes(visits or given.get("visits", Sizes.visits), plan)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How one side is reached; it can be sent to another process.
+
+    Attributes:
+        pids: processes of its server on this machine; empty where nobody can see them.
+    """
+
+    backend: Backend
+    url: str | None
+    options: dict[str, Any] = field(default_factory=dict)
+    pids: tuple[int, ...] = ()
+
+    def lane(self) -> Lane:
+        cpu_s = (lambda: processor_time(self.pids)) if self.pids else None
+        return Lane(adapter(self.backend, self.url, **self.options), cpu_s)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One visit of a pair, with everything that it takes."""
+
+    sides: tuple[Reach, Reach]
+    load: Load
+    link: str
+    plan: VisitPlan
+    seed: int
+
+    def measure(self) -> Visit:
+        """Measure from where this process is."""
+        lanes = [side.lane() for side in self.sides]
+        return measure_visit(lanes, payload_photos(N_PHOTOS), self.load, self.plan, seed=self.seed)
+
+    def as_record(self) -> dict[str, Any]:
+        """Measure, from the far end of an emulated link where the load names one; return the record's columns."""
+        if not self.link:
+            return self.measure().as_record()
+        with Link(self.link) as link:
+            far = replace(self, sides=tuple(replace(s, url=link.url(s.url or "")) for s in self.sides))
+            link.report(reset=True)
+            # gRPC's threads remember the network namespace in which the process began.
+            if any(side.backend.protocol == "grpc" for side in self.sides):
+                visit = link.run_client_process(far.measure)
+            else:
+                with link.client_namespace():
+                    visit = far.measure()
+            return visit.as_record() | {"link_late": link.invalid_because()}
+
+
+def visit_key(pair: Pair) -> str:
+    """Return the readable name of the records of a pair's visits."""
+    return f"visit-{pair.name}"
+
+
+def visit_config(pair: Pair, visit: int) -> dict[str, Any]:
+    """Return what identifies the record of one visit of a pair; visits count from 1."""
+    load = {"load": pair.load_name, "link": pair.link, "asked": asdict(pair.load)}
+    return {"pair": pair.name, "a": pair.a.name, "b": pair.b.name, **load, "visit": visit}
+
+
+def measure_comparisons(
+    run: Run,
+    pairs: Sequence[Pair],
+    sizes: Sizes | None = None,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Measure every visit of the comparisons that the run has no record of.
+
+    Args:
+        pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
+        sizes: how much of each.
+        say: receives a line of text now and then.
+    """
+    sizes = sizes or Sizes()
+    pairs = [pair.on(run.endpoints.backends) for pair in pairs]
+    began, done = time.monotonic(), 0
+    todo = [
+        (visit, pair)
+        for visit in range(1, sizes.visits + 1)
+        for pair in random.Random(visit).sample(pairs, len(pairs))
+        if not _is_done(run, pair, visit)
+    ]
+    with ExitStack() as servers:
+        reached: dict[tuple[str, bool], Reach] = {}
+        for visit, pair in todo:
+            if done % 10 == 0:
+                spent_min = (time.monotonic() - began) / 60
+                say(f"comparisons: {done} of {len(todo)} visits, {spent_min:.1f} minutes so far")
+            done += 1
+            run.measure_or_load(
+                visit_key(pair),
+                lambda visit=visit, pair=pair: _task(run, pair, visit, sizes, servers, reached).as_record(),
+                config=visit_config(pair, visit),
+                kind=KIND,
+                may_fail=True,
+            )
+
+
+def _is_done(run: Run, pair: Pair, visit: int) -> bool:
+    record = run.store.record(visit_key(pair), config=visit_config(pair, visit))
+    return record is not None and record["status"] == "ok"
+
+
+def _task(
+    run: Run,
+    pair: Pair,
+    visit: int,
+    sizes: Sizes,
+    servers: ExitStack,
+    reached: dict[tuple[str, bool], Reach],
+) -> Task:
+    """Make both sides ready, each once in a pass, and compare their embeddings with the reference."""
+    if pair.link and not run.is_here:
+        raise PhotodupError(
+            f"No link can be emulated in front of {run.endpoints.name}: its servers are on another machine."
+        )
+    if pair.link and pair.link not in PRESETS:
+        raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
+    sides = []
+    for side, again in ((pair.a, False), (pair.b, pair.is_null)):
+        if (side.name, again) not in reached:
+            found = _reach(run, side, again, servers)
+            if not side.backend.is_emulated and side.backend.engine != DUMMY:
+                _check_embeddings(run, found)
+            reached[side.name, again] = found
+        sides.append(reached[side.name, again])
+    return Task((sides[0], sides[1]), pair.load, pair.link, sizes.plan, seed=visit)
+
+
+def _reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
+    """Return how a side is reached; a copy with its settings, or a second process of it, is started first."""
+    backend, options = side.backend, dict(side.options)
+    url = run.endpoints.backends.get(backend.name)
+    if url is None and not backend.is_local:
+        raise PhotodupError(f"{run.endpoints.name} has no {backend}.")
+    inner = side.configured_model
+    if (side.settings or again) and backend.server == "triton":
+        name = f"{inner}_{'again' if again else side.name.replace('-', '_')}"
+        repository = build_dir() / "triton" / "cpu-embedded"
+        if not run.is_here or not (repository / inner).is_dir():
+            raise PhotodupError(
+                f"{side.label} needs a second model beside the first: Triton's model folder is not on this machine."
+            )
+        made = model_copy(
+            run.endpoints.triton_grpc,
+            repository,
+            backend.triton_model,
+            name,
+            lambda config: configure(config, **dict(side.settings)),
+        )
+        options["model"], inner = servers.enter_context(made), name
+    elif again and backend.server == "fastapi":
+        if not run.is_here:
+            raise PhotodupError("A second process of a server elsewhere cannot be started from here.")
+        second = ServiceProcess(settings={"ENGINE": backend.engine, "PRECISION": backend.precision})
+        servers.callback(second.stop)
+        second.wait_ready(300.0)
+        url = second.url
+    pids = server_pids(url, inner) if url and run.is_here else ()
+    return Reach(backend, url, options, pids)
+
+
+def _check_embeddings(run: Run, side: Reach) -> None:
+    reference = reference_embeddings(run)
+    under_test = adapter(side.backend, side.url, **side.options)
+    try:
+        cosine = cosine_to_reference(under_test, payload_photos(N_PHOTOS), reference)
+    finally:
+        under_test.close()
+    needed = MIN_COSINE.get(side.backend.wire, 0.999)
+    if not cosine >= needed:  # also true for NaN
+        raise PhotodupError(
+            f"{side.backend} answers wrong embeddings: cosine {cosine:.4f}, at least {needed} is needed."
+        )

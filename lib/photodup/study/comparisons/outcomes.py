@@ -1,0 +1,211 @@
+"""The outcomes of a run's comparisons, read from its records, and each side's figures; nothing is measured here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photodup.bench.pairs import read
+from photodup.bench.pairs.alternate import Visit
+from photodup.bench.pairs.declared import Declarations, Pair, declarations
+from photodup.bench.stats.comparison import Outcome, Question, judge
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
+from photodup.bench.stats.sentence import row, sentence
+from photodup.embedding.backends import COLUMNS
+from photodup.files import write_atomically
+from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.notebook.gaps import NotMeasured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from photodup.study.notebook.run import Run
+
+JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The comparisons of one notebook.
+
+    Attributes:
+        pairs: what was declared, in order.
+        outcomes: by the comparison's name; one for each that was declared.
+        nulls: outcomes of two equal processes, for all loads of the run.
+        arms: one row for each side under each load: its figures over all visits with their 95 % intervals.
+    """
+
+    pairs: tuple[Pair, ...]
+    outcomes: Mapping[str, Outcome]
+    nulls: tuple[Outcome, ...]
+    arms: pd.DataFrame
+
+    def __getitem__(self, name: str) -> Outcome:
+        if name not in self.outcomes:
+            raise NotMeasured(f"the comparison {name!r} is not declared in comparisons.yaml")
+        return self.outcomes[name]
+
+    def sentence(self, name: str) -> str:
+        """Return the sentence of a comparison, by its name."""
+        return sentence(self[name])
+
+    def sentences(self, *, primary: bool = False) -> list[str]:
+        """Return one sentence for each comparison, in the order declared; of the primary ones alone if asked."""
+        return [sentence(self.outcomes[p.name]) for p in self.pairs if p.is_primary or not primary]
+
+    def measured(self) -> list[str]:
+        """Return the names of the comparisons that were measured, the primary ones first."""
+        found = [p for p in self.pairs if self.outcomes[p.name].is_measured]
+        return [pair.name for pair in sorted(found, key=lambda pair: not pair.is_primary)]
+
+    def figure(self, side: str, load: str, metric: str) -> dict[str, float]:
+        """Return a side's figure under a load: `value`, `low`, `high`, `n_visits`.
+
+        Raises:
+            NotMeasured: fewer than two visits carry it.
+        """
+        of = self.arms[(self.arms.side == side) & (self.arms.load == load)]
+        if of.empty or not of[metric].notna().any():
+            raise NotMeasured(f"{side} under the load {load!r} has no two visits with {metric}")
+        found = of.iloc[0]
+        low, high = found[f"{metric}_ci_low"], found[f"{metric}_ci_high"]
+        return {"value": found[metric], "low": low, "high": high, "n_visits": found.n_visits}
+
+    def table(self, *names: str) -> pd.DataFrame:
+        """Return comparisons as a table, by default all of them."""
+        import pandas as pd
+
+        known = [name for name in names or [pair.name for pair in self.pairs] if name in self.outcomes]
+        rows = [row(self.outcomes[name]) for name in known]
+        return pd.DataFrame(rows, index=pd.Index(known, name="comparison", dtype=object))
+
+
+def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None = None) -> Compared:
+    """Return the outcomes of a notebook's comparisons from the records of a run.
+
+    Args:
+        notebook: file name without its ending.
+        declared: other declarations than `notebooks/comparisons.yaml`.
+    """
+    declared = declared or declarations()
+    outcomes, visits = _judged(run, declared)
+    found = {o.question.name: o for o in outcomes}
+    pairs = tuple(pair for pair, _ in visits if pair.notebook == notebook)
+    nulls = tuple(found[null.name] for null in declared.nulls)
+    own = [(pair, seen) for pair, seen in visits if pair.notebook == notebook]
+    # A side's figure under a load is one figure: every comparison that has the side adds its visits.
+    used = {(side.name, pair.load_name) for pair, _ in own for side in (pair.a, pair.b)}
+    return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
+
+
+def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:
+    """Return the outcomes of all comparisons of a run, nulls last."""
+    return _judged(run, declared or declarations())[0]
+
+
+def write_outcomes(run: Run) -> list[Outcome]:
+    """Write every measured comparison of a run to its `outcomes.json` and return them; no file where there is none."""
+    outcomes = [outcome for outcome in read_all(run) if outcome.is_measured]
+    if outcomes:
+        text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
+        write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
+    return outcomes
+
+
+def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
+    seen = [(*_visits(run, pair), pair) for pair in (*declared.pairs, *declared.nulls)]
+    questions = [_question(measured, visits, notes, declared) for measured, visits, notes, _ in seen]
+    return judge(questions), [(measured, visits) for measured, visits, _, _ in seen]
+
+
+def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
+    """Return a comparison with the sides that were measured, its visits, and what went wrong in them."""
+    for a, b in ((pair.a, pair.b), *pair.elsewhere):
+        pair = replace(pair, a=a, b=b)
+        visits, notes, number = [], [], 1
+        while (record := run.store.record(visit_key(pair), config=visit_config(pair, number))) is not None:
+            if record["status"] == "ok":
+                raw = run.store.raw(visit_key(pair), config=visit_config(pair, number))
+                visits.append(Visit.of_record(record["result"], raw))
+                notes += [late] if (late := record["result"].get("link_late")) else []
+            else:
+                notes.append(str(record["error"]))
+            number += 1
+        if visits or notes:
+            return pair, visits, tuple(dict.fromkeys(notes))
+    return pair.on(run.endpoints.backends), [], ()
+
+
+def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations) -> Question:
+    observed: Any = "it was not measured in this run."
+    if visits:
+        observed = read.observed(visits, pair.load, pair.metric)
+    elif notes:
+        observed = notes[0]
+    carried = [share for visit in visits for share in visit.carried_over or () if share is not None]
+    return Question(
+        pair.name,
+        pair.notebook,
+        pair.metric,
+        pair.load_name,
+        pair.a.label,
+        pair.b.label,
+        observed,
+        is_primary=pair.is_primary,
+        is_null=pair.is_null,
+        nulls=declared.checks_of(pair),
+        n_failed=sum(sum(visit.n_failed) for visit in visits),
+        seconds=sum(visit.seconds for visit in visits),
+        carried_over=float(np.median(carried)) if carried else None,
+        notes=(*(notes if visits else ()), *_remarks(visits)),
+    )
+
+
+def _remarks(visits: list[Visit]) -> list[str]:
+    """Return what a reader must know of a comparison's visits, one sentence each."""
+    remarks = []
+    if failed := sum(sum(visit.n_failed) for visit in visits):
+        remarks.append(f"{failed} requests failed.")
+    if jumped := [v.clock_jump_s for v in visits if v.clock_jump_s > JUMP_S]:
+        remarks.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
+    apart = [
+        math.log(v.alone[1] / v.alone[0]) - float(np.mean(v.log_ratios[0]))
+        for v in visits
+        if v.alone and v.alone[0] and v.alone[1] and v.log_ratios[0]
+    ]
+    if len(apart) > 1:
+        _, low, high = read.between([math.exp(value) for value in apart])
+        if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT:
+            alone = math.exp(float(np.median([math.log(v.alone[1] / v.alone[0]) for v in visits if v.alone])))
+            remarks.append(f"Measured one after the other the ratio is {alone:.2f}: taking turns changes it.")
+    return remarks
+
+
+def _arms(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:
+    """One row a side and load, from all visits of all comparisons and nulls that have it."""
+    import pandas as pd
+
+    found: dict[tuple[str, str], list[tuple[Visit, int]]] = {}
+    about: dict[tuple[str, str], tuple[Pair, int]] = {}
+    for pair, seen in visits:
+        for index, side in enumerate((pair.a, pair.b)):
+            if (side.name, pair.load_name) in used and not (pair.is_null and index):
+                about.setdefault((side.name, pair.load_name), (pair, index))
+                found.setdefault((side.name, pair.load_name), []).extend((visit, index) for visit in seen)
+    rows = []
+    for key, seen in found.items():
+        pair, index = about[key]
+        side = (pair.a, pair.b)[index]
+        line: dict[str, Any] = {"side": key[0], "load": key[1], "label": side.label, **side.backend.columns()}
+        line |= {"n_visits": len(seen), "n_failed": sum(visit.n_failed[i] for visit, i in seen)}
+        for metric, (value, low, high) in read.figures(seen, pair.load).items() if len(seen) > 1 else ():
+            line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
+        rows.append(line)
+    metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]
+    names = ["side", "load", "label", *COLUMNS, "n_visits", "n_failed", *metrics]
+    return pd.DataFrame(rows, columns=names)  # a frame of nothing has them too

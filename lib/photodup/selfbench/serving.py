@@ -2,7 +2,8 @@
 
     python -m photodup.selfbench.serving
 
-Both sides of each pair are measured at the same time on servers of this machine. It takes about five minutes. `photodup.selfbench.service` compares with the engine in process.
+Both sides of each pair are measured at the same time on servers of this machine. It takes about five minutes.
+`photodup.selfbench.service` compares with the engine in process.
 """
 
 import tempfile
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 WEIGHTS = "random:0"  # no timing depends on the values
 NOTEBOOK = "06_compare_three_backends"
 FAST, SERVERS = "INT8 with OpenVINO against FP32 with ONNX Runtime in Triton", "server with INT8"
-# Comparison → the goal of b ÷ a in words, and whether a ratio meets it. Of the two servers the interval inside ±5 % is the goal.
+# Comparison → the goal of b ÷ a in words, and whether a ratio meets it; of the two servers an interval inside ±5 %.
 GOALS: dict[str, tuple[str, Callable[[float], bool] | None]] = {
     f"{FAST}, one": ("<= 0.45", lambda ratio: ratio <= 0.45),
     f"{FAST}, eight": (">= 2.8", lambda ratio: ratio >= 2.8),

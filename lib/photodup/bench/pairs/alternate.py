@@ -193,7 +193,7 @@ def measure_visit(
         for lane in lanes:
             if lane.adapter.is_async:
                 raise PhotodupError(f"{lane.adapter.backend}: an asynchronous client cannot take turns.")
-            lane.connections = [lane.adapter.open() for _ in range(load.concurrency)]
+            lane.connections = [lane.adapter.open() for _ in range(load.concurrency or 1)]
             requests = request_order(photos, load.batch, seed)
             lane.requests = (
                 [lane.adapter.prepare(r) for r in requests] if load.span == "prepared" else requests
@@ -266,7 +266,8 @@ def _without_the_others(
     """Measure each side alone: its figure, and from its processor time a request what it used in the others' turns."""
     if not plan.alone_s:
         return {"alone": None, "carried_over": None}
-    alone, carried = [], []
+    alone: list[float | None] = []
+    carried: list[float | None] = []
     for side, lane in enumerate(lanes):
         cpu = lane.cpu_s() if lane.cpu_s else None
         latencies = _alone(lane, load, plan.alone_s, least=3)

@@ -151,8 +151,8 @@ def _read(path: Path) -> Declarations:
                 load, link = loads[name]
                 known = metric_named(metric or USUAL_METRIC.get(load.scenario, RATE)).name
                 ends = (sides[row["a"]], sides[row["b"]])
-                marks = [name in row.get(mark, ()) for mark in ("primary", "quick")]
-                title = f"{row['name']}, {name}"
+                is_primary, is_quick = (name in row.get(mark, ()) for mark in ("primary", "quick"))
+                title, marks = f"{row['name']}, {name}", (is_primary, is_quick)
                 pairs.append(Pair(title, notebook, *ends, name, load, link, known, *marks, elsewhere=others))
     nulls = []
     for row in data.get("nulls", ()):
@@ -160,11 +160,9 @@ def _read(path: Path) -> Declarations:
         for name, metric in _loads_of({"name": "null", **row}, loads, path).items():
             load, link = loads[name]
             known = metric_named(metric or USUAL_METRIC.get(load.scenario, RATE)).name
+            title, is_quick = f"null of {row['side']}, {name}", name in row.get("quick", ())
             again = replace(side, label=f"{side.label} again")
-            ends = (side, again, name, load, link, known)
-            nulls.append(
-                Pair(f"null of {row['side']}, {name}", "", *ends, False, name in row.get("quick", ()), True)
-            )
+            nulls.append(Pair(title, "", side, again, name, load, link, known, False, is_quick, is_null=True))
     names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.backends.adapters import adapter, cosine_to_reference
@@ -38,7 +39,7 @@ class Sizes:
     """How much of each comparison is measured: 20 blocks or 12 quads in four visits unless said otherwise."""
 
     visits: int = 4
-    plan: VisitPlan = VisitPlan()
+    plan: VisitPlan = field(default_factory=VisitPlan)
 
 
 def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
@@ -94,7 +95,8 @@ class Task:
         if not self.link:
             return self.measure().as_record()
         with Link(self.link) as link:
-            far = replace(self, sides=tuple(replace(s, url=link.url(s.url or "")) for s in self.sides))
+            a, b = (replace(side, url=link.url(side.url or "")) for side in self.sides)
+            far = replace(self, sides=(a, b))
             link.report(reset=True)
             # gRPC's threads remember the network namespace in which the process began.
             if any(side.backend.protocol == "grpc" for side in self.sides):
@@ -148,11 +150,15 @@ def measure_comparisons(
             done += 1
             run.measure_or_load(
                 visit_key(pair),
-                lambda visit=visit, pair=pair: _task(run, pair, visit, sizes, servers, reached).as_record(),
+                partial(_measure, run, pair, visit, sizes, servers, reached),
                 config=visit_config(pair, visit),
                 kind=KIND,
                 may_fail=True,
             )
+
+
+def _measure(*what: Any) -> dict[str, Any]:
+    return _task(*what).as_record()
 
 
 def _is_done(run: Run, pair: Pair, visit: int) -> bool:

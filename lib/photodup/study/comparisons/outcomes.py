@@ -173,15 +173,12 @@ def _remarks(visits: list[Visit]) -> list[str]:
         remarks.append(f"{failed} requests failed.")
     if jumped := [v.clock_jump_s for v in visits if v.clock_jump_s > JUMP_S]:
         remarks.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
-    apart = [
-        math.log(v.alone[1] / v.alone[0]) - float(np.mean(v.log_ratios[0]))
-        for v in visits
-        if v.alone and v.alone[0] and v.alone[1] and v.log_ratios[0]
-    ]
+    ratios = [(v.alone[1] / v.alone[0], v) for v in visits if v.alone and v.alone[0] and v.alone[1]]
+    apart = [ratio / math.exp(float(np.mean(v.log_ratios[0]))) for ratio, v in ratios if v.log_ratios[0]]
     if len(apart) > 1:
-        _, low, high = read.between([math.exp(value) for value in apart])
+        _, low, high = read.between(apart)
         if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT:
-            alone = math.exp(float(np.median([math.log(v.alone[1] / v.alone[0]) for v in visits if v.alone])))
+            alone = float(np.median([ratio for ratio, _ in ratios]))
             remarks.append(f"Measured one after the other the ratio is {alone:.2f}: taking turns changes it.")
     return remarks
 
@@ -198,12 +195,12 @@ def _arms(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) ->
                 about.setdefault((side.name, pair.load_name), (pair, index))
                 found.setdefault((side.name, pair.load_name), []).extend((visit, index) for visit in seen)
     rows = []
-    for key, seen in found.items():
+    for key, those in found.items():
         pair, index = about[key]
         side = (pair.a, pair.b)[index]
         line: dict[str, Any] = {"side": key[0], "load": key[1], "label": side.label, **side.backend.columns()}
-        line |= {"n_visits": len(seen), "n_failed": sum(visit.n_failed[i] for visit, i in seen)}
-        for metric, (value, low, high) in read.figures(seen, pair.load).items() if len(seen) > 1 else ():
+        line |= {"n_visits": len(those), "n_failed": sum(visit.n_failed[i] for visit, i in those)}
+        for metric, (value, low, high) in read.figures(those, pair.load).items():
             line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
         rows.append(line)
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]

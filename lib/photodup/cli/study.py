@@ -21,8 +21,8 @@ def study_run(
     only: Only = None,
     weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="of the comparisons; 6 are needed for a verdict")
+    visits: Annotated[
+        int | None, typer.Option(min=1, help="of each comparison; else what SIZES says")
     ] = None,
 ) -> None:
     """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
@@ -39,7 +39,7 @@ def study_run(
         parameters=parse_parameters(context.args),
         weights=weights,
         again=again,
-        rounds=rounds,
+        visits=visits,
     )
     if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The two figures of judged comparisons: where each side lies, and what each comparison says."""
+"""The two figures of comparisons: where each side lies, and how far the sides of each comparison differ."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.study.notebook import charts
-from photodup.study.rounds.outcomes import Compared
+from photodup.study.comparisons.outcomes import Compared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = {"fastapi": "o", "triton": "s", "local": "D"}
 SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
-_VERDICTS = {"different": charts.BAD, "equal": charts.GOOD, "undecided": charts.MUTED}
 
 
 def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load: str) -> None:
@@ -86,27 +85,28 @@ def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
 
 
 def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
-    """Draw comparisons as intervals of the relative effect, in percent; colour and shape say the verdict.
+    """Draw comparisons as intervals of the relative effect, in percent: filled where a difference was found.
 
-    What could not be compared has its name and no point. The grey band is the difference that interests nobody.
+    What was not measured has its name and no point. The grey band is the difference that interests nobody.
     """
     from matplotlib.lines import Line2D
 
     ax.axvspan(-100 * SMALLEST_EFFECT, 100 * SMALLEST_EFFECT, color="#9aa0aa", alpha=0.2, linewidth=0)
     for row, name in enumerate(reversed(list(names))):
         outcome = compared[name]
-        if outcome.verdict is None:
+        if not outcome.is_measured:
             where = ax.get_yaxis_transform()
-            ax.text(0.02, row, "not compared", va="center", fontsize=7, color=charts.MUTED, transform=where)
+            ax.text(0.02, row, "not measured", va="center", fontsize=7, color=charts.MUTED, transform=where)
             continue
         interval = (100 * outcome.low, 100 * outcome.high)
-        color, is_hollow = _VERDICTS[outcome.verdict], outcome.verdict == "undecided"
+        color, is_hollow = (charts.FOUND, False) if outcome.is_different else (charts.MUTED, True)
         charts.interval_row(ax, row, 100 * outcome.effect, interval, color=color, is_hollow=is_hollow)
     charts.name_rows(ax, list(reversed(list(names))))
+    looks = (
+        ("a difference was found", charts.FOUND, charts.FOUND),
+        ("none was found", charts.MUTED, "white"),
+    )
     handles = [
-        Line2D(
-            [], [], color=color, marker="o", markerfacecolor="white" if v == "undecided" else color, label=v
-        )
-        for v, color in _VERDICTS.items()
+        Line2D([], [], color=c, marker="o", markerfacecolor=face, label=text) for text, c, face in looks
     ]
     ax.legend(handles=handles, loc="best", fontsize=8)

@@ -11,7 +11,7 @@ from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import slo_rate
 from photodup.embedding.backends import Backend
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS
-from photodup.study.rounds.declared import Side
+from photodup.bench.pairs.declared import Side
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run

@@ -31,6 +31,7 @@ ENGINE_COLORS = {
     "published": "#6b7280",
 }
 GOOD, BAD, MUTED = "#3d9970", "#c8553d", "#9aa0aa"
+FOUND = "#2f5d8a"  # a difference was found, in either direction: better or worse is never said by a colour
 
 
 def use_style() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from photodup.bench.stats.facts import SMALLEST_EFFECT
-from photodup.study.notebook import charts
 from photodup.study.comparisons.outcomes import Compared
+from photodup.study.notebook import charts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.load.plan import Stopping
+from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import slo_rate
 from photodup.embedding.backends import Backend
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS
-from photodup.bench.pairs.declared import Side
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
-from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -101,6 +101,25 @@ def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None =
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
     used = {(side.name, pair.load_name) for pair, _ in own for side in (pair.a, pair.b)}
     return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
+
+
+def compare(
+    run: Run,
+    notebook: str,
+    *,
+    visits: int = 4,
+    declared: Declarations | None = None,
+    say: Callable[[str], None] = print,
+) -> Compared:
+    """Return the outcomes of a notebook's comparisons; measure them and their nulls first where the run has none.
+
+    `photodup study run` measures those of all notebooks together, before any of them runs.
+    """
+    declared = declared or declarations()
+    own = declared.of([notebook])
+    if run.store.measures and not any(_visits(run, pair)[1:] != ([], ()) for pair in own):
+        measure_comparisons(run, [*own, *declared.nulls_of(own)], Sizes(visits), say=say)
+    return read_comparisons(run, notebook, declared=declared)
 
 
 def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:

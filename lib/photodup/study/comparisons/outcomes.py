@@ -209,6 +209,8 @@ def _arms(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) ->
     found: dict[tuple[str, str], list[tuple[Visit, int]]] = {}
     about: dict[tuple[str, str], tuple[Pair, int]] = {}
     for pair, seen in visits:
+        if not seen:
+            continue
         for index, side in enumerate((pair.a, pair.b)):
             if (side.name, pair.load_name) in used and not (pair.is_null and index):
                 about.setdefault((side.name, pair.load_name), (pair, index))

@@ -1,5 +1,6 @@
 """Comparisons of a run: declared, visited, recorded, and read from the records alone."""
 
+import contextlib
 import json
 import threading
 from dataclasses import replace
@@ -10,7 +11,7 @@ import yaml
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
-from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, turns
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_apart, measure_visit, turns
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import observed
 from photodup.bench.record.record import RunStore, load_records
@@ -251,6 +252,25 @@ def test_a_side_that_dies_in_the_middle_is_named_once(load):
 
     with pytest.raises(PhotodupError, match="failed 20 requests in a row: ConnectionRefusedError"):
         visit(Dummy(1.0), Dummy(delay_of=dies), load, blocks=50, quads=50)
+
+
+@pytest.mark.parametrize("load", [Load("single_stream"), Load("closed_loop", concurrency=3)])
+def test_sides_that_cannot_both_be_up_are_measured_one_after_the_other_and_say_so(load):
+    up, order = set(), []
+
+    @contextlib.contextmanager
+    def lane_of(side):
+        assert not up, "one at a time"
+        up.add(side)
+        order.append(side)
+        yield Lane(Dummy([5.0, 25.0][side]))
+        up.discard(side)
+
+    plan = VisitPlan(block_s=0.1, waves=1, warmup_s=0)
+    found = measure_apart(lane_of, [bytes([n]) * 64 for n in range(8)], load, plan, palindromes=2, seed=1)
+    assert not found.is_interleaved and len(found.log_ratios[0]) == 4
+    assert all((ratio > 0) == (load.concurrency == 1) for ratio in found.log_ratios[0])
+    assert order[:4] == order[:4][::-1] and order[4:] == order[4:][::-1]
 
 
 def test_an_open_loop_takes_no_turns():

@@ -23,6 +23,7 @@ from photodup.serving.endpoints import from_ports
 from photodup.study.comparisons import agreement, figures, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
 from photodup.study.notebook.run import Run
+from photodup.study.report.facts import decides
 
 SIDES = {
     "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},
@@ -142,11 +143,20 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
     monkeypatch.setattr(outcomes, "declarations", lambda: found)
     outcomes.write_outcomes(opened(directory))
     rows = json.loads((directory / "outcomes.json").read_text())
-    assert [row["name"] for row in rows] == ["halved, one", "halved, four", "null of fast, one"]
+    assert [row["name"] for row in rows] == [
+        "halved, one",
+        "halved, four",
+        "elsewhere, one",
+        "null of fast, one",
+    ]
     row, outcome = rows[0], compared["halved, one"]
     assert (row["primary"], row["load"], row["unit"], row["n"]) == (True, "one", "ms", 8)
     assert row["low"] == outcome.low and row["excludes_beyond"] == outcome.excludes_beyond
     assert row["null_low"] < row["null_high"]
+    assert (
+        rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
+    )
+    assert [decides(row) for row in rows[:3]] == [True, True, False]
 
 
 def test_nothing_measured_is_no_verdict(declare, tmp_path):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from photodup.study.notebook.run import Run
 
+NOT_PLANNED = "it was not measured in this run."
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
 
 
@@ -128,8 +129,8 @@ def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]
 
 
 def write_outcomes(run: Run) -> list[Outcome]:
-    """Write every measured comparison of a run to its `outcomes.json` and return them; no file where there is none."""
-    outcomes = [outcome for outcome in read_all(run) if outcome.is_measured]
+    """Write every comparison that a run planned to its `outcomes.json` and return them; no file where there is none."""
+    outcomes = [outcome for outcome in read_all(run) if outcome.because != NOT_PLANNED]
     if outcomes:
         text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
         write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
@@ -161,7 +162,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
 
 
 def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations) -> Question:
-    observed: Any = "it was not measured in this run."
+    observed: Any = NOT_PLANNED
     if visits:
         observed = read.observed(visits, pair.load, pair.metric)
     elif notes:

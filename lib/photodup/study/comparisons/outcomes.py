@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -118,9 +121,29 @@ def compare(
     """
     declared = declared or declarations()
     own = declared.of([notebook])
-    if run.store.measures and not any(_visits(run, pair)[1:] != ([], ()) for pair in own):
+    visited = any(_visits(run, pair)[1:] != ([], ()) for pair in own)
+    if run.store.measures and not visited and _somebody_answers(run, own):
         measure_comparisons(run, [*own, *declared.nulls_of(own)], Sizes(visits), say=say)
     return read_comparisons(run, notebook, declared=declared)
+
+
+def _somebody_answers(run: Run, pairs: Sequence[Pair]) -> bool:
+    """Return whether a server of these comparisons accepts a connection: a reader without servers records no failures."""
+    sides = [
+        side
+        for pair in pairs
+        for side in (pair.on(run.endpoints.backends).a, pair.on(run.endpoints.backends).b)
+    ]
+    if any(side.backend.is_local for side in sides):
+        return True
+    urls = {run.endpoints.backends.get(side.backend.name, "") for side in sides}
+    for parts in (urlsplit(url if "//" in url else f"//{url}") for url in urls if url):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((parts.hostname or "", parts.port or 0), 2),
+        ):
+            return True
+    return False
 
 
 def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:

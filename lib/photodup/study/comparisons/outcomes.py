@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from photodup.study.notebook.run import Run
 
-NOT_PLANNED = "it was not measured in this run."
+NOT_PLANNED = "this run has no visit of it."
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
 
 
@@ -61,6 +61,11 @@ class Compared:
     def sentences(self, *, primary: bool = False) -> list[str]:
         """Return one sentence for each comparison, in the order declared; of the primary ones alone if asked."""
         return [sentence(self.outcomes[p.name]) for p in self.pairs if p.is_primary or not primary]
+
+    def reasons(self) -> str:
+        """Return why comparisons were not measured, each reason once."""
+        reasons = dict.fromkeys(o.because for o in self.outcomes.values() if not o.is_measured)
+        return " ".join(reason[:1].upper() + reason[1:] for reason in reasons)
 
     def measured(self) -> list[str]:
         """Return the names of the comparisons that were measured, the primary ones first."""

@@ -20,12 +20,13 @@ from support.images import encoded, photo
 from support.paths import ROOT
 from support.service import free_port
 from support.triton import needs_triton
+from support.visits import planted_visit
 from typer.testing import CliRunner
 
 from photodup.bench.anyurl import arrivals, rate, target
 from photodup.bench.anyurl.versus import SIDES, fitted, outcomes_of
 from photodup.bench.anyurl.watch import Watcher
-from photodup.bench.pairs.alternate import Visit, measure_visit
+from photodup.bench.pairs.alternate import measure_visit
 from photodup.bench.stats import slo
 from photodup.bench.stats.facts import Load
 from photodup.cli import app
@@ -498,13 +499,8 @@ def test_the_time_bounds_the_visits_and_the_blocks(least_s, seconds, in_flight):
 
 
 def test_a_failed_check_marks_what_it_checks():
-    """Made-up visits: server 1 differs from itself by 10 %, server 2 from it by 30 %."""
-    near = np.random.default_rng(0).normal(0, 0.003, (4, 2, 5)) + np.log([[[1.1], [1.3]]])
-    answers = {"side": np.zeros(0), "block": np.zeros(0), "latency_ms": np.zeros(0)}
-    visits = [
-        Visit(one.tolist(), [10, 11, 13], [0] * 3, [0] * 3, [""] * 3, None, None, 2, 0.01, 0, 9, 0, **answers)
-        for one in near
-    ]
+    """Server 1 differs from itself by 10 %, server 2 from it by 30 %."""
+    visits = [planted_visit([10.0, 11.0, 13.0], number) for number in range(4)]
     check, pair, *_ = outcomes_of(visits, Load("single_stream"))
     assert check.is_different and pair.effect == pytest.approx(0.3, abs=0.02)
     assert pair.notes[0].startswith(

@@ -10,9 +10,7 @@ from photodup.tune.serving.trial import measure_finalists
 
 def test_a_setting_that_waits_in_vain_is_the_slower_one(random_onnx, monkeypatch, tmp_path):
     monkeypatch.setenv("MODEL_PRETRAINED", random_onnx)
-    at_once, waiting = (
-        Setting("fastapi", "onnx", "fp32", "jpeg", 1, 2, wait_us) for wait_us in (0, 500_000)
-    )
+    at_once, waiting = (Setting("fastapi", "onnx", "fp32", "jpeg", 1, 2, wait_us) for wait_us in (0, 500_000))
     run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
     plan = VisitPlan(blocks=2, block_s=0.5, alone_s=0)
     record = measure_finalists(run, [at_once, waiting], Load("single_stream"), plan, 1)

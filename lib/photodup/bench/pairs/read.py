@@ -39,6 +39,10 @@ def remarks(visits: Sequence[Visit]) -> list[str]:
         found.append(f"{failed} requests failed, the last with: {last.rstrip('.')}.")
     if jumped := [v.clock_jump_s for v in visits if v.clock_jump_s > JUMP_S]:
         found.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
+    if any(not visit.is_interleaved for visit in visits):
+        found.append(
+            "The sides were measured one after the other: both settings could not be served at once."
+        )
     ratios = [(v.alone[1] / v.alone[0], v) for v in visits if v.alone and v.alone[0] and v.alone[1]]
     apart = [ratio / math.exp(float(np.mean(v.log_ratios[0]))) for ratio, v in ratios if v.log_ratios[0]]
     if len(apart) > 1:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
@@ -16,13 +19,15 @@ from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
-from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from photodup.study.notebook.run import Run
+
+NOT_PLANNED = "this run has no visit of it."
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class Compared:
     def sentences(self, *, primary: bool = False) -> list[str]:
         """Return one sentence for each comparison, in the order declared; of the primary ones alone if asked."""
         return [sentence(self.outcomes[p.name]) for p in self.pairs if p.is_primary or not primary]
+
+    def reasons(self) -> str:
+        """Return why comparisons were not measured, each reason once."""
+        reasons = dict.fromkeys(o.because for o in self.outcomes.values() if not o.is_measured)
+        return " ".join(reason[:1].upper() + reason[1:] for reason in reasons)
 
     def measured(self) -> list[str]:
         """Return the names of the comparisons that were measured, the primary ones first."""
@@ -99,14 +109,53 @@ def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None =
     return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
 
 
+def compare(
+    run: Run,
+    notebook: str,
+    *,
+    visits: int = 4,
+    declared: Declarations | None = None,
+    say: Callable[[str], None] = print,
+) -> Compared:
+    """Return the outcomes of a notebook's comparisons; measure them and their nulls first where the run has none.
+
+    `photodup study run` measures those of all notebooks together, before any of them runs.
+    """
+    declared = declared or declarations()
+    own = declared.of([notebook])
+    visited = any(_visits(run, pair)[1:] != ([], ()) for pair in own)
+    if run.store.measures and not visited and _somebody_answers(run, own):
+        measure_comparisons(run, [*own, *declared.nulls_of(own)], Sizes(visits), say=say)
+    return read_comparisons(run, notebook, declared=declared)
+
+
+def _somebody_answers(run: Run, pairs: Sequence[Pair]) -> bool:
+    """Return whether a server of these comparisons accepts a connection: a reader without servers records no failures."""
+    sides = [
+        side
+        for pair in pairs
+        for side in (pair.on(run.endpoints.backends).a, pair.on(run.endpoints.backends).b)
+    ]
+    if any(side.backend.is_local for side in sides):
+        return True
+    urls = {run.endpoints.backends.get(side.backend.name, "") for side in sides}
+    for parts in (urlsplit(url if "//" in url else f"//{url}") for url in urls if url):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((parts.hostname or "", parts.port or 0), 2),
+        ):
+            return True
+    return False
+
+
 def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:
     """Return the outcomes of all comparisons of a run, nulls last."""
     return _judged(run, declared or declarations())[0]
 
 
 def write_outcomes(run: Run) -> list[Outcome]:
-    """Write every measured comparison of a run to its `outcomes.json` and return them; no file where there is none."""
-    outcomes = [outcome for outcome in read_all(run) if outcome.is_measured]
+    """Write every comparison that a run planned to its `outcomes.json` and return them; no file where there is none."""
+    outcomes = [outcome for outcome in read_all(run) if outcome.because != NOT_PLANNED]
     if outcomes:
         text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
         write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
@@ -155,7 +204,7 @@ def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared:
         pair.load_name,
         pair.a.label,
         pair.b.label,
-        "it was not measured in this run." if visits or not notes else notes[0],
+        NOT_PLANNED if visits or not notes else notes[0],
         is_primary=pair.is_primary,
         is_null=pair.is_null,
         nulls=declared.checks_of(pair),
@@ -171,6 +220,8 @@ def _arms(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) ->
     found: dict[tuple[str, str], list[tuple[Visit, int]]] = {}
     about: dict[tuple[str, str], tuple[Pair, int]] = {}
     for pair, seen in visits:
+        if not seen:
+            continue
         for index, side in enumerate((pair.a, pair.b)):
             if (side.name, pair.load_name) in used and not (pair.is_null and index):
                 about.setdefault((side.name, pair.load_name), (pair, index))

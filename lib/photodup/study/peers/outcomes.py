@@ -11,7 +11,7 @@ from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.comparison import Outcome, Question, judge
 from photodup.bench.stats.sentence import sentence
-from photodup.study.comparisons.outcomes import recorded
+from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.peers import SERVERS, Server, fastest
 from photodup.study.peers.stage import (
@@ -136,7 +136,7 @@ def _question(key: str, load: str, seen: Sequence[tuple[Visit, int]], lost: str)
         load,
         ours().label,
         label,
-        lost or "it was not measured in this run.",
+        lost or NOT_PLANNED,
         is_primary=not is_null,
         is_null=is_null,
         nulls=(null,),

@@ -9,18 +9,26 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.images import encoded, photo
 from support.paths import ROOT
 from support.service import free_port
 from support.triton import needs_triton
+from support.visits import planted_visit
 from typer.testing import CliRunner
 
 from photodup.bench.anyurl import arrivals, rate, target
+from photodup.bench.anyurl.versus import SIDES, fitted, outcomes_of
+from photodup.bench.anyurl.watch import Watcher
+from photodup.bench.pairs.alternate import measure_visit
 from photodup.bench.stats import slo
+from photodup.bench.stats.facts import Load
 from photodup.cli import app
 from photodup.errors import PhotodupError
 
@@ -47,6 +55,7 @@ def kept(tmp_path):
             tmp_path / "requests.parquet"
         )
 
+    kept.folder = tmp_path
     return kept
 
 
@@ -186,13 +195,19 @@ def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, s
             "environment variable NO_SUCH_KEY: set it",
         ),
         ("http://127.0.0.1:{port}/embed", ["--compare"], "two URLs and --compare"),
+        (
+            "http://127.0.0.1:{port}/embed",
+            ["http://127.0.0.1:{port}/embed", "--compare", "--rate", 5],
+            "needs a closed loop: leave --rate",
+        ),
         ("ftp://127.0.0.1/x", [], "is no HTTP address"),
     ],
 )
 def test_bad_input_is_one_sentence(small_service, url, options, said):
-    address = url.format(port=small_service().url.rpartition(":")[2], free=free_port())
+    port = small_service().url.rpartition(":")[2]
+    address = url.format(port=port, free=free_port())
     with pytest.raises(PhotodupError, match=said) as raised:
-        load(address, "--timeout", 60, *options)
+        load(address, "--timeout", 60, *(str(o).replace("{port}", port) for o in options))
     assert "\n" not in str(raised.value)
 
 
@@ -391,16 +406,106 @@ def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_pa
     assert 4 < len(result["measurements"]) <= rate.MEASUREMENTS + 1
 
 
-@pytest.mark.figures
-def test_two_servers_are_compared_in_rounds(slow, tmp_path, kept):
-    first, second = slow(30), slow(60)
-    options = ["--compare", "--rounds", 6, "--seconds", 3, "--out", tmp_path]
-    said = load(f"{first.url}/embed", f"{second.url}/embed/base64", *options)
+def sleepy(ms: float, is_dead=lambda: False):
+    """A server that answers after so many milliseconds until it is dead."""
+
+    def answer(number: int) -> tuple[int, bytes]:
+        time.sleep(ms / 1000)
+        return (500, b"the disk is full") if is_dead() else (200, b"ok")
+
+    return _Server(answer)
+
+
+@pytest.fixture
+def visits(monkeypatch) -> list[int]:
+    """What was visited so far: the probe, then the visits."""
+    begun: list[int] = []
+
+    def visit(*what, **more):
+        begun.append(len(begun))
+        return measure_visit(*what, **more)
+
+    monkeypatch.setattr("photodup.bench.anyurl.versus.measure_visit", visit)
+    return begun
+
+
+@pytest.fixture
+def versus(tmp_path):
+    """Compare two small servers; returns what is printed."""
+    (body := tmp_path.parent / "body.bin").write_bytes(b"x" * 1000)
+
+    def versus(first, second, *options):
+        with first, second:
+            urls = [f"http://127.0.0.1:{server.server_port}/do" for server in (first, second)]
+            return load(*urls, "--compare", "--file", body, "--out", tmp_path, *options)
+
+    return versus
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "metric", "found"),
+    [
+        (1, "latency_ms_p50", " longer than server 1"),
+        (4, "throughput_images_per_s", " lower throughput than"),
+    ],
+)
+def test_the_slower_of_two_servers_is_named_after_the_check(versus, visits, kept, in_flight, metric, found):
+    said = versus(sleepy(10), sleepy(40), "--concurrency", in_flight, "--seconds", 20)
+    check, first = said[said.index("Check: ") :].splitlines()[:2]
+    assert " through other connections " in check and first.startswith("Server 2 ") and found in first
     result, rows = kept()
-    line = next(ln for ln in said.splitlines() if ln.startswith("Median latency") and " again " not in ln)
-    assert "different by" in line and "higher" in line and "[+" in line
-    assert sum(" again " in ln for ln in said.splitlines()) >= 2  # each is also measured against itself
-    assert len(result["measurements"]) == 24 == rows.measurement.nunique()
+    null, pair = result["comparisons"][:2]
+    assert (null["metric"], null["name"], pair["metric"]) == (metric, "check", metric)
+    assert pair["verdict"] == "different by more than 2 %" and (pair["low"] > 0.3 or pair["high"] < -0.3)
+    assert abs(null["effect"]) < abs(pair["effect"]) and pair["null_low"] == null["low"]
+    assert len(visits) - 1 == len(result["visits"]) == rows.visit.nunique() <= 4
+    assert rows.groupby("server").size().to_dict().keys() == set(SIDES) and (rows.latency_ms > 5).all()
+    assert sum(sum(visit["n_requests"]) for visit in result["visits"]) == len(rows)
+    page = (kept.folder / "index.html").read_text()
+    assert "<svg" in page and "through other connections against server 1" in page
+
+
+def test_a_server_that_dies_midway_is_one_sentence_and_what_was_measured_counts(versus, visits, kept):
+    said = versus(sleepy(1), sleepy(1, lambda: len(visits) > 2), "--seconds", 20)
+    assert said.count("failed 20 requests in a row") == 1
+    assert "Note: In visit 2 of " in said and "the disk is full; what was measured before is kept." in said
+    assert len(kept()[0]["visits"]) == 1
+    with pytest.raises(PhotodupError, match=r"failed 20 requests in a row: .*the disk is full\.$") as raised:
+        versus(sleepy(1), sleepy(1, lambda: len(visits) > 3))
+    assert "\n" not in str(raised.value)
+
+
+def test_ctrl_c_ends_a_comparison_after_a_visit(versus, visits, kept, monkeypatch):
+    stop = property(lambda watcher: len(visits) > 1, lambda watcher, value: None)
+    monkeypatch.setattr(Watcher, "stop_asked", stop, raising=False)
+    assert "It was stopped by you after 1 of " in versus(sleepy(1), sleepy(1), "--seconds", 20)
+    assert len(visits) == 2 and len(kept()[0]["visits"]) == 1
+
+
+@given(st.floats(0.01, 60), st.floats(1, 600), st.sampled_from((1, 8)))
+def test_the_time_bounds_the_visits_and_the_blocks(least_s, seconds, in_flight):
+    """As many blocks as fit, at least as many as a verdict needs, or a sentence that names the time."""
+    asked = Load("single_stream") if in_flight == 1 else Load("closed_loop", concurrency=in_flight)
+    try:
+        visits, plan = fitted(least_s, seconds, asked)
+    except PhotodupError as error:
+        assert seconds < 6 * least_s / 0.9 + 1e-9
+        needed = float(str(error).partition("--seconds ")[2].partition(",")[0])
+        assert fitted(least_s, needed, asked)[0] >= 3
+        return
+    blocks = visits * plan.blocks
+    assert 6 <= blocks <= 20 and 2 <= plan.blocks == plan.quads and visits <= 4
+    assert blocks * max(least_s, plan.block_s) + 3 * visits * (plan.warmup_s + plan.alone_s) <= seconds
+
+
+def test_a_failed_check_marks_what_it_checks():
+    """Server 1 differs from itself by 10 %, server 2 from it by 30 %."""
+    visits = [planted_visit([10.0, 11.0, 13.0], number) for number in range(4)]
+    check, pair, *_ = outcomes_of(visits, Load("single_stream"))
+    assert check.is_different and pair.effect == pytest.approx(0.3, abs=0.02)
+    assert pair.notes[0].startswith(
+        "The check failed: server 1 through other connections differs from server 1 by"
+    )
 
 
 def test_a_bound_and_an_address_are_read():

@@ -3,10 +3,12 @@
 import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 from support.images import encoded, photo
 from support.paths import ROOT
 
+from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.study.notebook.run import open_run
@@ -36,9 +38,7 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
     monkeypatch.setattr(peers, "build_dir", lambda: tmp_path)
     pictures = [encoded(photo(240, 230, seed), "JPEG") for seed in range(8)]
     monkeypatch.setattr(stage, "payload_photos", lambda n: pictures)
-    # A tiny encoder answers in a millisecond or two: what else the machine does may double that for long.
-    for name, value in {"SHORTEST_S": 0.4, "HALF_WIDTH": 2.0}.items():
-        monkeypatch.setattr(stage, name, value)
+    monkeypatch.setattr(stage, "PLAN", VisitPlan(3, 0.1, 3, 0.1, 1, 0, 0.1))
     for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30, "RATE_SECONDS": 0.5}.items():
         monkeypatch.setattr(alone, name, value)
     monkeypatch.setattr(alone, "PROBE", replace(alone.PROBE, min_duration_s=0.4, max_duration_s=0.4))
@@ -69,7 +69,7 @@ def slow_service(launch, monkeypatch):
 
 def test_all_is_measured_once_and_read_again(small, figure):
     said: list[str] = []
-    stage.measure_servers(small, passes=("fp32", "many"), rounds=2, say=said.append)
+    stage.measure_servers(small, passes=("fp32", "many"), visits=2, say=said.append)
     found = outcomes.compared(small, passes=("fp32", "many"))
     assert [s.name for s in found.servers] == ["fastapi", "litserve"] and not found.missing
     for seen in found.alone.values():
@@ -79,18 +79,42 @@ def test_all_is_measured_once_and_read_again(small, figure):
         assert overload["answered"] + overload["failed"] > 0 and overload["recovered_s"] is not None
         figure(seen["memory_loaded_mib"] > 50 and overload["answered"] + overload["failed"] > 20, seen)
     assert len(found.outcomes) == 3 and len(found.checks) == 3
-    assert all(outcome.n_rounds + outcome.n_dropped <= 2 for outcome in found.outcomes.values())
-    records = sorted(small.store.records_dir.glob("server-*.json"))
-    # Alone and the rate of both; in each round three loads of both, and in each pass one arm again.
-    assert len(records) == 2 + 2 + 2 * (3 * 2 + 2)
+    assert all(one.n == 6 and one.n_visits == 2 for one in (*found.outcomes.values(), *found.checks))
+    rows = found.arms.set_index("server")
+    assert (rows[["one", "eight", "thirty-two"]] > 0).all(axis=None) and set(rows.index) == set(found.alone)
+    records = sorted(small.store.records_dir.glob("server*.json"))
+    assert len(records) == 2 + 2 + 2 * 3  # alone and the rate of both; two visits under three loads
     asked = outcomes.rates(small)  # on a busy machine no rate may hold; then it says why
     assert set(asked) == {"fastapi", "litserve"} and all(
         rate["seen"] or rate["because"] for rate in asked.values()
     )
-    times = [path.stat().st_mtime_ns for path in records]
-    stage.measure_servers(small, passes=("fp32", "many"), rounds=2, say=said.append)  # nothing again
+    times, started = [path.stat().st_mtime_ns for path in records], sum("starting" in line for line in said)
+    stage.measure_servers(small, passes=("fp32", "many"), visits=2, say=said.append)  # nothing again
     assert [path.stat().st_mtime_ns for path in records] == times
-    assert any("2 rounds" in line for line in said)
+    assert sum("starting" in line for line in said) == started == 2 * 3, "nor was anything started again"
+
+
+def test_a_server_that_dies_is_left_out_and_the_others_go_on(small, monkeypatch):
+    measure, begun = stage.measure_visit, []
+
+    def visit(lanes, *what, **more):
+        begun.append(len(lanes))
+        if len(begun) == 2:  # the peer dies
+            psutil.Process(up["litserve"].pid).kill()
+        return measure(lanes, *what, **more)
+
+    up: dict[str, peers.Started] = {}
+    kept = stage._take_turns
+    monkeypatch.setattr(stage, "_take_turns", lambda *what: up.update(what[3]) or kept(*what))
+    monkeypatch.setattr(stage, "measure_visit", visit)
+    for name in ("measure_alone", "highest_rate"):
+        monkeypatch.setattr(stage, name, lambda *what: {})
+    stage.measure_servers(small, passes=("many",), visits=3, say=lambda line: None)
+    assert begun == [3, 3, 2, 2], "the second visit is made again without it"
+    found = outcomes.compared(small, passes=("many",))
+    peer, check = found.outcomes["LitServe, thirty-two"], found.checks[0]
+    assert "failed 20 requests in a row" in "".join((*peer.notes, peer.because))
+    assert check.n == 9 and check.n_visits == 3 and peer.n_visits <= 1
 
 
 def test_a_server_that_embeds_otherwise_is_not_timed(small):

@@ -2,14 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.paths import ROOT
+from support.visits import planted_visit
 
 from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.record.record import RunStore
+from photodup.bench.stats.comparison import Verdict, has_failed
 from photodup.errors import PhotodupError
-from photodup.study.notebook.run import Run, open_run
+from photodup.study.notebook.run import REFERENCE, Run, open_run
 from photodup.study.peers import figures, peers, stage, tables
 from photodup.study.peers.outcomes import compared, rates
 from photodup.study.peers.weights import _descriptions, hugging_face_names
@@ -134,96 +138,94 @@ def test_rows_alone_are_an_answer_to_a_form_and_anything_else_is_named():
         asks.decode((200, b'["a"]'))
 
 
+def record(run: Run, name: str, speeds: dict[str, float], lost: dict[str, str] | None = None) -> None:
+    """Record four visits of a pass in which one photograph takes 100 ms divided by a server's speed."""
+    for load in stage.PASSES[name].loads:
+        for number in range(1, 5):
+            by = [speed for server, speed in speeds.items() if number < 3 or server not in (lost or {})]
+            values = [100 / speed if load == "one" else 20 * speed for speed in by]
+            found = planted_visit(values, number).as_record()
+            found |= {"servers": [s for s in speeds if number < 3 or s not in (lost or {})]}
+            found |= {"lost": lost or {} if number > 2 else {}}
+            config = stage.visit_config(name, load, "random:0", number)
+            run.measure_or_load(
+                stage.visit_key(load), lambda found=found: dict(found), config=config, kind="server-visit"
+            )
+
+
 @pytest.fixture
-def recorded(tmp_path, monkeypatch) -> Run:
-    """A run with made-up rounds: LitServe is 20 % slower than ours, mosec the same, and Ray was planned and broke."""
-    from dataclasses import replace
-
-    from photodup.bench.record.record import RunStore
-
+def empty(tmp_path, monkeypatch) -> Run:
     monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
     run = open_run("made-up")
-    run = replace(run, directory=tmp_path / "made-up", store=RunStore(tmp_path / "made-up"))
-    random = np.random.default_rng(0)
-    names, factor = ["fastapi", "litserve", "mosec", "ray"], {"litserve": 1.2}
-    declared = stage.declared(names, run.name, stage.PASSES["fp32"])
-    checks = [{"server": "fastapi", "load": "one", "metric": "latency_ms_p50"}]
-    checks += [{"server": "fastapi", "load": "eight", "metric": "throughput_images_per_s"}]
-    plan = {
-        "servers": names,
-        "rounds": 8,
-        "kept": [d.name for d in declared],
-        "checks": checks,
-        "dropped": [],
-    }
-    config = stage.plan_config(stage.PASSES["fp32"], "random:0")
-    run.measure_or_load(stage.PLAN, lambda: dict(plan), config=config)
-    for name in names[:3]:
-        for load in stage.PASSES["fp32"].loads:
-            for number in range(1, 9):
-                for again in (False, True) if name == "fastapi" else (False,):
-                    slower = factor.get(name, 1.0) * random.normal(1, 0.005)
-                    latency = 100 * slower * random.normal(1, 0.05, 120)
-                    point = {"valid": True, "verdict": "valid", "latency_ms_p50": 100 * slower}
-                    point["throughput_images_per_s"] = 20 / slower
-                    config = stage.round_config(peers.SERVERS[name], load, number, again, "random:0")
-                    found = {"point": point, "raw": {"latency_ms": latency}}
-                    run.measure_or_load(
-                        stage.round_key(peers.SERVERS[name], load),
-                        lambda found=found: dict(found),
-                        config=config,
-                    )
-    return run
+    return replace(run, directory=tmp_path / "made-up", store=RunStore(tmp_path / "made-up"))
 
 
-def test_what_was_planted_in_the_rounds_is_what_the_judge_says(recorded):
+@pytest.fixture
+def recorded(empty) -> Run:
+    """LitServe takes 20 % longer than ours, mosec as long, Ray Serve died after two visits, BentoML before the first."""
+    speeds = {"fastapi": 1, "litserve": 1 / 1.2, "ray": 1.0, "mosec": 1.0, stage.AGAIN: 1.0}
+    record(empty, "fp32", speeds, {"ray": "ray failed 20 requests in a row: refused", "bentoml": "no port"})
+    return empty
+
+
+def test_what_was_planted_in_the_visits_is_what_is_found(recorded):
     found = compared(recorded)
-    assert found.outcomes["LitServe, one"].verdict == "different"
-    assert found.outcomes["LitServe, one"].effect == pytest.approx(0.2, abs=0.02)
-    assert found.outcomes["mosec, one"].verdict == "equal"
-    assert found.outcomes["Ray Serve, one"].verdict is None
+    litserve, mosec, ray = (found.outcomes[f"{s}, one"] for s in ("LitServe", "mosec", "Ray Serve"))
+    assert litserve.verdict is Verdict.BEYOND and litserve.effect == pytest.approx(0.2, abs=0.02)
+    assert mosec.verdict is Verdict.EQUAL and abs(mosec.effect) < 0.02 and mosec.n_visits == 4
+    assert ray.n_visits == 2 and ray.notes[0].startswith("It was left out of later visits: ray failed 20")
+    assert found.outcomes["BentoML, one"].because == "no port"
+    assert [c.question.name for c in found.checks] == [
+        f"FastAPI (ours) again, {load}" for load in ("one", "eight")
+    ]
+    assert not any(map(has_failed, found.checks)) and litserve.null == found.checks[0]
     row = found.arms.set_index("server").loc["litserve"]
     assert row.one == pytest.approx(120, rel=0.02) and row.one_low < row.one < row.one_high
     assert row.p99_low < row.p99 < row.p99_high and row.p99 > row.one
     said = figures.answer(found)
     assert said.startswith(
-        "In FP32 no server is found to take less time for one photograph than FastAPI (ours)"
+        "In FP32 with one request in flight no server was found better than FastAPI (ours)."
     )
-    assert "; undecided: Ray Serve." in said and "Undecided with eight in flight: Ray Serve." in said
-    assert "no server is found to give more" in said
+    assert "Not measured with eight requests in flight: BentoML." in said
     told = figures.answer_table(found)
-    assert told.loc["LitServe"].iloc[0].startswith("different, +20") and "[+" in told.loc["LitServe"].iloc[0]
-    assert told.loc["LitServe"].iloc[1].startswith("different, -1")
-    assert told.loc["mosec"].iloc[0].startswith("equal, ")
-    assert told.loc["Ray Serve"].tolist() == ["not compared"] * 2
+    assert told.loc["LitServe"].iloc[0].startswith("different by more than 2 %, +2")
+    assert told.loc["LitServe"].iloc[1].startswith("different by more than 2 %, -1")
+    assert told.loc["mosec"].iloc[0].startswith("equal, ") and told.loc["BentoML"].iloc[0] == "not measured"
     assert len(recorded.points()) == 0  # these are no points of the study's own backends
 
 
-def test_a_run_without_servers_says_so(tmp_path):
-    from dataclasses import replace
+def test_a_faster_server_is_in_the_answer_with_both_values(empty):
+    record(empty, "fp32", {"fastapi": 1.0, "triton": 2.0})
+    said = figures.answer_of(empty).splitlines()
+    assert said[0].startswith(
+        "In FP32 with one request in flight: Triton (ours) takes 50 % less time than FastAPI (ours) ["
+    )
+    assert "(median latency 50 against 100 ms)" in said[0] and "100 % higher throughput" in said[1]
+    assert said[2].startswith("Triton computes with ONNX Runtime")
 
+
+def test_a_run_without_servers_says_so_and_shows_the_references_answer(empty):
     import matplotlib.pyplot as plt
 
-    from photodup.bench.record.record import RunStore
-
-    empty = replace(open_run("made-up"), directory=tmp_path / "none", store=RunStore(tmp_path / "none"))
     found = compared(empty)
     assert found.servers == () and len(found.missing) == len(peers.SERVERS)
-    assert figures.answer(found) == "Not measured: no server was measured in this run."
+    assert figures.answer(found) == figures.answer_of(empty) == figures.NOT_MEASURED
+    folder = empty.directory.parent / REFERENCE
+    record(replace(empty, name=REFERENCE, store=RunStore(folder)), "fp32", {"fastapi": 1.0, "mosec": 1.5})
+    first, second, *_ = figures.answer_of(empty).splitlines()
+    assert first.startswith(figures.NOT_MEASURED) and "The reference run" in first
+    assert "mosec takes 33 % less time" in second.lower()
     figure, ax = plt.subplots()
     assert figures.draw_servers(ax, found, "one") == 0
     assert [t.get_text() for t in ax.texts] == ["not measured"] * len(peers.SERVERS)
     plt.close(figure)
-    assert (
-        figures.costs(found).iloc[0, 0]
-        == figures.overload(found).iloc[0, 0]
-        == "none was measured in this run"
-    )
+    none = "none was measured in this run"
+    assert figures.costs(found).iloc[0, 0] == figures.overload(found).iloc[0, 0] == none
 
 
 def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
-    """Rounds at the fastest precision are passes of their own: other records, other arms, the same judge."""
-    _record_fastest(recorded, "fastest")
+    """Visits at the fastest precision are passes of their own: other records, other figures."""
+    record(recorded, "fastest", {"fastapi": 5.0, "litserve": 2.0})
     fp32, fast = compared(recorded), compared(recorded, passes=("fastest", "many"))
 
     assert fp32.outcomes["LitServe, one"].effect == pytest.approx(0.2, abs=0.02), "as without the other pass"
@@ -238,34 +240,11 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     assert float(table["÷ FP32's throughput"]["LitServe"]) == pytest.approx(2.4, abs=0.03)
     assert set(table["thirty-two in flight (images/s)"]) == {"–"}
 
-    _record_fastest(recorded, "many")
+    record(recorded, "many", {"fastapi": 5.0, "litserve": 2.0})
     fast = compared(recorded, passes=("fastest", "many"))
     assert figures.fastest_sentence(fast).endswith("than LitServe with 1, 8 and 32 in flight.")
     table = tables.at_fastest(fp32, fast).set_index("server")
     assert table["thirty-two in flight (images/s)"]["FastAPI (ours)"].startswith(("100", "99", "101"))
-
-
-def _record_fastest(run: Run, name: str) -> None:
-    """Record made-up rounds of a pass at the fastest precision: ours 5 times, LitServe twice as fast as 100 ms."""
-    names, planned = ["fastapi", "litserve"], stage.PASSES[name]
-    checks = [
-        {"server": s, "load": load, "metric": stage.METRIC[load]} for s in names for load in planned.loads
-    ]
-    plan = {"servers": names, "rounds": 6, "checks": checks, "dropped": []}
-    plan["kept"] = [d.name for d in stage.declared(names, run.name, planned)]
-    run.measure_or_load(stage.PLAN, lambda: plan, config=stage.plan_config(planned, "random:0"))
-    random = np.random.default_rng(1)
-    for server, quicker in ((planned.server("fastapi"), 5.0), (planned.server("litserve"), 2.0)):
-        for load in planned.loads:
-            for number, again in ((n, again) for n in range(1, 7) for again in (False, True)):
-                near = random.normal(1, 0.005)
-                point = {"valid": True, "verdict": "valid", "latency_ms_p50": 100 / quicker * near}
-                point["throughput_images_per_s"] = 20 * quicker * near
-                found = {"point": point, "raw": {"latency_ms": np.full(30, 100 / quicker)}}
-                config = stage.round_config(server, load, number, again, "random:0")
-                run.measure_or_load(
-                    stage.round_key(server, load), lambda found=found: dict(found), config=config
-                )
 
 
 def test_a_rate_under_the_bound_or_the_reason_is_shown(recorded):

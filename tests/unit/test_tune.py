@@ -1,15 +1,20 @@
 """The search for the fastest setting: who takes part, who stays in the race, what is chosen and written."""
 
+import contextlib
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.visits import planted_visit
 
+from photodup.bench.record.record import RunStore
 from photodup.bench.stats import slo
 from photodup.bench.stats.slo import LatencyBound, bound_of
 from photodup.errors import PhotodupError
+from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config
+from photodup.study.notebook.run import Run
 from photodup.tune.serving import candidates, page, search, trial
 from photodup.tune.serving import found as results
 
@@ -106,6 +111,37 @@ def test_a_rival_that_may_be_as_good_is_named(every):
     assert none.best is None and "do not meet 100 ms" in none.sentence()
 
 
+@pytest.mark.parametrize(
+    ("rival", "throughput", "is_chosen", "words"),
+    [
+        ((46.0, 44.0, 48.0), 1.2, True, "has 20 % higher throughput than"),
+        ((46.0, 44.0, 48.0), 0.8, False, "has 20 % lower throughput than"),
+        ((46.0, 44.0, 48.0), 1.0, False, "have the same throughput within 5%"),
+        ((30.0, 28.0, 32.0), 1.2, False, "has 20 % higher throughput than"),
+    ],
+)
+def test_turns_decide_between_rates_that_overlap_and_only_there(
+    every, run, monkeypatch, rival, throughput, is_chosen, words
+):
+    asked = []
+
+    def visit(run, settings, load, plan, seed):
+        asked.append((settings, load.concurrency, seed))
+        return planted_visit([20.0, 20.0 * throughput], seed).as_record()
+
+    monkeypatch.setattr(search, "measure_finalists", visit)
+    field = [found(every[0], 50.0, 47.0, 53.0), found(every[1], *rival), found(every[2], None, because="no")]
+    with run() as opened:
+        best, second, last = search.in_turns(opened, field, 8, lambda line: None)[0]
+        again, seconds = search.in_turns(opened, field, 8, lambda line: None)
+    assert asked == [(every[:2], 8, number) for number in range(1, search.VISITS + 1)], "once, and read again"
+    assert (best.setting is every[1]) == is_chosen and last.setting is every[2] and seconds == 160.0
+    assert again[0].setting == best.setting
+    said = tuned(best, second).sentence()
+    assert words in said and f"Serve {best.setting.name}" in said
+    assert ("may be as good" in said) == (throughput == 1.0)
+
+
 def test_what_is_chosen_can_be_used(every, tmp_path):
     triton = next(s for s in every if s.server == "triton" and s.instances == 2 and s.wait_us)
     written = page.write_result(tuned(found(triton, 50.0, 47.0, 53.0)), tmp_path / "t").read_text()
@@ -121,13 +157,21 @@ def test_what_is_chosen_can_be_used(every, tmp_path):
     assert said["PRECISION"] == "int8" and said["THREADS"] == "2"
 
 
-def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_served(
-    every, tmp_path, monkeypatch
-):
-    from photodup.bench.record.record import RunStore
-    from photodup.serving.endpoints import from_ports
-    from photodup.study.notebook.run import Run
+@pytest.fixture
+def run(tmp_path):
+    """Open a run whose servers nobody asks."""
 
+    @contextlib.contextmanager
+    def run():
+        with RunStore(tmp_path / "run") as store:
+            yield Run("t", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), store)
+
+    return run
+
+
+def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_served(
+    every, run, monkeypatch
+):
     broken, asked = every[0], []
 
     def quick(run, setting, bound, seconds):
@@ -136,15 +180,17 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
             raise PhotodupError("it does not start: no memory.")
         return {"score": 10.0 + every.index(setting), "seen": []}
 
+    def no_room(*what):
+        raise PhotodupError("Both do not fit into the memory.")
+
     rate = slo.SloRate(40.0, 38.0, 42.0, 0.95, BOUND.bound_ms, BOUND.percentile, ())
     monkeypatch.setattr(search, "quick_trial", quick)
     monkeypatch.setattr(search, "exact_trial", lambda *a, **k: rate)
+    monkeypatch.setattr(search, "measure_finalists", no_room)
 
     def once():
-        store = RunStore(tmp_path / "run")
-        with store:
-            run = Run("t", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), store)
-            return search.tune(run, every[:9], BOUND, rung_seconds=(1.0, 2.0))
+        with run() as opened:
+            return search.tune(opened, every[:9], BOUND, rung_seconds=(1.0, 2.0))
 
     first = once()
     made = len(asked)
@@ -152,34 +198,39 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
         "it does not start: no memory."
     ]
     assert first.best.setting == every[8]
+    assert "not measured. Both do not fit into the memory" in first.sentence()
+    assert f"{every[7].name} may be as good" in first.sentence()
     assert once().sentence() == first.sentence()
     assert len(asked) == made + 1, "only what failed is tried again"
 
 
-def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, tmp_path, monkeypatch):
+def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, monkeypatch):
     """The setting that answers most in a closed loop keeps the bound at the lowest rate of those left."""
-    from photodup.bench.record.record import RunStore
-    from photodup.serving.endpoints import from_ports
-    from photodup.study.notebook.run import Run
-
-    offered = []
+    offered, turns = [], []
 
     def exact(run, setting, bound, about, *, seconds, n_measurements):
         offered.append((setting, seconds, n_measurements))
         rate = 60.0 - every.index(setting)
         return slo.SloRate(rate, rate - 2, rate + 2, 0.95, bound.bound_ms, bound.percentile, ())
 
+    def quick(run, setting, *_):
+        seen = [{"in_flight": n, "latency_ms": 30.0 * n, "images_per_s": 30.0} for n in (8, 2)]
+        return {"score": 10.0 + every.index(setting), "seen": seen}
+
+    def visit(run, settings, load, *_):
+        turns.append((settings, load.concurrency))
+        return planted_visit([20.0, 20.0]).as_record()
+
     monkeypatch.setattr(search, "exact_trial", exact)
-    monkeypatch.setattr(
-        search, "quick_trial", lambda run, s, *_: {"score": 10.0 + every.index(s), "seen": []}
-    )
-    with RunStore(tmp_path / "run") as store:
-        run = Run("t", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), store)
-        found = search.tune(run, every[:9], BOUND, rung_seconds=(1.0,))
+    monkeypatch.setattr(search, "quick_trial", quick)
+    monkeypatch.setattr(search, "measure_finalists", visit)
+    with run() as opened:
+        found = search.tune(opened, every[:9], BOUND, rung_seconds=(1.0,))
 
     assert found.best.setting == every[6], "the best of the three that go on"
     assert [n for _, _, n in offered] == [search.OPEN_MEASUREMENTS] * 3 + [search.EXACT_MEASUREMENTS] * 2
-    assert found.measured_s == 9 * 1.0 + 3 * 24.0 + 2 * 80.0
+    assert turns == [([every[6], every[7]], 2)] * search.VISITS, "with as many in flight as kept the bound"
+    assert found.measured_s == 9 * 2.0 + 3 * 24.0 + 2 * 80.0 + search.VISITS * 40.0
 
 
 def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch):
@@ -189,9 +240,6 @@ def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch
     monkeypatch.setattr(trial, "IN_FLIGHT", (4, 1))
     monkeypatch.setattr("photodup.bench.backends.adapters.adapter", lambda *a, **k: Dummy(delay_ms=10.0))
     monkeypatch.setattr(trial, "served", _as_it_is)
-    from photodup.serving.endpoints import from_ports
-    from photodup.study.notebook.run import Run
-
     run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
     setting = candidates.Setting("fastapi", "pytorch", "fp32", "jpeg", 1, 2, 0)
     kept = trial.quick_trial(run, setting, LatencyBound(50, 200), 0.5)

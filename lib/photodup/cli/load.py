@@ -12,9 +12,7 @@ from photodup.errors import PhotodupError
 
 def load(
     urls: Annotated[list[str], typer.Argument(help="URL of the server; two with --compare")],
-    compare: Annotated[
-        bool, typer.Option("--compare", help="compare two URLs in interleaved rounds")
-    ] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="compare two URLs, which take turns")] = False,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="requests in flight; default 1 (open loop: 64)")
     ] = None,
@@ -23,7 +21,7 @@ def load(
     ] = None,
     slo: Annotated[str | None, typer.Option(help="find the highest rate under a bound: p95=100ms")] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="longest time; default 20, with --slo 300")
+        float | None, typer.Option(min=1, help="longest time; default 20, with --compare 60, with --slo 300")
     ] = None,
     arrivals: Annotated[
         str, typer.Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")
@@ -47,7 +45,6 @@ def load(
     input: Annotated[list[str] | None, typer.Option(help="KServe: NAME=FILE.npy; repeat")] = None,
     encoding: Annotated[str, typer.Option(help="OpenAI: float or base64")] = "float",
     batch: Annotated[int, typer.Option(min=1, help="items in a request")] = 1,
-    rounds: Annotated[int, typer.Option(min=6, help="with --compare")] = 8,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
     ] = None,
@@ -94,6 +91,11 @@ def load(
         raise PhotodupError("--slo offers a steady rate: use poisson or uniform arrivals.")
     if offered is not None and not offered > 0:
         raise PhotodupError("--rate is requests a second, above 0.")
+    if compare and offered is not None:
+        raise PhotodupError(
+            "--compare takes turns, which needs a closed loop: leave --rate and --arrivals out, or search each server's "
+            "highest rate with --slo."
+        )
     bound = bound_of(slo) if slo else None
     security = Security(header_values(header or [], api_key), not insecure, ca, cert, key)
     requests = []
@@ -112,7 +114,7 @@ def load(
         arrivals=when,
         connection=connection,
         batch=batch,
-        seconds=seconds or when.horizon_s or 20.0,
+        seconds=seconds or when.horizon_s or (60.0 if compare else 20.0),
         shortest_s=min(5.0, seconds or 5.0),
         seed=seed,
     )
@@ -123,7 +125,7 @@ def load(
             requests[0], bound, asked, folder, watcher, show, budget_s=min(seconds or MOST_S, MOST_S)
         )
     elif compare:
-        decided = run_versus(requests, asked, folder, watcher, show, rounds=rounds)
+        decided = run_versus(requests, asked, folder, watcher, show)
     else:
         decided = run_load(requests[0], asked, folder, watcher, show)
     if not decided:

@@ -53,8 +53,7 @@ def study_peers(
         list[str] | None,
         typer.Option("--pass", help="fp32, fastest or many (32 in flight); repeat; default all"),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="6 are needed for a verdict")] = 8,
-    minutes: Annotated[float, typer.Option(help="longest time of the rounds of each pass")] = 120.0,
+    visits: Annotated[int, typer.Option(min=2, help="of all servers under each load")] = 4,
 ) -> None:
     """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
     from photodup.study.notebook.run import open_run
@@ -62,9 +61,7 @@ def study_peers(
 
     opened = open_run(run)
     with opened.store:
-        measure_servers(
-            opened, only=server or (), passes=passes or tuple(PASSES), rounds=rounds, budget_min=minutes
-        )
+        measure_servers(opened, only=server or (), passes=passes or tuple(PASSES), visits=visits)
 
 
 @study.command("rehearse")

@@ -1,14 +1,17 @@
 """The page of a run: sentences, what is wrong with them, figures. One file, no script, no network."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from photodup.bench.anyurl.measure import Measured
+from photodup.bench.anyurl.versus import SIDES, Versus
 from photodup.bench.load.workers import ROW
+from photodup.bench.stats.sentence import number as number_words
+from photodup.bench.stats.sentence import row
 from photodup.extras import need
 
 _MOST_DOTS = 4000
@@ -19,7 +22,7 @@ def page(
     facts: dict[str, Any],
     sentences: Sequence[str],
     notes: Sequence[str],
-    measured: Sequence[tuple[str, Measured]],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
     figures: Sequence[tuple[str, str]],
 ) -> str:
     """Return the page.
@@ -27,28 +30,57 @@ def page(
     Args:
         sentences: what was found, each carrying its interval.
         notes: what is wrong with it.
+        tables: by their heading; each row has the same columns.
         figures: caption and SVG.
     """
     jinja2 = need("jinja2")
     template = jinja2.Environment(autoescape=True).from_string(
         Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     )
-    rows = [
-        {
-            "number": number,
-            "url": url,
-            "load": one.asked.words,
-            "answers": len(one.sample.latency_ms),
-            "failed": len(one.errors),
-            "median": f"{np.median(one.sample.latency_ms):.3g}" if len(one.sample.latency_ms) else "",
-            "verdict": one.point.verdict,
-            "because": one.point.because,
-        }
-        for number, (url, one) in enumerate(measured)
-    ]
     return template.render(
-        title=title, facts=facts, sentences=sentences, notes=notes, rows=rows, figures=figures
+        title=title, facts=facts, sentences=sentences, notes=notes, tables=tables, figures=figures
     )
+
+
+def measurement_row(url: str, one: Measured) -> dict[str, Any]:
+    """Return a measurement as the cells of a table's row."""
+    seen = one.sample.latency_ms
+    return {
+        "server": url,
+        "load": one.asked.words,
+        "answers": len(seen),
+        "failed": len(one.errors),
+        "median as seen, ms": f"{np.median(seen):.3g}" if len(seen) else "",
+        "verdict": ": ".join(part for part in (one.point.verdict, one.point.because) if part),
+    }
+
+
+def comparison_rows(versus: Versus) -> list[dict[str, str]]:
+    """Return one row for each comparison, the check first."""
+    cells = ("figure", "verdict", "difference", "values", "observations", "notes")
+    return [
+        {
+            "sides": f"{o.question.label_b} against {o.question.label_a}",
+            **{name: row(o)[name] for name in cells},
+        }
+        for o in versus.outcomes
+    ]
+
+
+def visit_rows(versus: Versus) -> list[dict[str, Any]]:
+    """Return one row for each side of each visit."""
+    metric = versus.outcomes[0].metric
+    return [
+        {
+            "visit": number,
+            "server": name,
+            "answers": visit.n_requests[side],
+            "failed": visit.n_failed[side],
+            f"{metric.words}, {metric.unit}": number_words(value) if (value := visit.values[side]) else "",
+        }
+        for number, visit in enumerate(versus.visits, start=1)
+        for side, name in enumerate(SIDES)
+    ]
 
 
 def load_figures(one: Measured) -> list[tuple[str, str]]:
@@ -102,34 +134,23 @@ def rate_figures(found: Any) -> list[tuple[str, str]]:
     return [(caption, _svg(figure))]
 
 
-def versus_figures(versus: Any) -> list[tuple[str, str]]:
-    """Return the figure of a comparison: the median of each server in each round."""
-    points = [
-        (label, number, m.point.figures["latency_ms_p50"], m.point.verdict)
-        for label, number, m in versus.measured
-        if "latency_ms_p50" in m.point.figures
-    ]
-    if not points:
-        return []
-    figure, axes = _axes("round", "median latency, ms")
-    for place, label in enumerate(dict.fromkeys(p[0] for p in points)):
-        color = ("#2a6f97", "#d08c34")[place % 2]
-        mine = [p for p in points if p[0] == label]
-        x = [p[1] + (place - 0.5) * 0.2 for p in mine]
-        y = [p[2].value for p in mine]
-        bars = [[p[2].value - p[2].low for p in mine], [p[2].high - p[2].value for p in mine]]
-        axes.errorbar(x, y, yerr=bars, fmt="none", elinewidth=0.8, color=color)
-        axes.plot(x, y, "o", ms=5, color=color, label=label)
-        hollow = [(at, p[2].value) for at, p in zip(x, mine, strict=True) if p[3] != "valid"]
-        if hollow:
-            axes.plot(*zip(*hollow, strict=True), "o", ms=3, color="white")
+def versus_figures(versus: Versus) -> list[tuple[str, str]]:
+    """Return the figure of a comparison: every observation behind the verdict and the check, in the order of time."""
+    metric = versus.outcomes[0].metric
+    figure, axes = _axes("block of turns", f"difference in {metric.words}, %")
+    looks = (
+        ("check: server 1 through other connections", "#98a2b3"),
+        ("server 2 against server 1", "#2a6f97"),
+    )
+    for place, (outcome, (label, color)) in enumerate(zip(versus.outcomes[:2], looks, strict=True)):
+        ratios = np.concatenate([visit.log_ratios[place] for visit in versus.visits])
+        axes.plot(np.arange(1, len(ratios) + 1), 100 * np.expm1(ratios), "o", ms=4, color=color, label=label)
+        if outcome.is_measured:
+            axes.axhspan(100 * outcome.low, 100 * outcome.high, color=color, alpha=0.2, linewidth=0)
+    axes.axhline(0, color="#667085", lw=0.7)
     axes.legend(fontsize=8, frameon=False)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylim(bottom=0)
-    caption = (
-        "The median of each measurement with its interval; hollow ones are not valid and were not compared."
-    )
-    return [(caption, _svg(figure))]
+    return [("Each dot is a block of turns; the bands are the 95 % intervals.", _svg(figure))]
 
 
 def _axes(x: str, y: str) -> tuple[Any, Any]:

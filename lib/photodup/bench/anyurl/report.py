@@ -1,6 +1,6 @@
 """What is kept of a run: `result.json`, `requests.parquet` with one row a request, and one page that needs no network.
 
-Columns of `requests.parquet` (also in the file, as the description of each column):
+The columns of `requests.parquet` are described in the file: `COLUMNS` of a load, `TURNS` of a comparison.
 """
 
 import io
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Measured, plain_columns
+from photodup.bench.anyurl.measure import Measured
 from photodup.bench.load.workers import ROW
+from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import figure_sentence
 from photodup.errors import PhotodupError
@@ -33,8 +34,13 @@ COLUMNS = {
     "payload_bytes": "body of the request",
     "error": "why it failed; null if it was answered",
 }
-__doc__ = (__doc__ or "") + "".join(f"    {name}: {text}.\n" for name, text in COLUMNS.items())
-
+TURNS = {
+    "visit": "number of the visit, from 1",
+    "server": "what was asked; server 1 through other connections is the check",
+    "block": "number of the block (one request in flight) or quad of slices (several) within the visit, from 0",
+    "latency_ms": "from the request until its answer was read and checked",
+}
+Rows = tuple[Mapping[str, str], Mapping[str, Any]]  # descriptions of the columns, and the columns
 _FIGURES = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99", "throughput_images_per_s")
 
 
@@ -56,21 +62,22 @@ def figure_lines(measured: Measured, kind: str) -> list[str]:
     return lines
 
 
-def write(
-    folder: Path, facts: Mapping[str, Any], measured: Sequence[tuple[str, Measured]], page: str
-) -> list[Path]:
+def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> list[Path]:
     """Write the three files and return them.
+
+    Args:
+        result: everything that `result.json` keeps.
+        rows: of `requests.parquet` (see `requests` and `turns`).
 
     Raises:
         PhotodupError: the folder cannot be written to.
     """
-    points = [{"url": url, **plain_columns(one)} for url, one in measured]
-    text = json.dumps({**facts, "measurements": points}, indent=1, default=str, allow_nan=False)
+    text = json.dumps(result, indent=1, default=str, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files: dict[str, str | bytes] = {
             "result.json": text,
-            "requests.parquet": _parquet(measured),
+            "requests.parquet": _parquet(*rows),
             "index.html": page,
         }
         for name, data in files.items():
@@ -82,25 +89,40 @@ def write(
     return [folder / name for name in files]
 
 
-def _parquet(measured: Sequence[tuple[str, Measured]]) -> bytes:
+def _parquet(descriptions: Mapping[str, str], table: Mapping[str, Any]) -> bytes:
     need("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    parts = [_table(number, url, one) for number, (url, one) in enumerate(measured)]
-    table: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS
-    }
-    kinds = {"measurement": pa.int32(), "request": pa.int32(), "payload_bytes": pa.int64()}
-    kinds |= {name: pa.float64() for name in COLUMNS if name.endswith(("_s", "_ms"))}
+    kinds = dict.fromkeys(("measurement", "visit", "block"), pa.int32())
+    kinds |= dict.fromkeys(("request", "payload_bytes"), pa.int64())
+    kinds |= {name: pa.float64() for name in descriptions if name.endswith(("_s", "_ms"))}
     fields = [
         pa.field(name, kinds.get(name, pa.string()), metadata={"description": text})
-        for name, text in COLUMNS.items()
+        for name, text in descriptions.items()
     ]
     arrays = [pa.array(table[field.name], field.type, from_pandas=True) for field in fields]
     buffer = io.BytesIO()
     parquet.write_table(pa.table(arrays, schema=pa.schema(fields)), buffer, compression="zstd")
     return buffer.getvalue()
+
+
+def turns(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
+    """Return one row for each counted answer of a comparison."""
+    return TURNS, {
+        "visit": np.repeat(np.arange(1, len(visits) + 1), [len(visit.side) for visit in visits]),
+        "server": [sides[int(side)] for visit in visits for side in visit.side],
+        "block": np.concatenate([visit.block for visit in visits]),
+        "latency_ms": np.concatenate([visit.latency_ms for visit in visits]),
+    }
+
+
+def requests(url: str, measured: Sequence[Measured]) -> Rows:
+    """Return one row for each request of the measurements of a server."""
+    parts = [_table(number, url, one) for number, one in enumerate(measured)]
+    return COLUMNS, {
+        name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS
+    }
 
 
 def _table(number: int, url: str, one: Measured) -> dict[str, np.ndarray]:

@@ -1,16 +1,25 @@
 """What the command does with a URL: one load, a search for a rate, or a comparison of two; printed and kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
-from photodup.bench.anyurl.measure import Asked, Measured, adapter_of, measure_load, notes, try_once
+from photodup.bench.anyurl.measure import (
+    Asked,
+    Measured,
+    adapter_of,
+    measure_load,
+    notes,
+    plain_columns,
+    try_once,
+)
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.rate import highest_rate
 from photodup.bench.anyurl.target import Target
-from photodup.bench.anyurl.versus import Competitor, compare
+from photodup.bench.anyurl.versus import SIDES, Competitor, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.stats.slo import LatencyBound
 
@@ -56,7 +65,7 @@ def run_load(
         one = measure_load(make, request.payloads, asked, watcher)
     sentences = report.figure_lines(one, request.payloads.kind)
     wrong = notes(one, request.target, watcher)
-    _close(request.target.name, [request], asked, sentences, wrong, [one], out, show, pages.load_figures(one))
+    _keep(request.target.name, request, asked, sentences, wrong, [one], pages.load_figures(one), out, show)
     return one.point.verdict == "valid"
 
 
@@ -77,35 +86,53 @@ def run_rate(
         found = highest_rate(make, request.payloads, bound, asked, watcher, budget_s=budget_s)
     figures = pages.rate_figures(found)
     title = f"{request.target.name}: highest rate with {bound}"
-    _close(title, [request], asked, [found.sentence], found.notes, found.measured, out, show, figures)
+    _keep(title, request, asked, [found.sentence], found.notes, found.measured, figures, out, show)
     return found.rate is not None and found.rate.rate_per_s == found.rate.rate_per_s
 
 
 def run_versus(
-    requests: Sequence[Request],
-    asked: Asked,
-    out: Path,
-    watcher: Watcher,
-    show: Callable[[str], None],
-    *,
-    rounds: int,
+    requests: Sequence[Request], asked: Asked, out: Path, watcher: Watcher, show: Callable[[str], None]
 ) -> bool:
-    """Compare two servers; return whether every comparison has a verdict."""
+    """Compare two servers; return whether the difference in the usual metric was decided."""
     first, second = (Competitor(r.target, r.maker(asked.batch), r.payloads) for r in requests)
-    for request in requests:
-        _opening(request, asked.words, show)
+    for number, request in enumerate(requests, start=1):
+        _opening(request, asked.words, show, f"Server {number}: ")
     with stoppable(watcher):
-        versus = compare(first, second, asked, watcher, rounds=rounds)
+        versus = compare(first, second, asked, watcher)
     title = f"{requests[0].target.name} and {requests[1].target.name}"
-    measured = [m for _, _, m in versus.measured]
-    urls = [label for label, _, _ in versus.measured]
+    more = {
+        "comparisons": [outcome.columns() for outcome in versus.outcomes],
+        "visits": [{k: v for k, v in visit.as_record().items() if k != "raw"} for visit in versus.visits],
+        "seconds": versus.seconds,
+    }
+    tables = {"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)}
     figures = pages.versus_figures(versus)
-    _close(title, requests, asked, versus.sentences, versus.notes, measured, out, show, figures, urls)
-    return all(o.verdict in ("different", "equal") for o in versus.outcomes)
+    rows = report.turns(versus.visits, SIDES)
+    _close(title, requests, asked, versus.sentences, versus.notes, more, rows, tables, figures, out, show)
+    return versus.outcomes[1].decides
 
 
-def _opening(request: Request, words: str, show: Callable[[str], None]) -> None:
-    show(f"{request.target.name} ({request.target.protocol}): {words}; {request.payloads.words}.")
+def _opening(request: Request, words: str, show: Callable[[str], None], which: str = "") -> None:
+    show(f"{which}{request.target.name} ({request.target.protocol}): {words}; {request.payloads.words}.")
+
+
+def _keep(
+    title: str,
+    request: Request,
+    asked: Asked,
+    sentences: Sequence[str],
+    wrong: Sequence[str],
+    measured: Sequence[Measured],
+    figures: Sequence[tuple[str, str]],
+    out: Path,
+    show: Callable[[str], None],
+) -> None:
+    """Keep measurements of one server."""
+    url = request.target.name
+    more = {"measurements": [{"url": url, **plain_columns(one)} for one in measured]}
+    tables = {"Measurements": [pages.measurement_row(url, one) for one in measured]}
+    rows = report.requests(url, measured)
+    _close(title, [request], asked, sentences, wrong, more, rows, tables, figures, out, show)
 
 
 def _close(
@@ -114,11 +141,12 @@ def _close(
     asked: Asked,
     sentences: Sequence[str],
     wrong: Sequence[str],
-    measured: Sequence[Measured],
+    more: Mapping[str, Any],
+    rows: report.Rows,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    figures: Sequence[tuple[str, str]],
     out: Path,
     show: Callable[[str], None],
-    figures: Sequence[tuple[str, str]],
-    urls: Sequence[str] = (),
 ) -> None:
     for sentence in sentences:
         show(sentence)
@@ -127,7 +155,6 @@ def _close(
     payload = "; ".join(dict.fromkeys(r.payloads.words for r in requests))
     facts = report.about([r.target.columns() for r in requests], asked.words, payload)
     facts |= {"found": list(sentences), "notes": list(wrong)}
-    named = list(zip(urls or [requests[0].target.name] * len(measured), measured, strict=True))
-    html = pages.page(title, facts, sentences, wrong, named, figures)
-    paths = report.write(out, facts, named, html)
+    html = pages.page(title, facts, sentences, wrong, tables, figures)
+    paths = report.write(out, {**facts, **more}, rows, html)
     show(f"Kept: {', '.join(str(path) for path in paths)}")

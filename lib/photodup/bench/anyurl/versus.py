@@ -1,40 +1,51 @@
-"""Two servers compared: interleaved rounds under one load, each server also measured against itself."""
+"""Two servers compared: they take turns under one closed loop, and the first also takes turns with itself.
+
+What the first server's second connections give is the check. Two processes of one server cannot be had for a URL, so the
+check shows what the measuring does, and not how far two processes of one configuration lie apart.
+"""
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, Measured, measure_load
+from photodup.bench.anyurl.measure import Asked
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapter import decoded
-from photodup.bench.stats import facts, schedule
-from photodup.bench.stats.compare import Outcome, judge_pass
-from photodup.bench.stats.point import Point
-from photodup.bench.stats.sentence import comparison_sentence
+from photodup.bench.pairs import read
+from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
+from photodup.bench.stats.comparison import LEAST_OBSERVATIONS, Outcome, Question, judge
+from photodup.bench.stats.facts import Load
+from photodup.bench.stats.sentence import sentence
+from photodup.errors import PhotodupError
+from photodup.files import available_cores
 
-ROUNDS = 8
-WAVES, WAVES_OF_ONE = 30, 42  # of a measurement: 20 blocks are needed, some are lost to the warm-up
-# Wider than of a load that stands alone: what a short measurement misses shows in the spread between the rounds, from
-# which the comparison's interval comes.
-HALF_WIDTH = 0.25
-SHORTEST_S, LONGEST_S, PROBE_S = 3.0, 30.0, 1.5
-SLACK = 1.6  # single requests: time for a second look on a machine that has become slower
+SIDES = ("server 1", "server 1 through other connections", "server 2")
+VISITS, BLOCKS, QUADS = 4, 5, 3
+USED = 0.9  # of the time: connecting and the probe have the rest
 SAME_ANSWER = 0.999
 
 
 @dataclass(frozen=True)
 class Versus:
-    """What came of a comparison: the judge's outcomes, its sentences, and everything that was measured."""
+    """What came of a comparison.
+
+    Attributes:
+        outcomes: the check first, then server 2 against server 1, one a metric.
+        visits: of the sides in `SIDES`.
+        seconds: all of it, the probe included.
+    """
 
     outcomes: list[Outcome]
     sentences: list[str]
-    measured: list[tuple[str, int, Measured]]  # URL, round, what came of it
+    visits: list[Visit]
     notes: list[str]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -44,89 +55,100 @@ class Competitor:
     target: Target
     make: Callable[[], Any]
     payloads: Payloads
-    variant: str = ""
-
-    @property
-    def side(self) -> facts.Side:
-        # Which engine stands behind a URL nobody knows: each server has an A/A arm of its own.
-        name = f"{self.target.name}{f' ({self.variant})' if self.variant else ''}"
-        return facts.Side(
-            name, name, name, "", self.target.protocol, self.payloads.kind, machine="as addressed"
-        )
 
 
-def compare(
-    first: Competitor, second: Competitor, asked: Asked, watcher: Watcher, *, rounds: int = ROUNDS
-) -> Versus:
-    """Measure both servers in rounds and judge them.
+def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watcher) -> Versus:
+    """Measure both servers in turns and compare them.
 
     Args:
-        asked: the load; its `seconds` is the longest time of one measurement.
+        asked: the load, a closed loop; all of it takes about its `seconds`.
+
+    Raises:
+        PhotodupError: a server stopped answering before anything was measured, or the time is too short.
     """
-    pair = [first, second]
-    if first.side == second.side:
-        pair = [replace(first, variant="first"), replace(second, variant="second")]
-    notes = _same_answers(*pair)
-    load = asked.load.as_judged("as addressed")
-    arms = {facts.Arm(one.side, load): one for one in pair}
-    lengths = {arm: _length(one, asked, watcher) for arm, one in arms.items()}
-    seconds = max(lengths.values())  # of both alike: a longer window must not be a better figure
-    precise: tuple[str, ...] = ("latency_ms_p50",)
-    precise += ("throughput_images_per_s",) if asked.rate_per_s is None and asked.concurrency > 1 else ()
-    metrics = (*precise, "latency_ms_p99")
-    asked = replace(asked, half_width=HALF_WIDTH, precise=precise)
-    a, b = arms
-    declared = [schedule.Declared(metric, "two servers", metric, a, b) for metric in metrics]
-    planned = schedule.schedule(
-        declared,
-        seconds=lambda arm: seconds,
-        budget_s=math.inf,
-        rounds=range(1, rounds + 1),
-        seed=asked.seed,
-    )
-    measured: list[tuple[str, int, Measured]] = []
-    total = len(planned.measurements)
+    began, used = time.monotonic(), time.process_time()
+    notes = _same_answers(first, second)
 
-    def one(measurement: schedule.Measurement) -> Point:
-        if watcher.stop_asked:
-            return Point("failed", "it was stopped by you")
-        who = arms[measurement.arm]
-        longest = seconds * (SLACK if load.wave == 1 and asked.rate_per_s is None else 1)
-        timed = replace(asked, seconds=longest, shortest_s=seconds, seed=asked.seed + measurement.round)
-        label = f"{len(measured) + 1} of {total}, round {measurement.round}, {who.target.name}"
-        came = measure_load(who.make, who.payloads, timed, watcher, label=label)
-        measured.append((who.side.label, measurement.round, came))
-        return came.point
+    def measure(plan: VisitPlan, number: int) -> Visit:
+        lanes = [Lane(one.make(), items=one.payloads.items) for one in (first, first, second)]
+        return measure_visit(lanes, (), asked.load, plan, seed=asked.seed + number)
 
-    watcher.say(
-        f"{rounds} rounds, {total} measurements of {seconds:.0f} s: about {total * (seconds + 0.5) / 60:.1f} minutes."
-    )
-    points = schedule.run(planned, one, is_time_up=lambda: watcher.stop_asked)
-    outcomes = judge_pass(schedule.comparisons_of(planned, points))
+    watcher.say("finding how long a turn takes")
+    shortest = VisitPlan(blocks=1, block_s=0, quads=1, slice_s=0, alone_s=0, warmup_s=0)
+    least_s = measure(shortest, 0).seconds
+    n_visits, plan = fitted(least_s, asked.seconds - (time.monotonic() - began), asked.load)
+    seen: list[Visit] = []
+    for number in range(1, n_visits + 1):
+        left_s = asked.seconds - (time.monotonic() - began)
+        # Without the fewest observations the time before would be lost.
+        has_enough = len(seen) * plan.blocks >= LEAST_OBSERVATIONS
+        if watcher.stop_asked or (has_enough and max(visit.seconds for visit in seen) > left_s):
+            why = "It was stopped by you" if watcher.stop_asked else "The time was over"
+            notes.append(f"{why} after {len(seen)} of {n_visits} visits; what was measured is kept.")
+            break
+        watcher.say(f"visit {number} of {n_visits}, about {left_s:.0f} s left")
+        try:
+            seen.append(measure(plan, number))
+        except PhotodupError as error:
+            why = f"In visit {number} of {n_visits} {str(error).rstrip('.')}"
+            if not seen:
+                raise PhotodupError(f"{why}.") from None
+            notes.append(f"{why}; what was measured before is kept.")
+            break
+    if not seen:
+        raise PhotodupError("It was stopped before anything was measured.")
+    seconds = time.monotonic() - began
+    outcomes = outcomes_of(seen, asked.load)
     unit = {"images": "images/s", "texts": "texts/s", "files": "files/s"}.get(first.payloads.kind, "items/s")
-    sentences = [comparison_sentence(o).replace("images/s", unit) for o in outcomes]
-    if watcher.stop_asked:
-        notes.append("It was stopped by you; what was measured until then is kept.")
-    if failed := [m for _, _, m in measured if m.point.verdict == "failed"]:
-        notes.append(f"{len(failed)} of {len(measured)} measurements failed: {failed[0].point.because}.")
+    check, *found = (sentence(outcome).replace("images/s", unit) for outcome in outcomes)
+    notes += dict.fromkeys(note for outcome in reversed(outcomes) for note in outcome.notes)
     if first.payloads.words != second.payloads.words:
-        notes.append("The two were not sent the same payload, so the comparison says nothing of the servers.")
-    shares = [m.columns.get("client_cpu_share", 0.0) for _, _, m in measured]
-    if max(shares, default=0.0) > 0.25 and any(c.target.is_local for c in pair):
-        notes.append(f"The generator took up to {max(shares):.0%} of the cores that it shares with a server.")
-    return Versus(outcomes, sentences, measured, notes)
+        notes.append(
+            "The two were not sent the same payload, so the difference is not the servers' alone: "
+            f"{first.payloads.words}; {second.payloads.words}."
+        )
+    share = (time.process_time() - used) / seconds / available_cores()
+    if share > 0.25 and (first.target.is_local or second.target.is_local):
+        notes.append(f"The generator took {share:.0%} of the cores that it shares with a server.")
+    return Versus(outcomes, [f"Check: {check}", *found], seen, notes, seconds)
 
 
-def _length(one: Competitor, asked: Asked, watcher: Watcher) -> float:
-    """Return how long a measurement has to be for enough whole waves, from a short one."""
-    probe = replace(asked, seconds=PROBE_S, shortest_s=PROBE_S)
-    came = measure_load(one.make, one.payloads, probe, watcher, label=f"{one.target.name}, to find how long")
-    rate = len(came.sample.latency_ms) / PROBE_S
-    wave = came.asked.load.as_judged().wave
-    if asked.rate_per_s is not None:
-        return min(asked.seconds, LONGEST_S)
-    waves = WAVES_OF_ONE if wave == 1 else WAVES
-    return min(max(waves * wave / max(rate, 0.1), SHORTEST_S), max(asked.seconds, SHORTEST_S), LONGEST_S)
+def fitted(least_s: float, seconds: float, load: Load) -> tuple[int, VisitPlan]:
+    """Return how many visits fit into a time, and what each has.
+
+    Args:
+        least_s: length of the shortest block, or quad of slices, of all sides.
+
+    Raises:
+        PhotodupError: not even the fewest observations fit.
+    """
+    room = int(USED * seconds / least_s)
+    if room < LEAST_OBSERVATIONS:
+        raise PhotodupError(
+            "The time is too short to compare these servers under this load: give --seconds "
+            f"{math.ceil(1.2 * LEAST_OBSERVATIONS * least_s / USED) + 1}, or fewer requests in flight."
+        )
+    visits = min(VISITS, room // 2)
+    blocks = min(BLOCKS if load.concurrency == 1 else QUADS, room // visits)
+    visit_s = USED * seconds / visits
+    block_s = 0.8 * visit_s / blocks
+    alone_s = 0.05 * visit_s if room >= visits * (blocks + 2) else 0.0
+    slice_s, warmup_s = block_s / (2 * len(SIDES)), min(0.5, 0.02 * visit_s)
+    return visits, VisitPlan(blocks, block_s, blocks, slice_s, alone_s=alone_s, warmup_s=warmup_s)
+
+
+def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
+    """Return the check's outcome, and server 2 against server 1 in the usual metric and in percentiles."""
+    usual = read.usual_metric(load)
+    check = Question("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
+    questions = [read.answered(check, [visit.against(1) for visit in visits], load)]
+    for metric in dict.fromkeys((usual, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99")):
+        # Percentiles rest on the same turns: pooled with the usual metric they would count as turns of their own.
+        asked = Question(
+            metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
+        )
+        questions.append(read.answered(asked, [visit.against(2) for visit in visits], load))
+    return judge(questions)
 
 
 def _same_answers(first: Competitor, second: Competitor) -> list[str]:
@@ -148,7 +170,7 @@ def _same_answers(first: Competitor, second: Competitor) -> list[str]:
         answers.append(np.asarray(rows, np.float64))
     a, b = answers
     if not a.size or not b.size:
-        return ["Whether the two answer the same was not checked: these answers hold no rows of numbers."]
+        return ["The answers of the two were not compared: they hold no rows of numbers."]
     if a.shape != b.shape:
         return [f"The two answer differently: {a.shape[1]} numbers an item and {b.shape[1]}."]
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)

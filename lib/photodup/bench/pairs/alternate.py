@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,27 @@ class Visit:
         except KeyError as error:
             raise PhotodupError(f"The record of a visit lacks {error}: measure it again.") from None
 
+    def against(self, other: int) -> "Visit":
+        """Return this visit with two of its sides: the first, and this one as index 1."""
+        of, mine = (0, other), np.isin(self.side, (0, other))
+
+        def two(values: Sequence[Any]) -> list[Any]:
+            return [values[side] for side in of]
+
+        return replace(
+            self,
+            log_ratios=[self.log_ratios[other - 1]],
+            values=two(self.values),
+            n_requests=two(self.n_requests),
+            n_failed=two(self.n_failed),
+            errors=two(self.errors),
+            alone=self.alone and two(self.alone),
+            carried_over=self.carried_over and two(self.carried_over),
+            side=(self.side[mine] == other).astype(float),
+            block=self.block[mine],
+            latency_ms=self.latency_ms[mine],
+        )
+
     def blocks_of(self, side: int) -> list[np.ndarray]:
         """Return the latencies of a side's answers, ms, block by block."""
         mine = self.side == side
@@ -125,10 +146,12 @@ class Lane:
     Attributes:
         adapter: opened and closed by `measure_visit`.
         cpu_s: returns the processor time that the side's server has used, seconds; None where nobody can see it.
+        items: what this side is sent where it does not take what the others take.
     """
 
     adapter: Adapter
     cpu_s: Callable[[], float] | None = None
+    items: Sequence[Any] = ()
     connections: list[Any] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     n_failed: int = 0
@@ -282,7 +305,7 @@ def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterat
         if lane.adapter.is_async:
             raise PhotodupError(f"{lane.adapter.backend}: an asynchronous client cannot take turns.")
         lane.connections = [lane.adapter.open() for _ in range(load.concurrency or 1)]
-        lane.requests = list(request_order(photos, load.batch, seed))
+        lane.requests = list(request_order(lane.items or photos, load.batch, seed))
         if load.span == "prepared":
             lane.requests = [lane.adapter.prepare(request) for request in lane.requests]
         yield

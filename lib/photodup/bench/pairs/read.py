@@ -2,50 +2,86 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.stats.comparison import Observed, percentile_ratio
-from photodup.bench.stats.facts import METRICS, Load, metric_named
+from photodup.bench.stats.comparison import Observed, Question, percentile_ratio
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
 from photodup.errors import PhotodupError
 
 TAIL = "latency_ms_p99"
+JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
 _REDRAWN = 400
 
 
-def observed(visits: Sequence[Visit], load: Load, metric: str, other: int = 1) -> Observed | str:
-    """Return the observations of one side against the first, or the sentence why there are none.
+def answered(question: Question, visits: Sequence[Visit], load: Load) -> Question:
+    """Return a question with what visits of its two sides gave; without any visits as it is."""
+    if not visits:
+        return question
+    carried = [share for visit in visits for share in visit.carried_over or () if share is not None]
+    return replace(
+        question,
+        observed=observed(visits, load, question.metric),
+        n_failed=sum(sum(visit.n_failed) for visit in visits),
+        seconds=sum(visit.seconds for visit in visits),
+        carried_over=float(np.median(carried)) if carried else None,
+        notes=(*question.notes, *remarks(visits)),
+    )
+
+
+def remarks(visits: Sequence[Visit]) -> list[str]:
+    """Return what a reader must know of visits of two sides, one sentence each."""
+    found = []
+    if failed := sum(sum(visit.n_failed) for visit in visits):
+        last = next((error for visit in reversed(visits) for error in visit.errors if error), "")
+        found.append(f"{failed} requests failed, the last with: {last.rstrip('.')}.")
+    if jumped := [v.clock_jump_s for v in visits if v.clock_jump_s > JUMP_S]:
+        found.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
+    if any(not visit.is_interleaved for visit in visits):
+        found.append(
+            "The sides were measured one after the other: both settings could not be served at once."
+        )
+    ratios = [(v.alone[1] / v.alone[0], v) for v in visits if v.alone and v.alone[0] and v.alone[1]]
+    apart = [ratio / math.exp(float(np.mean(v.log_ratios[0]))) for ratio, v in ratios if v.log_ratios[0]]
+    if len(apart) > 1:
+        _, low, high = between(apart)
+        if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT:
+            alone = float(np.median([ratio for ratio, _ in ratios]))
+            found.append(f"Measured one after the other the ratio is {alone:.2f}: taking turns changes it.")
+    return found
+
+
+def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str:
+    """Return the observations of visits of two sides, or the sentence why there are none.
 
     Args:
         metric: the median latency with one request in flight, the throughput with several, or any percentile.
-        other: index of the side.
 
     Raises:
         PhotodupError: a figure that turns do not give.
     """
     known = metric_named(metric)
     for visit in visits:
-        for side in (0, other):
+        for side in (0, 1):
             if visit.n_failed[side] and not visit.n_requests[side]:
                 return f"a side answered nothing: {visit.errors[side]}"
-    visits = [visit for visit in visits if visit.log_ratios[other - 1]]
+    visits = [visit for visit in visits if visit.log_ratios[0]]
     if not visits:
         return "no block of turns was measured."
-    ratios = tuple(np.array(visit.log_ratios[other - 1], float) for visit in visits)
+    ratios = tuple(np.array(visit.log_ratios[0], float) for visit in visits)
     if metric == usual_metric(load):
-        a, b = (
-            math.exp(np.mean([math.log(v.values[side] or math.nan) for v in visits])) for side in (0, other)
-        )
+        a, b = (math.exp(np.mean([math.log(v.values[side] or math.nan) for v in visits])) for side in (0, 1))
         return Observed(ratios, a, b)
     if known.percentile is None:
         raise PhotodupError(f"Turns under this load do not give the {known.words}: name a percentile.")
-    fewest = min(sum(v.n_requests[side] for v in visits) for side in (0, other))
+    fewest = min(sum(v.n_requests[side] for v in visits) for side in (0, 1))
     if fewest < known.min_answers:
         return (
             f"{fewest} answers of a side are too few for the {known.words}: {known.min_answers} are needed."
         )
-    blocks = [list(zip(v.blocks_of(0), v.blocks_of(other), strict=True)) for v in visits]
+    blocks = [list(zip(v.blocks_of(0), v.blocks_of(1), strict=True)) for v in visits]
     a, b, effect, error = percentile_ratio([pair for visit in blocks for pair in visit], known.percentile)
     return Observed(ratios, a, b, effect, error)
 

@@ -361,7 +361,8 @@ def _checked(outcome: Outcome, nulls: Sequence[Outcome]) -> Outcome:
     if not measured or outcome.question.is_null or not outcome.is_measured:
         return outcome
     notes = tuple(
-        f"The check failed: two processes of {null.question.label_a} differ by [{null.low:+.1%}, {null.high:+.1%}]."
+        f"The check failed: {null.question.label_b} differs from {null.question.label_a} "
+        f"by [{null.low:+.1%}, {null.high:+.1%}]."
         for null in measured
         if has_failed(null)
     )

@@ -172,7 +172,7 @@ def _measure(
         return _task(run, pair, visit, sizes, servers, reached).as_record()
     sides, here = (
         (pair.a, pair.b),
-        [_reach(run, replace(s, settings=()), False, servers) for s in (pair.a, pair.b)],
+        [reach(run, replace(s, settings=()), False, servers) for s in (pair.a, pair.b)],
     )
 
     @contextmanager
@@ -220,7 +220,7 @@ def _task(
     sides = []
     for side, again in ((pair.a, False), (pair.b, pair.is_null)):
         if (side.name, again) not in reached:
-            found = _reach(run, side, again, servers)
+            found = reach(run, side, again, servers)
             if not side.backend.is_emulated and side.backend.engine != DUMMY:
                 _check_embeddings(run, found)
             reached[side.name, again] = found
@@ -228,7 +228,7 @@ def _task(
     return Task((sides[0], sides[1]), pair.load, pair.link, sizes.plan, seed=visit)
 
 
-def _reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
+def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
     """Return how a side is reached; a copy with its settings, or a second process of it, is started first."""
     backend, options = side.backend, dict(side.options)
     url = run.endpoints.backends.get(backend.name)

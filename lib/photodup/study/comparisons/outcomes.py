@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import numpy as np
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.stats.comparison import Outcome, Question, judge
-from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
+from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 NOT_PLANNED = "this run has no visit of it."
-JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
 
 
 @dataclass(frozen=True)
@@ -175,64 +172,45 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
     """Return a comparison with the sides that were measured, its visits, and what went wrong in them."""
     for a, b in ((pair.a, pair.b), *pair.elsewhere):
         pair = replace(pair, a=a, b=b)
-        visits, notes, number = [], [], 1
-        while (record := run.store.record(visit_key(pair), config=visit_config(pair, number))) is not None:
-            if record["status"] == "ok":
-                raw = run.store.raw(visit_key(pair), config=visit_config(pair, number))
-                visits.append(Visit.of_record(record["result"], raw))
-                notes += [late] if (late := record["result"].get("link_late")) else []
-            else:
+        visits, notes = [], []
+        for record, visit in recorded(run, visit_key(pair), partial(visit_config, pair)):
+            if visit is None:
                 notes.append(str(record["error"]))
-            number += 1
+            else:
+                visits.append(visit)
+                notes += [late] if (late := record["result"].get("link_late")) else []
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
     return pair.on(run.endpoints.backends), [], ()
 
 
+def recorded(
+    run: Run, key: str, config: Callable[[int], Mapping[str, Any]]
+) -> Iterator[tuple[dict[str, Any], Visit | None]]:
+    """Yield the record of each visit with the visit in it, or None where it failed; visits count from 1."""
+    number = 1
+    while (record := run.store.record(key, config=config(number))) is not None:
+        is_ok = record["status"] == "ok"
+        raw = run.store.raw(key, config=config(number)) if is_ok else {}
+        yield record, Visit.of_record(record["result"], raw) if is_ok else None
+        number += 1
+
+
 def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations) -> Question:
-    observed: Any = NOT_PLANNED
-    if visits:
-        observed = read.observed(visits, pair.load, pair.metric)
-    elif notes:
-        observed = notes[0]
-    carried = [share for visit in visits for share in visit.carried_over or () if share is not None]
-    return Question(
+    question = Question(
         pair.name,
         pair.notebook,
         pair.metric,
         pair.load_name,
         pair.a.label,
         pair.b.label,
-        observed,
+        NOT_PLANNED if visits or not notes else notes[0],
         is_primary=pair.is_primary,
         is_null=pair.is_null,
         nulls=declared.checks_of(pair),
-        n_failed=sum(sum(visit.n_failed) for visit in visits),
-        seconds=sum(visit.seconds for visit in visits),
-        carried_over=float(np.median(carried)) if carried else None,
-        notes=(*(notes if visits else ()), *_remarks(visits)),
+        notes=notes if visits else (),
     )
-
-
-def _remarks(visits: list[Visit]) -> list[str]:
-    """Return what a reader must know of a comparison's visits, one sentence each."""
-    remarks = []
-    if failed := sum(sum(visit.n_failed) for visit in visits):
-        remarks.append(f"{failed} requests failed.")
-    if jumped := [v.clock_jump_s for v in visits if v.clock_jump_s > JUMP_S]:
-        remarks.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
-    if any(not visit.is_interleaved for visit in visits):
-        remarks.append(
-            "The sides were measured one after the other: both settings could not be served at once."
-        )
-    ratios = [(v.alone[1] / v.alone[0], v) for v in visits if v.alone and v.alone[0] and v.alone[1]]
-    apart = [ratio / math.exp(float(np.mean(v.log_ratios[0]))) for ratio, v in ratios if v.log_ratios[0]]
-    if len(apart) > 1:
-        _, low, high = read.between(apart)
-        if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT:
-            alone = float(np.median([ratio for ratio, _ in ratios]))
-            remarks.append(f"Measured one after the other the ratio is {alone:.2f}: taking turns changes it.")
-    return remarks
+    return read.answered(question, visits, pair.load)
 
 
 def _arms(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:

@@ -66,7 +66,7 @@ def measure_alone(server: Server, weights: str, payloads: Payloads, reference: n
     for number in range(STARTS):
         with started(server, weights, settings={} if number else PATIENT) as one:
             ready_s.append(one.ready_s)
-            first_answer_s.append(one.ready_s + _single_ms(server, one, payloads, 1)[0] / 1000)
+            first_answer_s.append(one.ready_s + single_ms(server, one, payloads, 1)[0] / 1000)
             if number == 0:
                 facts_seen = {
                     "cosine_min": check(server, one, payloads, reference),
@@ -81,7 +81,7 @@ def measure_alone(server: Server, weights: str, payloads: Payloads, reference: n
 
 def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -> dict[str, Any]:
     """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
-    before = float(np.median(_single_ms(server, one, payloads, 8)))
+    before = float(np.median(single_ms(server, one, payloads, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
     seen = _Kept()
     # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
@@ -90,7 +90,7 @@ def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -
     ended = time.monotonic()
     while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
         with contextlib.suppress(PhotodupError, OSError):
-            if _single_ms(server, one, payloads, 1)[0] <= RECOVERED * before:
+            if single_ms(server, one, payloads, 1)[0] <= RECOVERED * before:
                 break
         time.sleep(0.05)
     answered, failed = len(seen.latency_ms), len(seen.errors)
@@ -124,7 +124,8 @@ class _Kept:
         self.errors = [said for _, said in errors]
 
 
-def _single_ms(server: Server, one: Started, payloads: Payloads, count: int) -> list[float]:
+def single_ms(server: Server, one: Started, payloads: Payloads, count: int) -> list[float]:
+    """Return how long so many requests took, one after the other, ms."""
     asks = adapter(server, one.base, payloads)
     connection, found = asks.open(), []
     try:

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from photodup.bench.stats.compare import Outcome
-from photodup.bench.stats.sentence import comparison_row
+from photodup.bench.record.record import RunStore
+from photodup.bench.stats.comparison import Outcome, Verdict
+from photodup.bench.stats.sentence import row, sentence
 from photodup.study.notebook import charts
-from photodup.study.peers.outcomes import Compared, ours
+from photodup.study.notebook.run import REFERENCE
+from photodup.study.peers.outcomes import Compared, compared, ours
 from photodup.study.peers.peers import SERVERS, fastest
-from photodup.study.peers.stage import LOADS, METRIC
+from photodup.study.peers.stage import LOADS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from photodup.study.notebook.run import Run
+
+NOT_MEASURED = "Not measured: no servers were compared in this run."
+
 
 def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fastest: bool = False) -> int:
-    """Draw each server's pooled figure under a load with its interval; return how many were drawn.
+    """Draw each server's figure under a load with its interval; return how many were drawn.
 
     Args:
         tail: column of `arms` that is drawn as a faint line to its own mark.
-        is_fastest: the rounds are those of each server's fastest precision.
+        is_fastest: the figures are those of each server's fastest precision.
     """
     servers = [fastest(server) if is_fastest else server for server in reversed(SERVERS.values())]
-    known = {row["server"]: row for row in found.arms.to_dict("records")}
+    known = {arm["server"]: arm for arm in found.arms.to_dict("records")}
     drawn = 0
     for place, server in enumerate(servers):
-        row = known.get(server.name, {})
-        value = row.get(load)
+        arm = known.get(server.name, {})
+        value = arm.get(load)
         if not value or value != value:
             ax.text(
                 0.02,
@@ -42,11 +49,11 @@ def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fas
             )
             continue
         color = charts.engine_color(server.engine)
-        end = row.get(tail) if tail else None
+        end = arm.get(tail) if tail else None
         if end and end == end:
             ax.plot([value, end], [place, place], color=color, alpha=0.3, linewidth=1)
             ax.plot(end, place, "|", color=color, alpha=0.6)
-        interval, marker = (row[f"{load}_low"], row[f"{load}_high"]), "s" if server.name == "triton" else "o"
+        interval, marker = (arm[f"{load}_low"], arm[f"{load}_high"]), "s" if server.name == "triton" else "o"
         charts.interval_row(ax, place, value, interval, color=color, marker=marker)
         drawn += 1
     charts.name_rows(ax, [server.label for server in servers])
@@ -57,8 +64,8 @@ def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fas
 def engines(fast: Compared) -> str:
     """Return which servers compute with which engine and precision where each is at its fastest, as one caption."""
     by_engine: dict[str, list[str]] = {}
-    for row in fast.arms.to_dict("records"):
-        server = fastest(SERVERS[row["server"]])
+    for arm in fast.arms.to_dict("records"):
+        server = fastest(SERVERS[arm["server"]])
         engine = {"pytorch": "PyTorch", "openvino": "OpenVINO"}.get(server.engine, server.engine)
         by_engine.setdefault(f"{engine} {server.computed.upper()}", []).append(server.label)
     return "; ".join(f"{engine}: {_joined(names)}" for engine, names in by_engine.items()) + "."
@@ -111,52 +118,68 @@ def _short(error: str) -> str:
 
 
 def answer(found: Compared) -> str:
-    """Return the answer in plain words: who needs less time for one photograph, who gives more under load, the caveat."""
+    """Return the answer in FP32: who is better than ours with one and with eight in flight, and the caveat."""
     if not found.outcomes:
-        return "Not measured: no server was measured in this run."
-    faster, open_one = _better(found, "one")
-    if faster:
-        first, outcome = faster[0]
-        said = f"In FP32 one photograph takes {abs(outcome.effect):.0%} less time with {first} than with {ours().label}"
-        said += f", and less, too, with {_joined([name for name, _ in faster[1:]])}" if faster[1:] else ""
-    else:
-        said = f"In FP32 no server is found to take less time for one photograph than {ours().label}"
-        said += f"; undecided: {_joined(open_one)}" if open_one else ""
-    more, open_eight = _better(found, "eight")
-    who = f"only {_joined([name for name, _ in more])}" if more else "no server"
-    parts = [f"{said}.", f"With eight in flight {who} is found to give more."]
-    if faster and open_one:
-        parts.append(f"Undecided for one photograph: {_joined(open_one)}.")
-    if open_eight:
-        parts.append(f"Undecided with eight in flight: {_joined(open_eight)}.")
-    if SERVERS["triton"].label in dict([*faster, *more]):
-        parts.append(
+        return NOT_MEASURED
+    lines, better = [], []
+    for load, words in (("one", "one request in flight"), ("eight", "eight requests in flight")):
+        verdicts = found.verdicts(load)
+        here = sorted((o for o in verdicts.values() if _is_better(o)), key=lambda o: -abs(o.effect))
+        lines += [f"In FP32 with {words}: {sentence(outcome)}" for outcome in here]
+        if not here:
+            lines.append(f"In FP32 with {words} no server was found better than {ours().label}.")
+        for verdict in (Verdict.NOT_FOUND, Verdict.NOT_MEASURED):
+            if names := [name for name, o in verdicts.items() if o.verdict is verdict]:
+                lines.append(f"{str(verdict).capitalize()} with {words}: {_joined(names)}.")
+        better += [outcome.question.label_b for outcome in here]
+    if SERVERS["triton"].label in better:
+        lines.append(
             "Triton computes with ONNX Runtime and the others with PyTorch, so this is engine and server together."
         )
-    return "\n".join(parts)
+    return "\n".join(lines)
+
+
+def answer_of(run: Run) -> str:
+    """Return the whole answer of a run; of the reference run, labelled so, where this one has no visits of servers."""
+    own = _whole_answer(run)
+    folder = run.directory.parent / REFERENCE
+    if own != NOT_MEASURED or run.name == REFERENCE or not folder.is_dir():
+        return own
+    reference = replace(run, name=REFERENCE, directory=folder, store=RunStore(folder, measure=False))
+    return f"{own} The reference run, on another occasion and perhaps another machine:\n{_whole_answer(reference)}"
+
+
+def _whole_answer(run: Run) -> str:
+    fp32, fast = compared(run), compared(run, passes=("fastest", "many"))
+    lines = [fastest_sentence(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
+    return "\n".join(line for line in lines if line) or NOT_MEASURED
 
 
 def fastest_sentence(fast: Compared) -> str:
-    """Return who is found slower than ours under every load where each computes in its fastest precision; "" if unknown."""
+    """Return who is found worse than ours under every load where each computes in its fastest precision; "" if unknown."""
     peers = [server for server in SERVERS.values() if not server.is_ours]
-    judged = {load: verdicts for load in METRIC if (verdicts := fast.verdicts(load))}
-    slower = [s.label for s in peers if judged and all(_is_slower(v.get(s.label)) for v in judged.values())]
+    loads = {load: verdicts for load in LOADS if (verdicts := fast.verdicts(load))}
+    slower = [s.label for s in peers if loads and all(_is_worse(v.get(s.label)) for v in loads.values())]
     if not slower:
         return ""
     precision = fastest(ours()).precision.upper()
     who = "every peer" if len(slower) == len(peers) else _joined(slower)
-    many = _joined([str(LOADS[load].concurrency) for load in judged])
+    many = _joined([str(LOADS[load].concurrency) for load in loads])
     return f"Each at its fastest precision, {ours().label} in {precision} is found faster than {who} with {many} in flight."
 
 
-def _is_slower(outcome: Outcome | None) -> bool:
-    if outcome is None or outcome.verdict != "different":
-        return False
-    return outcome.effect > 0 if "latency" in outcome.comparison.metric else outcome.effect < 0
+def _is_better(outcome: Outcome) -> bool:
+    """Return whether the second side is found better: less latency, or more throughput."""
+    sign = -1 if outcome.metric.quantity == "latency" else 1
+    return outcome.is_different and sign * outcome.effect > 0
+
+
+def _is_worse(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.is_different and not _is_better(outcome)
 
 
 def answer_table(found: Compared) -> pd.DataFrame:
-    """Return what stands behind the answer, one row a server: verdict, effect and interval under both loads."""
+    """Return what stands behind the answer, one row a server: verdict, difference and interval under both loads."""
     import pandas as pd
 
     loads = {"one": "time of one photograph", "eight": "throughput, eight in flight"}
@@ -167,16 +190,10 @@ def answer_table(found: Compared) -> pd.DataFrame:
 
 
 def _cell(outcome: Outcome | None) -> str:
-    row = comparison_row(outcome) if outcome else {"verdict": "not compared", "effect": ""}
-    return ", ".join(part for part in (row["verdict"], row["effect"]) if part)
-
-
-def _better(found: Compared, load: str) -> tuple[list[tuple[str, Outcome]], list[str]]:
-    """Return who is found better than ours under a load, the most different first, and who stays undecided."""
-    verdicts, sign = found.verdicts(load), -1 if load == "one" else 1
-    better = [(name, o) for name, o in verdicts.items() if o.verdict == "different" and sign * o.effect > 0]
-    undecided = [name for name, o in verdicts.items() if o.verdict not in ("different", "equal")]
-    return sorted(better, key=lambda pair: -abs(pair[1].effect)), undecided
+    if outcome is None:
+        return str(Verdict.NOT_MEASURED)
+    cells = row(outcome)
+    return ", ".join(part for part in (cells["verdict"], cells["difference"]) if part)
 
 
 def _joined(words: list[str]) -> str:

@@ -1,42 +1,38 @@
-"""What the judge says of the recorded rounds of the servers, and the tables of the notebook; nothing is measured."""
+"""The outcomes of the recorded visits of the servers, and the tables of the notebook; nothing is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from photodup.bench.record import latencies
-from photodup.bench.stats.compare import Comparison, Outcome, Plan, judge_pass
-from photodup.bench.stats.facts import metric_named
-from photodup.bench.stats.measured import COUNTED, Measured, Round
-from photodup.bench.stats.pool import pooled, pooled_p99, that_count
-from photodup.bench.stats.sentence import comparison_sentence
+from photodup.bench.pairs import read
+from photodup.bench.pairs.alternate import Visit
+from photodup.bench.stats.comparison import Outcome, Question, judge
+from photodup.bench.stats.sentence import sentence
+from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.peers import SERVERS, Server, fastest
 from photodup.study.peers.stage import (
+    AGAIN,
     ALONE,
-    METRIC,
+    LOADS,
     OURS,
     PASSES,
-    PLAN,
     RATE,
-    Pass,
-    arm_of,
     config_of,
-    declared,
-    plan_config,
     rate_config,
-    round_config,
-    round_key,
+    visit_config,
+    visit_key,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from photodup.study.notebook.run import Run
+
+NOTEBOOK = "13_compare_servers"
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,9 @@ class Compared:
     Attributes:
         servers: those with records, ours first.
         missing: one sentence for each server without any.
-        outcomes: comparison's name (`LitServe, one`) → what the judge says.
-        checks: of the A/A arms.
-        arms: one row for each server: pooled figures with intervals.
+        outcomes: comparison's name (`LitServe, one`) → outcome against ours.
+        checks: outcomes of a second process of ours against the first.
+        arms: one row for each server: its figures over all visits with 95 % intervals.
         alone: server → what was measured of it alone.
     """
 
@@ -60,14 +56,12 @@ class Compared:
     alone: Mapping[str, Mapping[str, Any]]
 
     def sentences(self, load: str) -> list[str]:
-        """Return the judge's sentence for each server under a load."""
-        return [comparison_sentence(o) for name, o in self.outcomes.items() if name.endswith(f", {load}")]
+        """Return one sentence for each server under a load."""
+        return [sentence(outcome) for outcome in self.verdicts(load).values()]
 
     def verdicts(self, load: str) -> dict[str, Outcome]:
         """Return label → outcome under a load."""
-        return {
-            name.rpartition(", ")[0]: o for name, o in self.outcomes.items() if name.endswith(f", {load}")
-        }
+        return {o.question.label_b: o for name, o in self.outcomes.items() if name.endswith(f", {load}")}
 
 
 def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
@@ -76,148 +70,87 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
     Args:
         passes: names in `PASSES`, of one precision: FP32 unless told otherwise.
     """
-    reading, weights = run.reading(), choose_weights()
+    import pandas as pd
+
+    weights = choose_weights()
     alone = {
-        s.name: found
-        for s in SERVERS.values()
-        if (found := reading.measure_or_load(ALONE, _never, config=config_of(s, weights), may_fail=True)).get(
-            "ready_s"
-        )
+        name: found
+        for name, server in SERVERS.items()
+        if (found := _result(run, ALONE, config_of(server, weights))).get("ready_s")
     }
-    names: dict[str, None] = {}
-    outcomes: dict[str, Outcome] = {}
-    checks: list[Outcome] = []
-    tables: list[pd.DataFrame] = []
-    for one in (PASSES[name] for name in passes):
-        plan = reading.measure_or_load(PLAN, _never, config=plan_config(one, weights), may_fail=True)
-        read = _Rounds(reading, one, weights, plan.get("rounds", 0))
-        names |= dict.fromkeys(plan.get("servers", ()))
-        said, of_itself = _judged(run.name, plan, one, read)
-        outcomes |= said
-        checks += of_itself
-        tables.append(_arms(plan.get("servers", ()), one, read))
-    servers = tuple(s for s in SERVERS.values() if s.name in names or s.name in alone)
+    questions: list[Question] = []
+    rows: dict[str, dict[str, Any]] = {}
+    loads = [(name, load) for name in passes for load in PASSES[name].loads]
+    for of, load in loads:
+        seen: dict[str, list[tuple[Visit, int]]] = {}
+        lost: dict[str, str] = {}
+        for record, visit in recorded(run, visit_key(load), partial(visit_config, of, load, weights)):
+            lost |= record["result"].get("lost", {})
+            if visit is not None:
+                for index, key in enumerate(record["result"]["servers"]):
+                    seen.setdefault(key, []).append((visit, index))
+        for key in (key for key in (*SERVERS, AGAIN) if key in seen or key in lost):
+            if key != AGAIN:
+                rows.setdefault(key, {"server": key}).update(_figures(seen.get(key, ()), load))
+            if key != OURS:
+                questions.append(_question(key, load, seen.get(key, ()), lost.get(key, "")))
+    found = {outcome.question.name: outcome for outcome in judge(questions)}
+    servers = tuple(s for name, s in SERVERS.items() if name in rows or name in alone)
     missing = tuple(
         f"{s.label} was not measured in this run" + (f": {s.missing}." if s.missing else ".")
         for s in SERVERS.values()
         if s not in servers
     )
-    return Compared(servers, missing, outcomes, tuple(checks), _beside(tables), alone)
+    outcomes = {name: outcome for name, outcome in found.items() if not outcome.question.is_null}
+    checks = tuple(outcome for outcome in found.values() if outcome.question.is_null)
+    arms = pd.DataFrame(list(rows.values()), columns=None if rows else ["server"])
+    return Compared(servers, missing, outcomes, checks, arms, alone)
 
 
 def rates(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return server → its highest rate under the bound at its fastest precision (see `alone.highest_rate`), where asked."""
-    reading, weights = run.reading(), choose_weights()
+    """Return server → its highest rate under the bound at its fastest precision (see `alone.highest_rate`)."""
+    weights = choose_weights()
     found = {
-        s.name: reading.measure_or_load(RATE, _never, config=rate_config(fastest(s), weights), may_fail=True)
-        for s in SERVERS.values()
+        name: _result(run, RATE, rate_config(fastest(server), weights)) for name, server in SERVERS.items()
     }
     return {name: one for name, one in found.items() if "seen" in one}
-
-
-def _judged(
-    machine: str, plan: Mapping[str, Any], one: Pass, read: _Rounds
-) -> tuple[dict[str, Outcome], list[Outcome]]:
-    comparisons = [
-        Comparison(
-            d.name,
-            d.family,
-            d.metric,
-            d.a,
-            d.b,
-            read.pairs(d.a.side.server, d.b.side.server, d.name, d.metric),
-        )
-        for d in declared(plan.get("servers", ()), machine, one)
-        if d.name in plan.get("kept", ())
-    ]
-    checks = []
-    for row in plan.get("checks", ()):
-        arm = arm_of(one.server(row["server"]), row["load"], machine)
-        pairs = read.against_itself(row["server"], row["load"], row["metric"])
-        name = f"A/A {metric_named(row['metric']).quantity}, {SERVERS[row['server']].label}, {row['load']}"
-        checks.append(Comparison(name, "A/A", row["metric"], arm, arm, pairs, is_check=True))
-    judged = judge_pass([*comparisons, *checks], Plan(looks=(max(plan.get("rounds", 0), 1),)))
-    return {c.name: o for c, o in zip(comparisons, judged, strict=False)}, judged[len(comparisons) :]
-
-
-def _never() -> dict[str, Any]:
-    raise AssertionError("a run that is only read measures nothing")
-
-
-class _Rounds:
-    """The recorded rounds, each read once."""
-
-    def __init__(self, run: Run, of: Pass, weights: str, rounds: int) -> None:
-        self.run, self.of, self.weights, self.numbers = run, of, weights, range(1, rounds + 1)
-        self._seen: dict[tuple[str, str, int, bool], Mapping[str, Any]] = {}
-
-    def point(self, name: str, load: str, number: int, again: bool = False) -> Mapping[str, Any]:
-        """Return a round's point; empty where there is none."""
-        key = (name, load, number, again)
-        if key not in self._seen:
-            config = round_config(self.of.server(name), load, number, again, self.weights)
-            found = self.run.measure_or_load(
-                round_key(SERVERS[name], load), _never, config=config, may_fail=True
-            )
-            self._seen[key] = found.get("point") or {}
-        return self._seen[key]
-
-    def pairs(self, a: str, b: str, name: str, metric: str) -> tuple[Round, ...]:
-        load = name.rpartition(", ")[2]
-        return self._told((self.point(a, load, n), self.point(b, load, n), n) for n in self.numbers)(metric)
-
-    def against_itself(self, name: str, load: str, metric: str) -> tuple[Round, ...]:
-        return self._told(
-            (self.point(name, load, n), self.point(name, load, n, True), n) for n in self.numbers
-        )(metric)
-
-    @staticmethod
-    def _told(found: Any) -> Any:
-        seen = [(a, b, n) for a, b, n in found if a or b]
-        return lambda metric: tuple(
-            Round(n, Measured.of(a, metric), Measured.of(b, metric)) for a, b, n in seen
-        )
-
-    def raw(self, name: str, load: str) -> list[np.ndarray]:
-        """Return the latencies of each valid round, ms."""
-        found = []
-        for n in self.numbers:
-            if self.point(name, load, n).get("valid"):
-                config = round_config(self.of.server(name), load, n, False, self.weights)
-                stem = self.run.store.name_of(round_key(SERVERS[name], load), config=config)
-                found.append(latencies.read(self.run.directory, stem).get("latency_ms"))
-        return [one for one in found if one is not None and len(one)]
-
-
-def _arms(names: Sequence[str], of: Pass, read: _Rounds) -> pd.DataFrame:
-    import pandas as pd
-
-    rows = []
-    for server in map(of.server, names):
-        row: dict[str, Any] = {"server": server.name}
-        for load in of.loads:
-            points = [read.point(server.name, load, n) for n in read.numbers]
-            counted = [p for p in points if p.get("verdict") in COUNTED]
-            counted = that_count(counted, lambda p: p["verdict"] == "valid", Plan().needed)
-            values = [p[METRIC[load]] for p in counted if p.get(METRIC[load])]
-            figures = pooled(values) if len(values) >= 2 else (None, None, None)
-            row |= dict(zip((load, f"{load}_low", f"{load}_high"), figures, strict=True))
-            row[f"{load}_rounds"] = len(values)
-            if load == "one":
-                tail = pooled_p99(read.raw(server.name, load)) or (None, None, None)
-                row |= dict(zip(("p99", "p99_low", "p99_high"), tail, strict=True))
-        rows.append(row)
-    return pd.DataFrame(rows, columns=None if rows else ["server"])
-
-
-def _beside(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the tables of several passes as one, a row for each server."""
-    whole = tables[0]
-    for table in tables[1:]:
-        whole = whole.merge(table, on="server", how="outer", sort=False)
-    return whole
 
 
 def ours() -> Server:
     """Return the server that all others are compared with."""
     return SERVERS[OURS]
+
+
+def _result(run: Run, key: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    record = run.store.record(key, config=config)
+    return record["result"] if record is not None else {}
+
+
+def _question(key: str, load: str, seen: Sequence[tuple[Visit, int]], lost: str) -> Question:
+    is_null, null = key == AGAIN, f"{ours().label} again, {load}"
+    label = f"{ours().label} again" if is_null else SERVERS[key].label
+    question = Question(
+        f"{label}, {load}",
+        NOTEBOOK,
+        read.usual_metric(LOADS[load]),
+        load,
+        ours().label,
+        label,
+        lost or NOT_PLANNED,
+        is_primary=not is_null,
+        is_null=is_null,
+        nulls=(null,),
+        notes=(f"It was left out of later visits: {lost}",) if lost and seen else (),
+    )
+    return read.answered(question, [visit.against(index) for visit, index in seen], LOADS[load])
+
+
+def _figures(seen: Sequence[tuple[Visit, int]], load: str) -> dict[str, Any]:
+    """Return a server's figure under a load, with one in flight its 99th percentile, too; None where unknown."""
+    found = read.figures(seen, LOADS[load]) if seen else {}
+    names = {load: read.usual_metric(LOADS[load])} | ({"p99": read.TAIL} if load == "one" else {})
+    return {
+        f"{name}{end}": value
+        for name, metric in names.items()
+        for end, value in zip(("", "_low", "_high"), found.get(metric, (None,) * 3), strict=True)
+    }

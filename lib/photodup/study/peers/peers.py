@@ -267,6 +267,15 @@ class Started:
     ready_s: float
     pid: int
 
+    def pids(self) -> tuple[int, ...]:
+        """Return all processes of it that run now."""
+        import psutil
+
+        try:
+            return (self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True)))
+        except psutil.Error:
+            return ()
+
 
 @contextlib.contextmanager
 def started(

@@ -1,12 +1,13 @@
 """Settings that can be tried: server × engine × precision × wire × instances and threads × waiting for a batch."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from photodup.bench.pairs.declared import Side
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.processor import can_compute
-from photodup.study.rounds.declared import Side
 
 TRITON_WAITS_US = (0, 2000)
 FASTAPI_WAITS_US = (0, 5000)
@@ -51,7 +52,8 @@ class Setting:
     def side(self) -> Side:
         """Triton's model with these settings."""
         settings = {"instances": self.instances, "threads": self.threads, "delay_us": self.wait_us}
-        return Side(self.name, self.name, self.backend, settings=tuple(sorted(settings.items())))
+        name = re.sub(r"[^a-z0-9]+", "-", self.name)  # a copy of the model is called after it
+        return Side(name, self.name, self.backend, settings=tuple(sorted(settings.items())))
 
     @property
     def environment(self) -> dict[str, str]:

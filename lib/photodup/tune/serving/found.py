@@ -1,21 +1,38 @@
 """What a search finds, and the sentence that says it."""
 
+from __future__ import annotations
+
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from photodup.bench.stats.comparison import Outcome
+from photodup.bench.stats.sentence import sentence
 from photodup.bench.stats.slo import LatencyBound
 from photodup.tune.serving.candidates import Setting
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a setting is worth: the highest rate under the bound with its interval, or why there is none."""
+    """What a setting is worth.
+
+    Attributes:
+        rate_per_s, low, high: the highest rate under the bound with its interval; None where there is none.
+        because: why there is none.
+        outcome: of measuring it in turns with the finalist that has the highest rate; None for that one.
+    """
 
     setting: Setting
     rate_per_s: float | None
     low: float | None
     high: float | None
     because: str = ""
+    outcome: Outcome | None = None
+
+    def overlaps(self, other: Found) -> bool:
+        """Return whether the intervals of both rates have something in common."""
+        never = math.inf
+        return min(self.high or 0, other.high or 0) >= max(self.low or never, other.low or never)
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,7 @@ class Tuned:
         trials: name of the setting, rung, score, for every short trial.
         n_settings: how many took part.
         measured_s: seconds of measured windows, all trials.
+        in_flight: requests in flight with which the finalists took turns.
         exhaustive_s: what exact rates of all settings would have taken.
     """
 
@@ -37,6 +55,7 @@ class Tuned:
     n_settings: int
     measured_s: float
     exhaustive_s: float
+    in_flight: int = 1
 
     @property
     def best(self) -> Found | None:
@@ -54,9 +73,9 @@ class Tuned:
             f"Serve {best.setting.name}: it keeps {self.bound} up to {best.rate_per_s:.1f} requests/s "
             f"[{best.low:.1f}, {best.high:.1f}]"
         )
-        others = [f for f in self.finalists if f is not best and f.rate_per_s]
-        near = [f for f in others if f.high and best.low and f.high >= best.low]
-        if near:
-            rival = near[0]
-            said += f"; {rival.setting.name} may be as good ({rival.rate_per_s:.1f} [{rival.low:.1f}, {rival.high:.1f}])"
+        for outcome in (found.outcome for found in self.finalists if found.outcome):
+            said += f". In turns, with {self.in_flight} in flight: {sentence(outcome).rstrip('.')}"
+        near = [f for f in self.finalists if f is not best and f.overlaps(best)]
+        if rivals := [f for f in near if not any(o and o.is_different for o in (f.outcome, best.outcome))]:
+            said += f". {rivals[0].setting.name} may be as good"
         return said + "."

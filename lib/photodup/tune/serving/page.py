@@ -8,6 +8,7 @@ import io
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from photodup.files import write_atomically
 from photodup.study.notebook import charts
@@ -27,7 +28,7 @@ def write_result(tuned: Tuned, folder: Path) -> Path:
         "sentence": tuned.sentence(),
         "bound": asdict(tuned.bound),
         "chosen": None if best is None else {**best.setting.as_record(), "rate_per_s": best.rate_per_s},
-        "finalists": [{**asdict(f), "setting": f.setting.name} for f in tuned.finalists],
+        "finalists": [_columns(found) for found in tuned.finalists],
         "trials": list(tuned.trials),
     }
     write_atomically(folder / "chosen.json", json.dumps(chosen, indent=1) + "\n", within=folder)
@@ -39,6 +40,12 @@ def write_result(tuned: Tuned, folder: Path) -> Path:
     path = folder / "index.html"
     write_atomically(path, page(tuned), within=folder)
     return path
+
+
+def _columns(found: Found) -> dict[str, Any]:
+    names = ("rate_per_s", "low", "high", "because")
+    compared = found.outcome.columns() if found.outcome else None
+    return {"setting": found.setting.name, **{n: getattr(found, n) for n in names}, "in_turns": compared}
 
 
 def triton_lines(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""The whole search: short trials of every setting, longer ones of the best, exact rates of the last, and what is written."""
+"""The whole search: short trials of every setting, longer ones of the best, exact rates of the last; these take turns."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from photodup.bench.pairs import read
+from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore
+from photodup.bench.stats.comparison import Question, judge
+from photodup.bench.stats.facts import Load
 from photodup.bench.stats.slo import LatencyBound
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir
+from photodup.study.comparisons.outcomes import recorded
 from photodup.study.notebook.run import Run
 from photodup.tune.serving.candidates import Setting, candidates
 from photodup.tune.serving.found import Found, Tuned
 from photodup.tune.serving.page import write_result
-from photodup.tune.serving.trial import exact_trial, quick_trial
+from photodup.tune.serving.trial import exact_trial, measure_finalists, quick_trial
 
 RUNG_SECONDS = (1.0, 2.0)
 OPEN_SECONDS, OPEN_MEASUREMENTS = 4.0, 6
 EXACT_SECONDS, EXACT_MEASUREMENTS = 10.0, 8
+VISITS, TURNS = 4, VisitPlan(alone_s=0.0)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
@@ -55,6 +62,7 @@ def tune(
     told: list[dict[str, Any]] = []
     asked = {"bound_ms": bound.bound_ms, "percentile": bound.percentile}
     closed: dict[Setting, float] = {}  # images/s in the last closed loop
+    kept: dict[Setting, int] = {}  # the most in flight with which it kept the bound there
 
     def short(setting: Setting, rung: int) -> dict[str, Any]:
         seconds = rung_seconds[rung]
@@ -82,6 +90,8 @@ def tune(
         if rung < len(rung_seconds):
             result = short(setting, rung)
             value = closed[setting] = float(result.get("score") or 0)
+            within = [s["in_flight"] for s in result.get("seen", []) if s["latency_ms"] <= bound.bound_ms]
+            kept[setting] = max(within, default=1)
             spent_s, what = (
                 rung_seconds[rung] * max(1, len(result.get("seen", []))),
                 "images/s in a closed loop",
@@ -107,15 +117,76 @@ def tune(
         why = result.get("because") or result.get("error") or ""
         finalists.append(Found(setting, *(result.get(n) for n in ("rate_per_s", "low", "high")), why))
     finalists.sort(key=lambda f: -(f.rate_per_s or 0))
+    in_flight = max((kept.get(f.setting, 1) for f in finalists[:1]), default=1)
+    finalists, turns_s = in_turns(run, finalists, in_flight, say)
     exact_s = exact_seconds * exact_measurements
+    spent_s = sum(t["seconds"] for t in told) + exact_s * len(last) + turns_s
     return Tuned(
-        bound,
-        tuple(finalists),
-        tuple(told),
-        len(settings),
-        sum(t["seconds"] for t in told) + exact_s * len(last),
-        exact_s * len(settings),
+        bound, tuple(finalists), tuple(told), len(settings), spent_s, exact_s * len(settings), in_flight
     )
+
+
+def in_turns(
+    run: Run, finalists: Sequence[Found], in_flight: int, say: Callable[[str], None]
+) -> tuple[list[Found], float]:
+    """Compare the finalists by measuring them in turns; return them with the best first, and the seconds spent.
+
+    The rate under the bound decides. Where the intervals of two rates overlap, a difference found in turns does.
+
+    Args:
+        finalists: the one with the highest rate first.
+        in_flight: requests in flight: as many as kept the bound.
+    """
+    field = [found.setting for found in finalists if found.rate_per_s]
+    if len(field) < 2:
+        return list(finalists), 0.0
+    load = Load("closed_loop", concurrency=in_flight) if in_flight > 1 else Load("single_stream")
+
+    def config(visit: int) -> dict[str, Any]:
+        return {"finalists": [asdict(one) for one in field], "load": asdict(load), "visit": visit}
+
+    for number in range(1, VISITS + 1):
+        say(f"tune: visit {number} of {VISITS} of the {len(field)} finalists in turns")
+        run.measure_or_load(
+            "finalists",
+            partial(measure_finalists, run, field, load, TURNS, number),
+            config=config(number),
+            kind="visit",
+            may_fail=True,
+        )
+    seen = list(recorded(run, "finalists", config))
+    visits = [visit for _, visit in seen if visit is not None]
+    why = next((str(record["error"]) for record, visit in seen if visit is None), "")
+    questions = [
+        read.answered(
+            Question(
+                one.name,
+                "tune",
+                read.usual_metric(load),
+                "turns",
+                field[0].name,
+                one.name,
+                why,
+                is_primary=True,
+            ),
+            [visit.against(place) for visit in visits],
+            load,
+        )
+        for place, one in enumerate(field[1:], start=1)
+    ]
+    outcomes = {outcome.question.name: outcome for outcome in judge(questions)}
+    compared = [replace(found, outcome=outcomes.get(found.setting.name)) for found in finalists]
+
+    def better(found: Found) -> float:
+        """How much more it answers than the one with the highest rate; 0 where that is not found, or rates decide."""
+        outcome, first = found.outcome, compared[0]
+        if outcome is None or not outcome.is_different or not found.overlaps(first):
+            return 0.0
+        return outcome.effect if outcome.metric.quantity == "throughput" else -outcome.effect
+
+    best = max(compared, key=lambda found: max(better(found), 0.0))  # the first of equal ones
+    rest = [found for found in compared if found is not best]
+    return [best, *rest], sum(visit.seconds for visit in visits)
 
 
 def tune_here(

@@ -1,20 +1,24 @@
-"""Serve one setting and see what it does under a bound: quickly in a closed loop, or exactly with random arrivals."""
+"""Serve one setting and see what it does under a bound, quickly in a closed loop or exactly with random arrivals; or
+several settings at once, in turns."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from photodup.bench.load.plan import Stopping
+from photodup.bench.pairs.alternate import VisitPlan, measure_visit
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.slo import LatencyBound, SloRate, slo_rate
+from photodup.serving.triton.copies import configure
+from photodup.study.comparisons.measure import reach
+from photodup.study.comparisons.slo import sample_at
 from photodup.study.notebook.run import Run
-from photodup.study.rounds.arms import configure
-from photodup.study.rounds.slo import sample_at
+from photodup.study.notebook.weights import payload_photos
 from photodup.tune.serving.candidates import Setting
 
 IN_FLIGHT = (16, 8, 4, 2, 1)
@@ -28,7 +32,6 @@ def quick_trial(run: Run, setting: Setting, bound: LatencyBound, seconds: float)
     """
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.load import measure
-    from photodup.study.notebook.weights import payload_photos
 
     seen, score = [], 0.0
     with served(run, setting) as where:
@@ -72,6 +75,24 @@ def exact_trial(
             high_per_s=1.3 * about_per_s,
             n_measurements=n_measurements,
         )
+
+
+def measure_finalists(
+    run: Run, settings: Sequence[Setting], load: Load, plan: VisitPlan, seed: int
+) -> dict[str, Any]:
+    """Serve several settings at once, measure them in turns and return the visit's record.
+
+    All are started anew: Triton's settings as copies of its model beside each other, the FastAPI service's as processes.
+
+    Raises:
+        PhotodupError: they cannot be served at once, or one stopped answering.
+    """
+    with contextlib.ExitStack() as stack:
+        lanes = []
+        for setting in settings:
+            where = run if setting.server == "triton" else stack.enter_context(served(run, setting))
+            lanes.append(reach(where, setting.side, False, stack).lane())
+        return measure_visit(lanes, payload_photos(16), load, plan, seed=seed).as_record()
 
 
 @contextlib.contextmanager

@@ -178,6 +178,7 @@ def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared:
         is_primary=pair.is_primary,
         is_null=pair.is_null,
         nulls=declared.checks_of(pair),
+        has_several_in_flight=pair.load.concurrency != 1,
         n_failed=sum(sum(visit.n_failed) for visit in visits),
         seconds=sum(visit.seconds for visit in visits),
         carried_over=float(np.median(carried)) if carried else None,

@@ -37,6 +37,7 @@ def test_a_relay_plants_a_share_of_the_servers_time(tmp_path):
     assert effects["null"] < 0.3 < effects["delay of 100%"] < 1.3
     assert 0.4 < effects["delay of 200%, busy loop"] < 2.6
     assert all(of[0].n == 6 for of in outcomes.values())
-    told = statistics_live.summary(outcomes)
-    assert told[0].startswith("null: ") and told[0].endswith("of 1 called different, 0 failed.")
-    assert "of 1 called different, 1 by more than 2 %." in told[1]
+    # How sure the statistics are of six blocks depends on the machine; how they are counted does not.
+    null, delay, _ = statistics_live.summary(outcomes)
+    assert null.startswith("null: ") and null.endswith("of 1 called different, 0 failed.")
+    assert delay.startswith("delay of 100%: ") and delay.endswith(" by more than 2 %.")

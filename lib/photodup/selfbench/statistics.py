@@ -290,7 +290,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     print(
         f"{options.passes} simulated passes for each planted difference. covered: intervals that hold the truth; least: of\n"
         "the load with the fewest. false claims: families with exactly ±2 % planted in which any was called\n"
-        f"different by more than 2 % (goal ≤ {FALSE_CLAIMS:.0%}; ! above). 3, 5, 10 %: called different, and by more than 2 %."
+        f"different by more than 2 % (goal ≤ {FALSE_CLAIMS:.0%}). 3, 5, 10 %: called different, and by more than 2 %."
     )
     if options.run:
         visits = recorded(project_root() / "results" / options.run)

@@ -6,6 +6,7 @@
 # make serve    the embedded servers, until Ctrl-C
 # make rehearsal  the notebooks against a "rented machine": a namespace of this one behind a link (Linux, root)
 # make bench    the project's own speed figures, as ratios measured in one run
+# make judge    comparisons of two real servers with planted delays: nulls failed, delays found (about 55 minutes)
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
 PYTHON   ?= python3.11
 RUN      ?= quick
@@ -20,7 +21,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -131,6 +132,9 @@ serve: install
 
 bench: install
 	$(BIN)/photodup bench
+
+judge: install
+	$(BIN)/python -m photodup.selfbench.statistics_live
 
 lint: install
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -7,7 +7,7 @@ import typer
 
 from photodup.errors import PhotodupError
 
-BENCHMARKS = ("service", "serving", "scan", "one_pass", "load_generator", "grouping", "library")
+BENCHMARKS = ("service", "serving", "scan", "one_pass", "load_generator", "grouping", "library", "statistics")
 
 benchmarks = typer.Typer(invoke_without_command=True)
 

@@ -1,22 +1,28 @@
-"""A real HTTP server that does nothing, with planted delays: what the load generator is checked against.
+"""A real HTTP server that does nothing, with planted delays: what the load generator and comparisons are checked against.
 
     python -m photodup.selfbench.null_server --delay-ms 5 --stall-after-s 2 --stall-s 1.4
+    python -m photodup.selfbench.null_server --upstream http://127.0.0.1:8000 --slower 0.05
 
-Prints its port on the first line. POST anything; the answer is a fixed JSON body.
+Prints its port on the first line. POST anything; the answer is a fixed JSON body, or with `--upstream` that of another
+server, after a wait of so large a share of the time that it took.
 """
 
 import argparse
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import httptools
 
+SPIN_S = 0.0002  # of the end of a relay's wait: a sleep ends later than it was asked to
 BODY = b'{"embeddings": [[' + b", ".join([b"0.044194173"] * 512) + b"]]}"
 
 
@@ -66,8 +72,43 @@ async def serve(options: argparse.Namespace) -> None:
     await server.serve_forever()
 
 
+def relay(options: argparse.Namespace) -> None:
+    """Pass requests on to another server and its answers back, later; one thread for each connection."""
+    with socket.create_server((options.host, options.port)) as listening:
+        print(listening.getsockname()[1], flush=True)
+        while True:
+            threading.Thread(target=_pass_on, args=(listening.accept()[0], options), daemon=True).start()
+
+
+def _pass_on(client: socket.socket, options: argparse.Namespace) -> None:
+    upstream = urlsplit(options.upstream)
+    with client, socket.create_connection((upstream.hostname, upstream.port)) as server:
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        requests, answers = client.makefile("rb"), server.makefile("rb")
+        while request := _message(requests):
+            begun = time.perf_counter()
+            server.sendall(request)
+            answer = _message(answers)
+            until = begun + (1 + options.slower) * (time.perf_counter() - begun) if options.slower else 0.0
+            time.sleep(max(until - time.perf_counter() - SPIN_S, 0))
+            while time.perf_counter() < until:
+                pass
+            client.sendall(answer)
+
+
+def _message(stream: BinaryIO) -> bytes:
+    """Read one HTTP message with a Content-Length, whole; empty at the end of the stream."""
+    head, length = [], 0
+    while (line := stream.readline()) not in (b"", b"\r\n"):
+        name, _, value = line.partition(b":")
+        length = int(value) if name.lower() == b"content-length" else length
+        head.append(line)
+    return b"".join(head) + line + stream.read(length) if line else b""
+
+
 @contextlib.contextmanager
-def running(**options: float) -> Iterator[str]:
+def running(**options: float | str) -> Iterator[str]:
     """Run the server in its own process (so that it shares no interpreter lock); gives its URL.
 
     Args:
@@ -93,9 +134,13 @@ def main() -> None:
     parser.add_argument("--stall-s", type=float, default=0.0)
     parser.add_argument("--die-after", type=int, default=0, help="exit at this many requests")
     parser.add_argument("--status", type=int, default=200)
+    parser.add_argument("--upstream", help="URL of a server whose answers are passed on")
+    parser.add_argument("--slower", type=float, default=0.0, help="wait this share of the upstream's time")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        if options.delay_ms:  # uvloop rounds timers to whole milliseconds
+        if options.upstream:
+            relay(options)
+        elif options.delay_ms:  # uvloop rounds timers to whole milliseconds
             asyncio.run(serve(options))
         else:
             import uvloop

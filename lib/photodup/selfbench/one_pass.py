@@ -40,7 +40,7 @@ def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | No
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
         library = Path(folder, "library")
         _make(library, n)
-        backend = backend or _fastest(weights)
+        backend = backend or fastest(weights)
 
         def connected(is_drafted: bool = False) -> "Embedder":
             embedder = connect(mode="local", backend=backend, pretrained=weights)
@@ -108,7 +108,7 @@ def _make(library: Path, n: int) -> None:
             file.write(i.to_bytes(4, "big"))
 
 
-def _fastest(weights: str) -> str:
+def fastest(weights: str) -> str:
     """Return the backend of the fastest precision with a file and instructions here, whatever the gate said."""
     from importlib.util import find_spec
 

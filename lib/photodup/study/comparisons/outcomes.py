@@ -208,6 +208,7 @@ def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared:
         is_primary=pair.is_primary,
         is_null=pair.is_null,
         nulls=declared.checks_of(pair),
+        has_several_in_flight=pair.load.concurrency != 1,
         notes=notes if visits else (),
     )
     return read.answered(question, visits, pair.load)

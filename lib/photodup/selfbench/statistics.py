@@ -1,0 +1,316 @@
+"""How often the statistics of comparisons are wrong: passes are simulated in which the truth was planted.
+
+    python -m photodup.selfbench.statistics [--run NAME] [--passes 100]
+
+A simulated pass has every comparison and null of `notebooks/comparisons.yaml`, in the sizes of the reference or of the quick
+study, and goes through `photodup.bench.stats.comparison.judge` as a measured pass does. Its log ratios are resampled from
+the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real servers.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from photodup.bench.pairs.alternate import Visit
+from photodup.bench.pairs.declared import Declarations, Pair, declarations
+from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.stats.comparison import Observed, Outcome, Question, Verdict, has_failed, judge
+from photodup.bench.stats.facts import SMALLEST_EFFECT
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.study.comparisons.measure import KIND as VISIT
+from photodup.study.comparisons.measure import Sizes, sizes_of
+
+EFFECTS = (SMALLEST_EFFECT, 0.03, 0.05, 0.10)
+FALSE_CLAIMS = 0.05  # goal: families in which a difference of exactly 2 % is called larger
+
+Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
+"""Draws the log ratios of one comparison whose truth is no difference, one array a visit."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How generated log ratios vary.
+
+    Attributes:
+        observations: standard deviation of one observation within its visit.
+        visits: standard deviation from visit to visit beyond what the observations explain.
+        autocorrelation: of successive observations of a visit.
+    """
+
+    observations: float
+    visits: float = 0.0
+    autocorrelation: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.observations:.0%}, visits {self.visits:.1%}, autocorrelation {self.autocorrelation:.1f}"
+        )
+
+
+SPREADS = tuple(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0, 0.007, 0.014), (0.0, 0.3)))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How simulated passes came out; shares are 0 to 1.
+
+    Attributes:
+        covered: intervals that hold the truth.
+        covered_least: the same of the load of which the fewest do.
+        false_claims: families in which any primary comparison, of exactly ±2 %, was called different by more than 2 %.
+        different, beyond: by planted difference, primary comparisons called different, and different by more than 2 %,
+            in the right direction.
+        nulls_failed: a pass, of its nulls.
+        half_width: of the primary comparisons' intervals, median, relative.
+    """
+
+    n_passes: int
+    covered: float
+    covered_least: float
+    false_claims: float
+    different: Mapping[float, float] = field(default_factory=dict)
+    beyond: Mapping[float, float] = field(default_factory=dict)
+    nulls_failed: float = 0.0
+    half_width: float = 0.0
+
+
+def generated(spread: Spread, sizes: Sizes) -> Source:
+    """Return a source of normal log ratios with this spread, visits and observations as the sizes have them."""
+    rho = spread.autocorrelation
+
+    def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+        n = sizes.plan.blocks if pair.load.concurrency == 1 else sizes.plan.quads
+        noise = generator.normal(size=(sizes.visits, n))
+        for i in range(1, n):
+            noise[:, i] = rho * noise[:, i - 1] + math.sqrt(1 - rho**2) * noise[:, i]
+        shifts = generator.normal(0, spread.visits, (sizes.visits, 1))
+        return tuple(shifts + spread.observations * noise)
+
+    return draw
+
+
+Visits = dict[str, dict[str, list[np.ndarray]]]
+"""Log ratios of recorded visits, one array a visit: by load, then by comparison."""
+
+
+def recorded(run_dir: Path | str) -> Visits:
+    """Return the log ratios of a run's visits, of each comparison that has two or more."""
+    found: Visits = {}
+    for record in load_records(run_dir):
+        if record["kind"] == VISIT and record["status"] == "ok":
+            ratios = np.array(record["result"]["log_ratios"][0], float)
+            if len(ratios) > 1:
+                of = found.setdefault(record["config"]["load"], {})
+                of.setdefault(record["config"]["pair"], []).append(ratios)
+    several = {load: {pair: v for pair, v in of.items() if len(v) > 1} for load, of in found.items()}
+    return {load: of for load, of in several.items() if of}
+
+
+def resampled(visits: Visits) -> Source:
+    """Return a source that draws whole recorded visits of one comparison under the same load, each with a random sign.
+
+    A visit's own shift, its observations and their order stay together.
+    """
+
+    def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+        comparisons = list(visits[pair.load_name].values())
+        own = comparisons[int(generator.integers(len(comparisons)))]
+        mean = float(np.concatenate(own).mean())
+        # Visits lie nearer to their own mean than to the truth.
+        wider = math.sqrt(len(own) / (len(own) - 1))
+        centred = [one - one.mean() + wider * (one.mean() - mean) for one in own]
+        drawn = generator.integers(len(own), size=len(own))
+        return tuple(generator.choice((-1, 1)) * centred[i] for i in drawn)
+
+    return draw
+
+
+def declared_in(visits: Visits) -> Declarations:
+    """Return the declarations of the comparisons that were measured."""
+    declared, names = declarations(), {name for of in visits.values() for name in of}
+    pairs, nulls = (
+        tuple(pair for pair in every if pair.name in names) for every in (declared.pairs, declared.nulls)
+    )
+    return replace(declared, pairs=pairs, nulls=nulls)
+
+
+def quick_sizes() -> Sizes:
+    """Return the sizes of the quick study's comparisons."""
+    text = (project_root() / "notebooks" / "quick.yaml").read_text(encoding="utf-8")
+    return sizes_of(yaml.safe_load(text)["comparisons"])
+
+
+def simulated_pass(
+    source: Source,
+    effect: float,
+    generator: np.random.Generator,
+    declared: Declarations,
+    *,
+    quick: bool = False,
+) -> list[tuple[Outcome, float]]:
+    """Return the outcomes of one pass with the planted log ratio of each: `effect`, up or down, in primary comparisons."""
+    chosen = [pair for pair in declared.pairs if pair.is_quick or not quick]
+    questions, truths = [], []
+    for pair in (*chosen, *declared.nulls_of(chosen, quick=quick)):
+        truth = math.log1p(generator.choice((-1, 1)) * effect) if pair.is_primary else 0.0
+        ratios = tuple(truth + visit for visit in source(pair, generator))
+        observed = Observed(ratios, 1.0, math.exp(np.concatenate(ratios).mean()))
+        questions.append(
+            Question(
+                pair.name,
+                pair.notebook,
+                pair.metric,
+                pair.load_name,
+                pair.a.label,
+                pair.b.label,
+                observed,
+                is_primary=pair.is_primary,
+                is_null=pair.is_null,
+                has_several_in_flight=pair.load.concurrency != 1,
+            )
+        )
+        truths.append(truth)
+    return list(zip(judge(questions), truths, strict=True))
+
+
+def simulate(
+    source: Source,
+    *,
+    n_passes: int = 100,
+    effects: Sequence[float] = EFFECTS,
+    quick: bool = False,
+    seed: int = 0,
+    declared: Declarations | None = None,
+) -> Rates:
+    """Return how passes come out; for each planted difference `n_passes` are simulated."""
+    declared, generator = declared or declarations(), np.random.default_rng(seed)
+    held: dict[str, list[bool]] = {}
+    widths, nulls = [], []
+    families: dict[tuple[int, str], bool] = {}
+    different: dict[float, float] = {}
+    beyond: dict[float, float] = {}
+    for effect in effects:
+        found = []
+        for number in range(n_passes):
+            outcomes = simulated_pass(source, effect, generator, declared, quick=quick)
+            nulls.append(sum(has_failed(outcome) for outcome, _ in outcomes if outcome.question.is_null))
+            for outcome, truth in outcomes:
+                of = held.setdefault(outcome.question.load, [])
+                of.append(outcome.low <= math.expm1(truth) <= outcome.high)
+                if outcome.question.is_primary:
+                    widths.append((outcome.high - outcome.low) / 2)
+                    found.append((outcome.verdict, outcome.is_different and outcome.effect * truth > 0))
+                    if effect == SMALLEST_EFFECT:
+                        family = (number, outcome.question.family)
+                        families[family] = families.get(family, False) or outcome.verdict is Verdict.BEYOND
+        different[effect] = float(np.mean([right for _, right in found]))
+        beyond[effect] = float(np.mean([right and verdict is Verdict.BEYOND for verdict, right in found]))
+    return Rates(
+        n_passes,
+        float(np.mean([one for of in held.values() for one in of])),
+        min(float(np.mean(of)) for of in held.values()),
+        float(np.mean(list(families.values()))) if families else math.nan,
+        different,
+        beyond,
+        float(np.mean(nulls)),
+        float(np.median(widths)),
+    )
+
+
+def rounds_half_width(run_dir: Path | str, load: str = "one", *, n_rounds: int = 8) -> float:
+    """Return the half-width (95 %) that a comparison in rounds would have had in this run; NaN where that is not known.
+
+    In a round each side has a window of its own, half a minute after the other. The blocks of a run's visits are such
+    windows, of many sides: their levels, each relative to its side's own, are compared at a distance of 20 to 40 s. A
+    block has half of the answers of a window of its length, for the sides take turns in it.
+
+    Args:
+        load: one request in flight.
+    """
+    from scipy.special import stdtrit
+
+    store = RunStore(run_dir, create=False, measure=False)
+    times, levels, sides = [], [], []
+    for record in load_records(run_dir):
+        config, result = record["config"], record["result"]
+        if record["kind"] != VISIT or record["status"] != "ok" or config["load"] != load:
+            continue
+        visit = Visit.of_record(result, store.raw(record["key"], config=config))
+        end = datetime.fromisoformat(record["started_at"]).timestamp() + record["duration_s"]
+        # The second side of a null is another process of the first: a side of its own.
+        names = (config["a"], config["b"] if config["b"] != config["a"] else f"{config['pair']} again")
+        for side, name in enumerate(names):
+            blocks = [math.log(np.median(block)) for block in visit.blocks_of(side)]
+            times += [end - visit.seconds * (1 - (i + 0.5) / len(blocks)) for i in range(len(blocks))]
+            levels += blocks
+            sides += [name] * len(blocks)
+    at, level, of = np.array(times), np.array(levels), np.array(sides)
+    for name in set(sides):
+        level[of == name] -= level[of == name].mean()
+    first, second = np.triu_indices(len(at), 1)
+    apart = np.abs(at[first] - at[second])
+    chosen = (apart >= 20) & (apart <= 40) & (of[first] != of[second])
+    if chosen.sum() < n_rounds:
+        return math.nan
+    spread = math.sqrt(float(np.mean((level[first] - level[second])[chosen] ** 2)))
+    return math.expm1(float(stdtrit(n_rounds - 1, 0.975)) * spread / math.sqrt(n_rounds))
+
+
+def print_rates(sources: Mapping[str, Source], declared: Declarations, n_passes: int, *, quick: bool) -> None:
+    """Print a table: a line for each source, as soon as it is simulated."""
+    print(
+        f"{'spread':46} half-width covered  least  false claims  nulls failed   3 %         5 %         10 %"
+    )
+    for name, source in sources.items():
+        rates = simulate(source, n_passes=n_passes, quick=quick, declared=declared)
+        power = "".join(f"{rates.different[e]:6.0%}{rates.beyond[e]:6.0%}" for e in EFFECTS[1:])
+        held = f"{rates.half_width:10.1%} {rates.covered:7.1%} {rates.covered_least:6.1%}"
+        mark = " " if rates.false_claims <= FALSE_CLAIMS else "!"
+        print(
+            f"{name:46} {held} {rates.false_claims:11.1%} {mark} {rates.nulls_failed:13.3f}{power}",
+            flush=True,
+        )
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print how often the statistics are wrong at the spreads that occur, for both sizes of the study."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", help="resample the visits of results/RUN; without it spreads are generated")
+    parser.add_argument("--passes", type=int, default=50, help="simulated for each planted difference")
+    options = parser.parse_args(arguments)
+    print(
+        f"{options.passes} simulated passes for each planted difference. covered: intervals that hold the truth; least: of\n"
+        "the load with the fewest. false claims: families with exactly ±2 % planted in which any was called\n"
+        f"different by more than 2 % (goal ≤ {FALSE_CLAIMS:.0%}). 3, 5, 10 %: called different, and by more than 2 %."
+    )
+    if options.run:
+        visits = recorded(project_root() / "results" / options.run)
+        if not visits:
+            raise PhotodupError(f"The run {options.run!r} has no comparison of two visits: name another.")
+        print_rates(
+            {f"recorded in {options.run}": resampled(visits)},
+            declared_in(visits),
+            options.passes,
+            quick=False,
+        )
+        return
+    for study, sizes in (("reference", Sizes()), ("quick study", quick_sizes())):
+        print(study)
+        sources = {str(spread): generated(spread, sizes) for spread in SPREADS}
+        print_rates(sources, declarations(), options.passes, quick=sizes.visits < Sizes.visits)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except PhotodupError as error:
+        sys.exit(str(error))

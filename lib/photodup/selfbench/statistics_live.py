@@ -1,0 +1,186 @@
+"""Comparisons of two real FastAPI services with a known delay: how often it is found, and how often one is made up.
+
+    python -m photodup.selfbench.statistics_live [--only 3]          (make judge; about 55 minutes without --only)
+
+Two processes of one configuration take turns as in every comparison. As they are they are a null. A relay before each
+plants a difference: it waits, for the second process alone, a share of the time that the service took. Batches of a null,
+a delay, and twice that delay beside a busy loop are measured; each is a record of `results/statistics`, and the next start
+goes on with the batches that are missing.
+"""
+
+import argparse
+import contextlib
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.pairs import read
+from photodup.bench.pairs.alternate import VisitPlan
+from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.stats.comparison import Observed, Outcome, Question, has_failed, judge
+from photodup.bench.stats.facts import Load
+from photodup.embedding.backends import Backend, parse_backend
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.selfbench import null_server
+from photodup.selfbench.one_pass import fastest
+from photodup.serving.service.start import ServiceProcess
+from photodup.study.comparisons.measure import Reach, Sizes, Task
+from photodup.study.notebook.weights import prepare_model
+
+KIND = "statistics"
+RUN = "statistics"
+N = 30  # batches
+FAMILY = 4  # comparisons corrected together: as many as the largest family of comparisons.yaml has
+SIZES = Sizes(visits=4, plan=VisitPlan(blocks=5, block_s=1.5, alone_s=0))
+LOAD = Load("single_stream")
+
+
+def measure(n: int = N, *, delay: float = 0.05, run_dir: Path | None = None, sizes: Sizes = SIZES) -> None:
+    """Measure the batches that the run has no record of, and print a line for each comparison.
+
+    Args:
+        delay: planted without a busy loop, as a share of the service's time; twice as much beside one.
+        run_dir: `results/statistics` unless another is named.
+    """
+    run_dir = run_dir or project_root() / "results" / RUN
+    weights = prepare_model()
+    local = parse_backend(fastest(weights))
+    backend = parse_backend(f"fastapi-{local.engine}-{local.precision}-http-jpeg")
+    with ExitStack() as stack, RunStore(run_dir) as store:
+        servers: dict[float | None, tuple[Reach, Reach]] = {}
+        for number in range(1, n + 1):
+            done = store.measure_or_load(
+                f"statistics-batch-{number:02}",
+                partial(_batch, servers, stack, backend, number, delay, sizes),
+                config={"batch": number, "delay": delay, "backend": backend.name, "sizes": asdict(sizes)},
+                kind=KIND,
+            )
+            if "comparisons" not in done:
+                print(f"batch {number} was not measured: {done['error']}", flush=True)
+            for outcome in (one for of in outcomes_of(run_dir).values() for one in of):
+                if outcome.question.name.startswith(f"{number:2} "):
+                    interval = f"{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]"
+                    print(f"{outcome.question.name:36} {interval:26} {outcome.verdict}", flush=True)
+
+
+def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
+    """Return the outcomes of a run's batches by what was planted, in families of four; nothing where there is none."""
+    asked: dict[str, list[Question]] = {}
+    for record in load_records(run_dir):
+        if record["kind"] != KIND or record["status"] != "ok":
+            continue
+        for row in record["result"]["comparisons"]:
+            of = asked.setdefault(row["planted"], [])
+            ratios = tuple(np.array(visit, float) for visit in row["log_ratios"])
+            observed = Observed(ratios, row["value_a"], row["value_b"])
+            name, family = f"{record['config']['batch']:2} {row['planted']}", str(len(of) // FAMILY)
+            sides = ("one process", "the other process")
+            of.append(
+                Question(name, family, read.usual_metric(LOAD), "one", *sides, observed, is_primary=True)
+            )
+    return {planted: judge(questions) for planted, questions in asked.items()}
+
+
+def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """Return one sentence for each kind of comparison: how many were called different, and how many nulls failed."""
+    found = []
+    for planted, of in outcomes.items():
+        different = sum(outcome.is_different for outcome in of)
+        text = f"{planted}: {different} of {len(of)} called different"
+        failed = sum(map(has_failed, of))
+        found.append(
+            f"{text}, {failed} failed." if planted == NULL else f"{text}, {failed} by more than 2 %."
+        )
+    return found
+
+
+NULL = "null"
+
+
+def _batch(
+    servers: dict[float | None, tuple[Reach, Reach]],
+    stack: ExitStack,
+    backend: Backend,
+    number: int,
+    delay: float,
+    sizes: Sizes,
+) -> dict[str, Any]:
+    """Measure a null and two delays, visit by visit in random order."""
+    kinds = {
+        NULL: (None, False),
+        f"delay of {delay:.0%}": (delay, False),
+        f"delay of {2 * delay:.0%}, busy loop": (2 * delay, True),
+    }
+    if not servers:
+        _start(servers, stack, backend, [share for share, _ in kinds.values() if share is not None])
+    visits: dict[str, list[Any]] = {name: [] for name in kinds}
+    for visit in range(1, sizes.visits + 1):
+        for name in random.Random(100 * number + visit).sample(list(kinds), len(kinds)):
+            share, is_busy = kinds[name]
+            with busy_loop() if is_busy else contextlib.nullcontext():
+                task = Task(servers[share], LOAD, "", sizes.plan, seed=100 * number + visit)
+                visits[name].append(task.measure())
+    rows = []
+    for name, seen in visits.items():
+        observed = read.observed(seen, LOAD, read.usual_metric(LOAD))
+        if isinstance(observed, str):
+            raise PhotodupError(f"{name}: {observed}")
+        values = {"value_a": observed.value_a, "value_b": observed.value_b}
+        ratios = [visit.tolist() for visit in observed.log_ratios]
+        rows.append(
+            {"planted": name, "log_ratios": ratios, **values, "seconds": sum(v.seconds for v in seen)}
+        )
+    return {"comparisons": rows}
+
+
+def _start(
+    servers: dict[float | None, tuple[Reach, Reach]],
+    stack: ExitStack,
+    backend: Backend,
+    shares: Sequence[float],
+) -> None:
+    settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
+    urls = [stack.enter_context(ServiceProcess(settings=settings)).url for _ in range(2)]
+    servers[None] = (Reach(backend, urls[0]), Reach(backend, urls[1]))
+    first = Reach(backend, stack.enter_context(null_server.running(upstream=urls[0])))
+    for share in shares:
+        slower = stack.enter_context(null_server.running(upstream=urls[1], slower=share))
+        servers[share] = (first, Reach(backend, slower))
+
+
+@contextlib.contextmanager
+def busy_loop() -> Iterator[None]:
+    """Keep one core busy for the length of a `with` block."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure and print a line for each comparison; at the end the nulls that failed and the delays that were found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", type=int, default=N, help="batches of a null and two delays")
+    parser.add_argument("--delay", type=float, default=0.05, help="planted; twice as much beside a busy loop")
+    parser.add_argument("--run", default=RUN, help="results/RUN keeps the records")
+    options = parser.parse_args(arguments)
+    run_dir = project_root() / "results" / options.run
+    measure(options.only, delay=options.delay, run_dir=run_dir)
+    print("\n".join(summary(outcomes_of(run_dir))))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except PhotodupError as error:
+        sys.exit(str(error))

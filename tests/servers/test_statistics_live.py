@@ -1,0 +1,43 @@
+"""Delays planted in real servers: the relay adds what it should, and the records become outcomes."""
+
+from contextlib import ExitStack
+
+from photodup.bench.pairs.alternate import VisitPlan
+from photodup.bench.record.record import RunStore
+from photodup.embedding.backends import parse_backend
+from photodup.selfbench import null_server, statistics_live
+from photodup.study.comparisons.measure import Reach, Sizes
+
+BACKEND = parse_backend("fastapi-pytorch-fp32-http-jpeg")
+SIZES = Sizes(visits=2, plan=VisitPlan(blocks=3, block_s=0.1, alone_s=0, warmup_s=0.05))
+
+
+def test_a_relay_plants_a_share_of_the_servers_time(tmp_path):
+    with ExitStack() as stack:
+        url = stack.enter_context(null_server.running(delay_ms=12))
+        before, slower, slowest = (
+            Reach(BACKEND, stack.enter_context(null_server.running(upstream=url, slower=share)))
+            for share in (0.0, 1.0, 2.0)
+        )
+        servers = {
+            None: (Reach(BACKEND, url), Reach(BACKEND, url)),
+            1.0: (before, slower),
+            2.0: (before, slowest),
+        }
+        store = stack.enter_context(RunStore(tmp_path))
+        store.measure_or_load(
+            "batch",
+            lambda: statistics_live._batch(servers, stack, BACKEND, 1, 1.0, SIZES),
+            config={"batch": 1},
+            kind=statistics_live.KIND,
+        )
+    outcomes = statistics_live.outcomes_of(tmp_path)
+    effects = {planted: of[0].effect for planted, of in outcomes.items()}
+    assert list(effects) == ["null", "delay of 100%", "delay of 200%, busy loop"]
+    assert effects["null"] < 0.3 < effects["delay of 100%"] < 1.3
+    assert 0.4 < effects["delay of 200%, busy loop"] < 2.6
+    assert all(of[0].n == 6 for of in outcomes.values())
+    # How sure the statistics are of six blocks depends on the machine; how they are counted does not.
+    null, delay, _ = statistics_live.summary(outcomes)
+    assert null.startswith("null: ") and null.endswith("of 1 called different, 0 failed.")
+    assert delay.startswith("delay of 100%: ") and delay.endswith(" by more than 2 %.")

@@ -1,0 +1,215 @@
+"""From log ratios to a verdict and a sentence: by hand, as laws, and with planted faults."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from photodup.bench.stats.comparison import (
+    Observed,
+    Outcome,
+    Question,
+    Verdict,
+    _holm,
+    has_failed,
+    judge,
+    noise_of,
+    percentile_ratio,
+)
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
+from photodup.bench.stats.sentence import row, sentence
+
+WIGGLE = np.array([0.001, -0.002, 0.001])  # successive ones differ more than independent ones would
+
+
+def observed(effect: float, n_visits: int = 4, wiggle=WIGGLE) -> Observed:
+    """Visits with this relative effect; side a reads 50."""
+    visits = tuple(math.log1p(effect) + np.asarray(wiggle, float) for _ in range(n_visits))
+    return Observed(visits, 50.0, 50.0 * (1 + effect))
+
+
+def question(seen, name="c", *, metric="latency_ms_p50", **others) -> Question:
+    family, load = others.pop("family", "06"), others.pop("load", "one")
+    return Question(name, family, metric, load, "A", "B", seen, **others)
+
+
+def judged(seen, **others) -> Outcome:
+    return judge([question(seen, **others)])[0]
+
+
+# --- by hand ----------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_as_computed_by_hand():
+    """Within: 8 degrees of freedom, 3e-4 an observation. Visits: 3 of them, (2.667 - 1) e-4 beyond what is explained."""
+    visits = tuple(mean + 10 * WIGGLE for mean in (0.03, 0.05, 0.05, 0.07))
+    seen = Observed(visits, 50.0, 50 * math.exp(0.05))
+    noise = noise_of([question(seen)])
+    assert noise.autocorrelation == 0 and noise.free == 3
+    assert math.isclose(noise.between_visits, 5e-4 / 3, rel_tol=1e-9)
+    outcome = judged(seen)
+    free = (2.5e-5 + 5e-4 / 12) ** 2 / (2.5e-5**2 / 8 + (5e-4 / 12) ** 2 / 3)
+    reach = stats.t.ppf(0.975, free) * math.sqrt(2.5e-5 + 5e-4 / 12)
+    assert math.isclose(outcome.effect, math.expm1(0.05), rel_tol=1e-9)
+    assert math.isclose(outcome.low, math.expm1(0.05 - reach), rel_tol=1e-6)
+    assert math.isclose(outcome.high, math.expm1(0.05 + reach), rel_tol=1e-6)
+    assert (outcome.n, outcome.n_visits, outcome.verdict) == (12, 4, Verdict.BEYOND)
+
+
+def test_the_noise_of_a_kind_is_shared():
+    """A pair alone under its load knows too little of its visits: with it alone 91 to 94 % of intervals held the truth."""
+    shifted = Observed(tuple(s + WIGGLE for s in (-0.03, 0.03, -0.02, 0.02)), 50.0, 50 * math.exp(-0.0001))
+    alone = judged(observed(0.0))
+    others = [question(shifted, str(i), load="eight") for i in range(3)]
+    among = judge([question(observed(0.0)), *others])[0]
+    apart = judge([question(observed(0.0)), *[replace(q, has_several_in_flight=True) for q in others]])[0]
+    assert among.high > 3 * alone.high
+    assert apart.high == alone.high
+
+
+@pytest.mark.parametrize(("rho", "low", "high"), [(0.0, 0.0, 0.1), (0.4, 0.3, 0.5), (-0.5, 0.0, 0.0)])
+def test_autocorrelation_is_found_and_negative_counts_as_none(rho, low, high):
+    from scipy.signal import lfilter
+
+    noise = lfilter([1], [1, -rho], np.random.default_rng(0).normal(size=(300, 105)))[:, 100:]
+    seen = [question(Observed(tuple(v), 1.0, 1.0)) for v in noise.reshape(75, 4, 5)]
+    assert low <= noise_of(seen).autocorrelation <= high
+
+
+def test_holm_as_in_the_textbook():
+    """Four p values at .05: .005 and .01 pass (.0125, .0167), .03 fails (.025), .04 is not tested further."""
+    levels = _holm({0: 0.01, 1: 0.04, 2: 0.03, 3: 0.005}, 4)
+    assert np.allclose([levels[i] for i in range(4)], [0.05 / 3, 0.025, 0.025, 0.0125])
+    assert _holm({0: 0.01}, 4) == {0: 0.0125}, "members that could not be measured count"
+
+
+def test_percentiles_redraw_whole_blocks_of_both_sides():
+    generator = np.random.default_rng(3)
+    blocks = [(a := generator.exponential(10, 60), 1.1 * a) for _ in range(12)]
+    value_a, _, effect, error = percentile_ratio(blocks, 95)
+    assert value_a == np.percentile(np.concatenate([a for a, _ in blocks]), 95)
+    assert math.isclose(effect, math.log(1.1)) and error < 1e-12, "what both sides feel cancels"
+    independent = [(a, generator.exponential(11, 60)) for a, _ in blocks]
+    found = percentile_ratio(independent, 95)
+    assert 0.03 < found[3] < 0.25
+    seen = replace(observed(0.0), effect=found[2], error=found[3])
+    reach = stats.norm.ppf(0.975) * found[3]
+    outcome = judged(seen, metric="latency_ms_p95")
+    assert outcome.low < math.expm1(found[2] - reach), "the interval is the percentile's, not the median's"
+
+
+# --- verdicts and sentences -------------------------------------------------------------------------------
+
+
+def test_each_verdict_has_its_sentence():
+    beyond = judged(observed(0.10))
+    assert beyond.verdict is Verdict.BEYOND and beyond.decides
+    assert sentence(beyond).startswith(
+        "B takes 10 % longer than A ["
+    ) and "(median latency 55 against 50 ms)" in (sentence(beyond))
+    slower = judged(observed(-0.10), metric="throughput_images_per_s")
+    assert sentence(slower).startswith("B has 10 % lower throughput than A [")
+    small = judged(observed(0.015))
+    assert small.verdict is Verdict.DIFFERENT and small.low > 0
+    equal = judged(observed(0.0))
+    assert equal.verdict is Verdict.EQUAL and "the same median latency within 5%" in sentence(equal)
+    wide = judged(observed(0.0, wiggle=100 * WIGGLE))
+    assert wide.verdict is Verdict.NOT_FOUND and not wide.decides
+    assert f"anything beyond {100 * wide.excludes_beyond:.0f} % is excluded" in sentence(wide)
+    none = judged("A was away.")
+    assert not none.is_measured and not none.decides and sentence(none).endswith("not measured. A was away.")
+    assert "nan" not in " ".join(row(none).values())
+    columns = json.loads(json.dumps(none.columns(), allow_nan=False))
+    assert columns["effect"] is None and columns["because"] == "A was away."
+    assert json.loads(json.dumps(beyond.columns()))["verdict"] == "different by more than 2 %"
+
+
+@pytest.mark.parametrize(
+    ("seen", "others", "because"),
+    [
+        (observed(0.1, n_visits=1), {}, "3 blocks of turns were measured, at least 6 are needed"),
+        (observed(0.1), {"carried_over": 0.03}, "one side computed for 3% of the other side's turns"),
+        ("a side answered nothing: refused", {}, "refused"),
+    ],
+)
+def test_what_is_refused_has_its_reason_and_counts_in_its_family(seen, others, because):
+    refused = question(seen, "refused", is_primary=True, **others)
+    members = [question(observed(0.1), str(i), is_primary=True) for i in range(2)]
+    first, *rest = judge([refused, *members])
+    assert first.verdict is Verdict.NOT_MEASURED and because in first.because
+    assert max(outcome.confidence for outcome in rest) == 1 - 0.05 / 3
+    assert judged(observed(0.1), carried_over=0.01).is_measured
+
+
+def test_no_direction_is_claimed_where_ratio_and_values_disagree():
+    against = judged(replace(observed(0.1), value_b=49.0))
+    assert against.verdict is Verdict.NOT_FOUND and "opposite directions" in against.notes[0]
+
+
+def test_only_primary_comparisons_of_one_notebook_are_corrected_together():
+    asked = [question(observed(0.1), str(i), is_primary=i < 3, family="06" if i else "07") for i in range(5)]
+    confidences = [outcome.confidence for outcome in judge(asked)]
+    assert confidences[0] == confidences[3] == confidences[4] == 0.95
+    assert sorted(confidences[1:3]) == [0.95, 0.975]
+
+
+def test_a_null_that_fails_marks_its_comparisons_and_no_other():
+    nulls = [
+        question(observed(0.001), "passes", is_null=True),
+        question(observed(0.08), "fails", is_null=True),
+    ]
+    both, one, none = (
+        question(observed(0.1), str(i), nulls=n) for i, n in enumerate((("passes", "fails"), ("passes",), ()))
+    )
+    outcomes = {o.question.name: o for o in judge([both, one, none, *nulls])}
+    assert has_failed(outcomes["fails"]) and not has_failed(outcomes["passes"])
+    assert outcomes["0"].verdict is outcomes["1"].verdict is Verdict.BEYOND, "a null is no threshold"
+    assert (
+        "two processes of A differ by" in outcomes["0"].notes[0]
+        and outcomes["0"].null.question.name == "fails"
+    )
+    assert not outcomes["1"].notes and outcomes["1"].null.question.name == "passes"
+    assert outcomes["2"].null is None
+    near = judged(observed(0.019), is_null=True)
+    assert near.is_different and not has_failed(near), "two processes may differ by less than 2 %"
+
+
+# --- laws -------------------------------------------------------------------------------------------------
+
+log_ratios = st.integers(-500, 500).map(lambda thousandths: thousandths / 1000)
+visit_lists = st.lists(st.lists(log_ratios, min_size=3, max_size=5), min_size=2, max_size=4)
+
+
+def seen_of(visits) -> Observed:
+    arrays = tuple(np.array(visit) for visit in visits)
+    return Observed(arrays, 50.0, 50.0 * math.exp(np.concatenate(arrays).mean()))
+
+
+@given(families=st.lists(visit_lists, min_size=1, max_size=5), metric=st.sampled_from(sorted(METRICS)))
+@settings(max_examples=100, deadline=None)
+def test_a_verdict_says_what_its_interval_says(families, metric):
+    asked = [question(seen_of(v), str(i), metric=metric, is_primary=True) for i, v in enumerate(families)]
+    for outcome in judge(asked):
+        low, high, margin = outcome.low, outcome.high, outcome.metric.margin
+        assert low <= outcome.effect <= high
+        is_found, is_beyond = low > 0 or high < 0, low > SMALLEST_EFFECT or high < -SMALLEST_EFFECT
+        within = max(abs(low), abs(high))
+        assert outcome.is_different == is_found
+        assert (outcome.verdict is Verdict.BEYOND) == is_beyond
+        assert (outcome.verdict is Verdict.EQUAL) == (not is_found and within <= margin)
+        assert outcome.decides == (is_found or within <= margin or within <= 0.05)
+
+
+@given(visits=visit_lists)
+@settings(max_examples=60, deadline=None)
+def test_swapping_the_sides_turns_the_signs(visits):
+    one = judged(seen_of(visits))
+    other = judged(seen_of([[-value for value in visit] for visit in visits]))
+    assert one.is_different == other.is_different
+    assert math.isclose(1 + one.effect, 1 / (1 + other.effect), rel_tol=1e-9)
+    assert math.isclose(1 + one.low, 1 / (1 + other.high), rel_tol=1e-9)

@@ -1,0 +1,119 @@
+"""How often comparisons are wrong, simulated at small sizes; the whole is `photodup bench --only statistics`."""
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from photodup.bench.pairs.alternate import Visit
+from photodup.bench.pairs.declared import declarations
+from photodup.bench.record.record import RunStore
+from photodup.bench.stats import comparison
+from photodup.errors import PhotodupError
+from photodup.selfbench import statistics
+from photodup.selfbench.statistics import Spread, generated, quick_sizes, recorded, resampled, simulate
+from photodup.study.comparisons.measure import Sizes, visit_config, visit_key
+
+NOISY = Spread(0.03, visits=0.014, autocorrelation=0.3)
+PAIRS = [pair for pair in declarations().pairs if pair.load_name == "one"][:8]
+
+
+@pytest.mark.parametrize(("sizes", "quick", "n_passes"), [(Sizes(), False, 30), (quick_sizes(), True, 60)])
+def test_false_claims_at_the_edge_and_coverage_are_what_they_should_be(sizes, quick, n_passes):
+    """At exactly ±2 % the claim of more is at its worst; 150 families and more at 5 % would be wrong up to 8 %."""
+    rates = simulate(generated(NOISY, sizes), n_passes=n_passes, effects=(0.02,), quick=quick)
+    assert rates.false_claims <= 0.08
+    assert 0.92 <= rates.covered <= 0.995
+    assert rates.nulls_failed < 0.2
+
+
+def test_statistics_that_forget_the_visits_are_found_out(monkeypatch):
+    monkeypatch.setattr(comparison, "noise_of", lambda questions: comparison.Noise())
+    rates = simulate(generated(NOISY, Sizes()), n_passes=10, effects=(0.02,))
+    assert rates.covered < 0.85 and rates.false_claims > 0.1
+
+
+def test_power_falls_with_the_spread():
+    quiet, wild = (
+        simulate(generated(Spread(spread), Sizes()), n_passes=5, effects=(0.05,)) for spread in (0.02, 0.2)
+    )
+    assert quiet.different[0.05] > 0.95 and quiet.beyond[0.05] > 0.9
+    assert wild.different[0.05] < 0.4 and wild.half_width > 3 * quiet.half_width
+
+
+def write_visits(folder, level, *, minutes_apart=0.5):
+    """Record four visits of some pairs, one after the other; `level(time_s, generator)` is the machine's slowness."""
+    store, generator, began = RunStore(folder), np.random.default_rng(0), datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(4 * len(PAIRS)):
+        pair, visit = PAIRS[number % len(PAIRS)], 1 + number // len(PAIRS)
+        start_s, rows = number * 60 * minutes_apart, []
+        for block in range(5):
+            slow = level(start_s + 2 * block, generator)
+            rows += [(side, block, 20 * slow * math.exp(0.01 * generator.normal())) for side in (0, 1) * 30]
+        side, block, latency_ms = np.array(rows).T
+        ratios = [0.02 * generator.normal(size=5) + 0.01 * visit]
+        made = Visit(
+            ratios,
+            [20.0, 20.0],
+            [150, 150],
+            [0, 0],
+            ["", ""],
+            None,
+            None,
+            2.0,
+            0.1,
+            0,
+            10.0,
+            0.0,
+            side,
+            block,
+            latency_ms,
+        )
+        config = visit_config(pair, visit)
+        store.measure_or_load(visit_key(pair), made.as_record, config=config, kind="visit")
+        path = store.records_dir / f"{store.name_of(visit_key(pair), config=config)}.json"
+        record = json.loads(path.read_text())
+        record |= {"started_at": (began + timedelta(seconds=start_s)).isoformat(), "duration_s": 10.0}
+        path.write_text(json.dumps(record))
+    store.close()
+    return folder
+
+
+def test_recorded_visits_are_resampled_whole_around_no_difference(tmp_path):
+    visits = recorded(write_visits(tmp_path / "run", lambda at, generator: 1.0))
+    assert sum(map(len, visits.values())) == len(PAIRS)
+    draw, generator = resampled(visits), np.random.default_rng(1)
+    drawn = [draw(PAIRS[0], generator) for _ in range(400)]
+    assert {len(comparison) for comparison in drawn} == {4}
+    assert abs(np.mean([visit.mean() for of in drawn for visit in of])) < 0.003
+    # The visits of a comparison lie .01, .02, .03 and .04 from nothing: the spread of their means is kept.
+    assert 0.010 < np.std([visit.mean() for of in drawn for visit in of]) < 0.018
+    declared = statistics.declared_in(visits)
+    assert {pair.name for pair in declared.pairs} == {pair.name for pair in PAIRS}
+    assert 0.85 < simulate(resampled(visits), n_passes=5, effects=(0.02,), declared=declared).covered <= 1
+
+
+def test_rounds_feel_the_machine_and_turns_do_not(tmp_path):
+    def drifting(at_s, generator):
+        return 1 + 0.2 * math.sin(2 * math.pi * at_s / 70)
+
+    even = statistics.rounds_half_width(write_visits(tmp_path / "even", lambda at, generator: 1.0))
+    drift = statistics.rounds_half_width(write_visits(tmp_path / "drift", drifting))
+    assert even < 0.01 and 0.1 < drift < 0.4
+    apart = write_visits(tmp_path / "apart", drifting, minutes_apart=5)
+    assert math.isnan(statistics.rounds_half_width(apart)), "no two windows are half a minute apart"
+
+
+def test_the_command_prints_a_line_for_each_spread_and_for_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(statistics, "SPREADS", (NOISY,))
+    statistics.main(["--passes", "2"])
+    told = capsys.readouterr().out
+    assert told.count(str(NOISY)) == 2 and "quick study" in told
+    monkeypatch.setattr(statistics, "project_root", lambda: tmp_path)
+    write_visits(tmp_path / "results" / "mine", lambda at, generator: 1.0)
+    statistics.main(["--passes", "2", "--run", "mine"])
+    assert "recorded in mine" in capsys.readouterr().out
+    with pytest.raises(PhotodupError, match="no comparison of two visits"):
+        statistics.main(["--run", "another"])

@@ -141,7 +141,7 @@ def _offer(workload: Workload, group: "pd.DataFrame") -> tuple[dict, Interval]:
     goodput = float(within["throughput_images_per_s"].max()) if len(within) else 0.0
     servers = math.ceil(workload.images_per_s / goodput) if goodput > 0 else math.inf
     meets = within.index[within["throughput_images_per_s"] >= min(workload.images_per_s / servers, goodput)]
-    known = [tails[i] for i in (meets if len(meets) else group.index) if tails[i][0]]
+    known = [(ms, name) for i in (meets if len(meets) else group.index) for ms, name in [tails[i]] if ms]
     latency, tail = min(known, key=lambda pair: pair[0].value, default=(None, "nothing"))
     best = group.loc[rates.idxmax()]
     devices, arrangement = _devices(best)

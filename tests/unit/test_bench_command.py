@@ -64,7 +64,7 @@ def test_the_peak_of_memory_is_the_process_own():
 
 def test_what_the_serving_benchmark_compares_is_declared():
     from photodup.selfbench import serving
-    from photodup.study.rounds.declared import declarations
+    from photodup.bench.pairs.declared import declarations
 
     assert set(serving.GOALS) <= {pair.name for pair in declarations().pairs}
     assert all(

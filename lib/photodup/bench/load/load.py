@@ -138,7 +138,13 @@ def _in_threads(window: Window, load: Load, stopping: Stopping, connections: lis
 
     def warm(connection: Any, requests: Sequence[Any]) -> None:
         for request in requests:
-            window.decode(connection, connection.request(request))
+            try:
+                window.decode(connection, connection.request(request))
+            except Exception as error:
+                patient = window.observer is not None and window.observer.tolerates_errors
+                if not (patient and is_expected(error)):
+                    raise
+                connection.close()  # a server that is overloaded refuses now and then
         if window.new_connection:
             connection.close()
 

@@ -12,7 +12,8 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -70,6 +71,7 @@ class Visit:
             its logarithm: the machine's speed.
         clock_jump_s: how far the wall clock and the monotonic clock drifted apart: a machine that slept.
         side, block, latency_ms: one entry for each counted answer.
+        is_interleaved: False where the sides could not both be up, so that they were measured one after the other.
     """
 
     log_ratios: list[list[float]]
@@ -87,6 +89,7 @@ class Visit:
     side: np.ndarray
     block: np.ndarray
     latency_ms: np.ndarray
+    is_interleaved: bool = True
 
     def as_record(self) -> dict[str, Any]:
         """Return this visit as a record keeps it: the answers apart, under `raw`."""
@@ -100,7 +103,7 @@ class Visit:
         Raises:
             PhotodupError: a column is missing.
         """
-        known = {**result, **{name: raw.get(name, np.empty(0)) for name in ANSWERS}}
+        known = {"is_interleaved": True, **result, **{name: raw.get(name, np.empty(0)) for name in ANSWERS}}
         try:
             return cls(**{f.name: known[f.name] for f in fields(cls)})
         except KeyError as error:
@@ -189,25 +192,104 @@ def measure_visit(
     if len(lanes) < 2 or load.scenario == "server":
         raise PhotodupError("Sides take turns only under a closed loop, and there must be two or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()
-    try:
+    with ExitStack() as opened, short_collections():
         for lane in lanes:
-            if lane.adapter.is_async:
-                raise PhotodupError(f"{lane.adapter.backend}: an asynchronous client cannot take turns.")
-            lane.connections = [lane.adapter.open() for _ in range(load.concurrency or 1)]
-            requests = request_order(photos, load.batch, seed)
-            lane.requests = (
-                [lane.adapter.prepare(r) for r in requests] if load.span == "prepared" else requests
-            )
+            opened.enter_context(_ready(lane, photos, load, seed))
         measure = _one_in_flight if load.concurrency == 1 else _in_slices
-        with short_collections():
-            seen = measure(lanes, load, plan, draw)
-    finally:
-        for lane in lanes:
-            for connection in lane.connections:
-                connection.close()
-            lane.adapter.close()
+        seen = measure(lanes, load, plan, draw)
     jump_s = abs((time.time() - wall) - (clock() - began))
     return Visit(**seen, seed=seed, seconds=clock() - began, clock_jump_s=jump_s)
+
+
+def measure_apart(
+    lane_of: Callable[[int], AbstractContextManager[Lane]],
+    photos: Sequence[bytes],
+    load: Load,
+    plan: VisitPlan | None = None,
+    *,
+    palindromes: int = 1,
+    seed: int,
+) -> Visit:
+    """Measure two sides that cannot both be up: one after the other, A B B A or B A A B, each started for its turn.
+
+    The visit says that it is not interleaved; its ratios hold what the machine changed between two turns.
+
+    Args:
+        lane_of: makes a side (0 or 1) ready for the length of a block.
+        palindromes: how often; each gives two observations.
+    """
+    plan = plan or VisitPlan()
+    draw, began, wall = random.Random(seed), clock(), time.time()
+    ratios: list[float] = []
+    rows: list[tuple[int, int, float]] = []
+    values: list[list[float]] = [[], []]
+    kernel, failed, errors = [], [0, 0], ["", ""]
+    order: list[int] = []
+    for number in range(2 * palindromes):
+        pair = [0.0, 0.0]
+        order = turns(2, draw)[:2] if number % 2 == 0 else order[::-1]
+        for side in order:
+            with lane_of(side) as lane, _ready(lane, photos, load, seed):
+                kernel.append(_kernel_ms())
+                latencies, pair[side] = _turn(lane, load, plan)
+                failed[side] += lane.n_failed
+                errors[side] = lane.last_error or errors[side]
+            if not latencies:
+                raise PhotodupError(f"{lane.adapter.backend} answered nothing: {lane.last_error}")
+            values[side].append(pair[side])
+            rows += [(side, number, latency) for latency in latencies]
+        ratios.append(float(np.log(pair[1] / pair[0])))
+    table = np.array(rows, float)
+    return Visit(
+        log_ratios=[ratios],
+        values=[float(np.exp(np.mean(np.log(of)))) for of in values],
+        n_requests=[int((table[:, 0] == side).sum()) for side in (0, 1)],
+        n_failed=failed,
+        errors=errors,
+        alone=None,
+        carried_over=None,
+        kernel_ms_p50=float(np.median(kernel)),
+        kernel_spread=float(np.std(np.log(kernel))),
+        seed=seed,
+        seconds=clock() - began,
+        clock_jump_s=abs((time.time() - wall) - (clock() - began)),
+        side=table[:, 0],
+        block=table[:, 1],
+        latency_ms=table[:, 2],
+        is_interleaved=False,
+    )
+
+
+def _turn(lane: Lane, load: Load, plan: VisitPlan) -> tuple[list[float], float]:
+    """Measure one side alone for a block or a long slice: its latencies, and its median or its images/s."""
+    if load.concurrency == 1:
+        _alone(lane, load, plan.warmup_s, least=3)
+        latencies = _alone(lane, load, plan.block_s, least=2 * LEAST_TURNS)
+        return latencies, float(np.median(latencies or [np.nan]))
+    crew = _Crew(lane, load)
+    try:
+        crew.run_slice(plan.warmup_s, 1)
+        rate, latencies = crew.run_slice(plan.block_s, 4 * plan.waves)
+    finally:
+        crew.end()
+    return latencies, rate * load.batch
+
+
+@contextmanager
+def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterator[None]:
+    """Open a side's connections and prepare its requests; close everything afterwards."""
+    try:
+        if lane.adapter.is_async:
+            raise PhotodupError(f"{lane.adapter.backend}: an asynchronous client cannot take turns.")
+        lane.connections = [lane.adapter.open() for _ in range(load.concurrency or 1)]
+        lane.requests = list(request_order(photos, load.batch, seed))
+        if load.span == "prepared":
+            lane.requests = [lane.adapter.prepare(request) for request in lane.requests]
+        yield
+    finally:
+        for connection in lane.connections:
+            connection.close()
+        lane.adapter.close()
 
 
 def _kernel_ms(data: bytes = bytes(4_000_000)) -> float:

@@ -1,7 +1,7 @@
 """What is compared, as `notebooks/comparisons.yaml` declares it before anything is measured."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,28 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Basis:
+    """What an answer rests on beside its own primary comparisons.
+
+    Attributes:
+        records: names with which records of the run begin; each has to be there.
+        pairs: primary comparisons that another notebook declares.
+        files: of the run's folder.
+    """
+
+    records: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Declarations:
     """Everything the file declares: sides by name, the comparisons of all notebooks, and the nulls that check them."""
 
     sides: Mapping[str, Side]
     pairs: tuple[Pair, ...]
     nulls: tuple[Pair, ...] = ()
+    rests_on: Mapping[str, Basis] = field(default_factory=dict)
 
     def of(self, notebooks: Iterable[str], *, quick: bool = False) -> tuple[Pair, ...]:
         """Return the comparisons of some notebooks (stems); of the quick study alone if asked."""
@@ -166,7 +182,11 @@ def _read(path: Path) -> Declarations:
     names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
-    return Declarations(sides, tuple(pairs), tuple(nulls))
+    rests_on = {
+        notebook: Basis(**{key: tuple(values) for key, values in row.items()})
+        for notebook, row in data.get("rests_on", {}).items()
+    }
+    return Declarations(sides, tuple(pairs), tuple(nulls), rests_on)
 
 
 RATE = "throughput_images_per_s"

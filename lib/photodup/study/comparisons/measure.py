@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.backends.adapters import adapter, cosine_to_reference
 from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
-from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
+from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_apart, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
+from photodup.bench.stats.comparison import LEAST_OBSERVATIONS
 from photodup.embedding.backends import DUMMY, Backend
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.service.start import ServiceProcess
+from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS, reference_embeddings
 from photodup.study.notebook.weights import payload_photos
@@ -157,8 +160,41 @@ def measure_comparisons(
             )
 
 
-def _measure(*what: Any) -> dict[str, Any]:
-    return _task(*what).as_record()
+def _measure(
+    run: Run,
+    pair: Pair,
+    visit: int,
+    sizes: Sizes,
+    servers: ExitStack,
+    reached: dict[tuple[str, bool], Reach],
+) -> dict[str, Any]:
+    if not (pair.a.settings or pair.b.settings) or _has_models(run, pair.a, pair.b):
+        return _task(run, pair, visit, sizes, servers, reached).as_record()
+    sides, here = (
+        (pair.a, pair.b),
+        [_reach(run, replace(s, settings=()), False, servers) for s in (pair.a, pair.b)],
+    )
+
+    @contextmanager
+    def lane_of(side: int) -> Iterator[Lane]:
+        change = partial(configure, **dict(sides[side].settings))
+        with temporary_config(run.endpoints.triton_grpc, sides[side].configured_model, change):
+            yield here[side].lane()
+
+    # Six observations are the least that is judged.
+    often = -(-LEAST_OBSERVATIONS // (2 * sizes.visits))
+    photos = payload_photos(N_PHOTOS)
+    apart = measure_apart(lane_of, photos, pair.load, sizes.plan, palindromes=often, seed=visit)
+    return apart.as_record()
+
+
+def _repository() -> Path:
+    return build_dir() / "triton" / "cpu-embedded"
+
+
+def _has_models(run: Run, *sides: Side) -> bool:
+    """Return whether Triton's model folder is here, so that a copy of a model can stand beside it."""
+    return run.is_here and all((_repository() / side.configured_model).is_dir() for side in sides)
 
 
 def _is_done(run: Run, pair: Pair, visit: int) -> bool:
@@ -198,17 +234,16 @@ def _reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
     url = run.endpoints.backends.get(backend.name)
     if url is None and not backend.is_local:
         raise PhotodupError(f"{run.endpoints.name} has no {backend}.")
-    inner = side.configured_model
+    inner = side.configured_model if backend.server == "triton" else ""
     if (side.settings or again) and backend.server == "triton":
         name = f"{inner}_{'again' if again else side.name.replace('-', '_')}"
-        repository = build_dir() / "triton" / "cpu-embedded"
-        if not run.is_here or not (repository / inner).is_dir():
+        if not _has_models(run, side):
             raise PhotodupError(
                 f"{side.label} needs a second model beside the first: Triton's model folder is not on this machine."
             )
         made = model_copy(
             run.endpoints.triton_grpc,
-            repository,
+            _repository(),
             backend.triton_model,
             name,
             lambda config: configure(config, **dict(side.settings)),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -18,7 +21,7 @@ from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
-from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from photodup.study.notebook.run import Run
 
+NOT_PLANNED = "this run has no visit of it."
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
 
 
@@ -57,6 +61,11 @@ class Compared:
     def sentences(self, *, primary: bool = False) -> list[str]:
         """Return one sentence for each comparison, in the order declared; of the primary ones alone if asked."""
         return [sentence(self.outcomes[p.name]) for p in self.pairs if p.is_primary or not primary]
+
+    def reasons(self) -> str:
+        """Return why comparisons were not measured, each reason once."""
+        reasons = dict.fromkeys(o.because for o in self.outcomes.values() if not o.is_measured)
+        return " ".join(reason[:1].upper() + reason[1:] for reason in reasons)
 
     def measured(self) -> list[str]:
         """Return the names of the comparisons that were measured, the primary ones first."""
@@ -103,14 +112,53 @@ def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None =
     return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
 
 
+def compare(
+    run: Run,
+    notebook: str,
+    *,
+    visits: int = 4,
+    declared: Declarations | None = None,
+    say: Callable[[str], None] = print,
+) -> Compared:
+    """Return the outcomes of a notebook's comparisons; measure them and their nulls first where the run has none.
+
+    `photodup study run` measures those of all notebooks together, before any of them runs.
+    """
+    declared = declared or declarations()
+    own = declared.of([notebook])
+    visited = any(_visits(run, pair)[1:] != ([], ()) for pair in own)
+    if run.store.measures and not visited and _somebody_answers(run, own):
+        measure_comparisons(run, [*own, *declared.nulls_of(own)], Sizes(visits), say=say)
+    return read_comparisons(run, notebook, declared=declared)
+
+
+def _somebody_answers(run: Run, pairs: Sequence[Pair]) -> bool:
+    """Return whether a server of these comparisons accepts a connection: a reader without servers records no failures."""
+    sides = [
+        side
+        for pair in pairs
+        for side in (pair.on(run.endpoints.backends).a, pair.on(run.endpoints.backends).b)
+    ]
+    if any(side.backend.is_local for side in sides):
+        return True
+    urls = {run.endpoints.backends.get(side.backend.name, "") for side in sides}
+    for parts in (urlsplit(url if "//" in url else f"//{url}") for url in urls if url):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((parts.hostname or "", parts.port or 0), 2),
+        ):
+            return True
+    return False
+
+
 def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:
     """Return the outcomes of all comparisons of a run, nulls last."""
     return _judged(run, declared or declarations())[0]
 
 
 def write_outcomes(run: Run) -> list[Outcome]:
-    """Write every measured comparison of a run to its `outcomes.json` and return them; no file where there is none."""
-    outcomes = [outcome for outcome in read_all(run) if outcome.is_measured]
+    """Write every comparison that a run planned to its `outcomes.json` and return them; no file where there is none."""
+    outcomes = [outcome for outcome in read_all(run) if outcome.because != NOT_PLANNED]
     if outcomes:
         text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
         write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
@@ -142,7 +190,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
 
 
 def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations) -> Question:
-    observed: Any = "it was not measured in this run."
+    observed: Any = NOT_PLANNED
     if visits:
         observed = read.observed(visits, pair.load, pair.metric)
     elif notes:
@@ -173,6 +221,10 @@ def _remarks(visits: list[Visit]) -> list[str]:
         remarks.append(f"{failed} requests failed.")
     if jumped := [v.clock_jump_s for v in visits if v.clock_jump_s > JUMP_S]:
         remarks.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
+    if any(not visit.is_interleaved for visit in visits):
+        remarks.append(
+            "The sides were measured one after the other: both settings could not be served at once."
+        )
     ratios = [(v.alone[1] / v.alone[0], v) for v in visits if v.alone and v.alone[0] and v.alone[1]]
     apart = [ratio / math.exp(float(np.mean(v.log_ratios[0]))) for ratio, v in ratios if v.log_ratios[0]]
     if len(apart) > 1:
@@ -190,6 +242,8 @@ def _arms(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) ->
     found: dict[tuple[str, str], list[tuple[Visit, int]]] = {}
     about: dict[tuple[str, str], tuple[Pair, int]] = {}
     for pair, seen in visits:
+        if not seen:
+            continue
         for index, side in enumerate((pair.a, pair.b)):
             if (side.name, pair.load_name) in used and not (pair.is_null and index):
                 about.setdefault((side.name, pair.load_name), (pair, index))

@@ -1,4 +1,4 @@
-"""The highest rate of random arrivals at which a side keeps a latency bound, searched on the run's servers."""
+"""Random arrivals at one rate on a run's server, for a search by rate."""
 
 from __future__ import annotations
 
@@ -6,58 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.load.plan import Stopping
-from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
-from photodup.bench.stats.slo import slo_rate
 from photodup.embedding.backends import Backend
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
-
-LOWEST, HIGHEST = 0.3, 1.1  # of what the side answers with several in flight: between them lies the rate
-
-
-def highest_rate(
-    run: Run,
-    side: Side,
-    *,
-    closed_per_s: float,
-    bound_ms: float,
-    percentile: float = 95,
-    n_measurements: int = 9,
-    seconds: float = 15.0,
-) -> dict[str, Any]:
-    """Return the highest rate at which `percentile` of the latencies lies within `bound_ms`; searched once a run.
-
-    Args:
-        closed_per_s: images/s that the side answers with several in flight; the search is around it.
-        n_measurements, seconds: of Poisson arrivals each, with a new draw for each.
-
-    Returns:
-        `rate_per_s`, `low`, `high` (95 %), `seen` (every measurement), `because`; the rate is None where the sentence
-        says why there is none. A gap where the side cannot be asked.
-    """
-    config = {"backend": side.backend.name, "side": side.name, "bound_ms": bound_ms, "percentile": percentile}
-    config |= {"n_measurements": n_measurements, "seconds": seconds}
-    known = run.store.record(f"slo-rate-{side.name}", config=config) is not None
-    if not known and side.backend.name not in run.endpoints.backends:
-        return {"rate_per_s": None, "because": f"{run.endpoints.name} has no {side.backend}"}
-
-    def search() -> dict[str, Any]:
-        draws = iter(range(10_000))
-        found = slo_rate(
-            lambda rate: sample_at(run, side.backend, rate, seconds, next(draws), dict(side.options)),
-            bound_ms=bound_ms,
-            percentile=percentile,
-            low_per_s=LOWEST * closed_per_s,
-            high_per_s=HIGHEST * closed_per_s,
-            n_measurements=n_measurements,
-        )
-        return {**side.backend.columns(), **found.as_record()}
-
-    return run.measure_or_load(f"slo-rate-{side.name}", search, config=config, kind="slo_rate", may_fail=True)
 
 
 def sample_at(

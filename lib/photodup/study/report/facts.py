@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
+from photodup.bench.pairs.declared import Basis, declarations
+from photodup.bench.record.json_files import slug
+from photodup.bench.stats.comparison import DECIDES_WITHIN, Verdict
 from photodup.errors import PhotodupError
 from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
@@ -91,9 +94,8 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
 
     The answer is what the cell tagged `answer` printed in this run, never the prose of another one.
     """
-    outcomes = {
-        row["notebook"]: row for row in read_json(project_root() / "results" / run / "study.json", [])
-    }
+    directory = project_root() / "results" / run
+    outcomes = {row["notebook"]: row for row in read_json(directory / "study.json", [])}
     for source in notebooks():
         executed = executed_notebook(run, source)
         opening = nbformat.read(source, as_version=4).cells[0].source
@@ -105,28 +107,38 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
             "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
             "answer": answer,
             "status": outcome.get("status", "not_run"),
-            "decided": state_of(outcome.get("status", "passed"), answer),
+            "decided": state_of(directory, source.stem, outcome.get("status", "passed")),
             "seconds": outcome.get("seconds"),
             "href": page_address(run, source) if executed else "",
         }
 
 
-def state_of(status: str, answer: str) -> str:
-    """Return in a word what became of a question: a notebook that ended well may still have decided nothing.
+def state_of(directory: Path, stem: str, status: str) -> str:
+    """Return in a word what became of a question, from the run's records and never from printed text.
 
-    `decided`, `undecided`, `not measured`, `not run`, or the status of a notebook that did not pass.
+    `decided`: everything that the answer rests on was measured, and each primary comparison that this run planned decides.
+    `partly`: that is true of a part. `undecided`: no primary comparison decides. `not measured`; or the status of a notebook
+    that did not pass.
     """
     if status != "passed":
         return status.replace("_", " ")
-    if not answer:
-        return "not run"
-    if answer.startswith("Not measured"):
+    declared = declarations()
+    basis = declared.rests_on.get(stem, Basis())
+    names = [p.name for p in declared.pairs if p.is_primary and (p.notebook == stem or p.name in basis.pairs)]
+    rows = {row["name"]: row for row in read_json(directory / "outcomes.json", [])}
+    found: list[bool | None] = [decides(rows[name]) for name in names if name in rows]
+    found += [any((directory / "records").glob(f"{slug(name)}*.json")) or None for name in basis.records]
+    found += [(directory / name).is_file() or None for name in basis.files]
+    if not any(one is not None for one in found):
         return "not measured"
-    return "undecided" if _UNDECIDED.search(first_sentence(answer)[0].lower()) else "decided"
+    return "decided" if all(found) else "partly" if any(found) else "undecided"
 
 
-# "0 undecided" counts claims; it does not leave the question open.
-_UNDECIDED = re.compile(r"(?<!\d )(?<!none )undecided|not decided|not compared|nothing was")
+def decides(row: Mapping[str, Any]) -> bool:
+    """Return whether an answer may rest on a row of `outcomes.json` (METHOD: a verdict, or an interval inside ±5 %)."""
+    if row["verdict"] == Verdict.NOT_FOUND:
+        return row["excludes_beyond"] <= DECIDES_WITHIN
+    return row["verdict"] != Verdict.NOT_MEASURED
 
 
 def first_sentence(answer: str) -> tuple[str, str]:

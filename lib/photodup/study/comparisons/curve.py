@@ -1,0 +1,157 @@
+"""Latency against arrival rate: random arrivals from a quarter of a server's capacity to beyond it, servers taking turns.
+
+One measurement gives the curve and the highest rate under a bound, so one load has one figure.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photodup.bench.backends.adapters import adapter
+from photodup.bench.load.load import measure
+from photodup.bench.load.plan import Stopping
+from photodup.bench.load.summary import percentiles
+from photodup.bench.load.workers import ROW, Window
+from photodup.bench.pairs.declared import Side
+from photodup.bench.stats.facts import Load
+from photodup.study.notebook.points import N_PHOTOS
+from photodup.study.notebook.weights import payload_photos
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from photodup.study.notebook.run import Run
+
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.2)
+KIND = "curve"
+REFUSED = 0.01  # of the requests: more refusals than this miss a bound, however fast the other answers are
+
+
+class _Patient:
+    """Lets a measurement go on while requests are refused, and keeps what happened to each."""
+
+    tolerates_errors = True
+
+    def __init__(self) -> None:
+        self.rows = np.empty((0, len(ROW)))
+        self.errors: list[tuple[float, str]] = []
+
+    def see(self, window: Window, elapsed_s: float) -> bool:
+        return False
+
+    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
+        self.rows, self.errors = rows, errors
+
+
+def measure_curve(
+    run: Run,
+    sides: Sequence[Side],
+    capacity_per_s: Mapping[str, float],
+    *,
+    shares: Sequence[float] = SHARES,
+    seconds: float = 12.0,
+    visits: int = 2,
+    say: Callable[[str], None] = lambda text: None,
+) -> pd.DataFrame:
+    """Return one row for each side, share of capacity and visit; measured now unless the run has it.
+
+    Args:
+        capacity_per_s: by the side's name: images/s that it answers with several in flight.
+        shares: of the capacity, offered as random (Poisson) arrivals of single images.
+        seconds: of arrivals in each measurement; what is late is waited for a quarter of that.
+
+    Returns:
+        Columns `side`, `label`, `server`, `engine`, `precision`, `share`, `visit`, `offered_per_s`, `answered_per_s`,
+        `n_requests`, `n_refused`, `refused` (share of all), `latency_ms_p50`, `_p95`, `_p99` (None below the number of
+        answers that carries it). A side that the servers lack gives no row.
+    """
+    import pandas as pd
+
+    rows = []
+    todo = [(visit, share) for visit in range(1, visits + 1) for share in shares]
+    for visit, share in random.Random(1).sample(todo, len(todo)):
+        say(f"arrivals at {share:.0%} of capacity, visit {visit}")
+        for side in random.Random(f"{visit} {share}").sample(list(sides), len(sides)):
+            if side.name not in capacity_per_s:
+                continue
+            point = run.measure_or_load(
+                f"curve-{side.name}",
+                partial(_point, run, side, share * capacity_per_s[side.name], seconds, visit),
+                config={"side": side.name, "share": share, "seconds": seconds, "visit": visit},
+                kind=KIND,
+                may_fail=True,
+            )
+            about = {"side": side.name, "label": side.label, **side.backend.columns()}
+            if point.get("n_requests"):
+                rows.append({**about, "share": share, "visit": visit, **point})
+    return pd.DataFrame(rows)
+
+
+def _point(run: Run, side: Side, rate_per_s: float, seconds: float, draw: int) -> dict[str, Any]:
+    watcher = _Patient()
+    url = run.endpoints.backends.get(side.backend.name)
+    load = Load("server", offered_per_s=rate_per_s, concurrency=128)
+    stopping = Stopping(min_duration_s=seconds, max_duration_s=seconds, seed=draw)
+    options = dict(side.options)
+    point = measure(
+        adapter(side.backend, url, **options), payload_photos(N_PHOTOS), load, stopping, observer=watcher
+    )
+    done, due = watcher.rows[:, ROW.index("done")], watcher.rows[:, ROW.index("due")]
+    n, refused = len(done), len(watcher.errors)
+    if not n:
+        return {"status": "failed", "error": point.get("error", "nothing was answered")}
+    return {
+        "offered_per_s": rate_per_s,
+        "answered_per_s": n / max(seconds, float(done.max())),
+        "n_requests": n,
+        "n_refused": refused,
+        "refused": refused / (n + refused),
+        **{
+            name: value
+            for name, value in percentiles((done - due) * 1000).items()
+            if name != "latency_ms_p90"
+        },
+    }
+
+
+@dataclass(frozen=True)
+class RateUnderBound:
+    """The highest arrival rate at which a side keeps a bound, read from a curve.
+
+    Attributes:
+        per_s: interpolated between the two steps around it; None where no step kept the bound, or none missed it.
+        low, high: the highest step that kept the bound in every visit, and the lowest that missed it in one; NaN where
+            there is none.
+    """
+
+    per_s: float | None
+    low: float
+    high: float
+
+
+def rate_under(
+    curve: pd.DataFrame, side: str, *, bound_ms: float, metric: str = "latency_ms_p95"
+) -> RateUnderBound:
+    """Return the highest rate at which `metric` of a side lies within `bound_ms` and hardly a request is refused."""
+    steps = []
+    for _, visits in curve[curve.side == side].groupby("share"):
+        values = visits[metric].astype(float)
+        kept = bool((values <= bound_ms).all() and (visits.refused <= REFUSED).all())
+        steps.append((float(visits.offered_per_s.mean()), float(values.max()), kept))
+    steps.sort()
+    first_missed = next((i for i, (_, _, kept) in enumerate(steps) if not kept), len(steps))
+    low = steps[first_missed - 1][0] if first_missed else math.nan
+    if first_missed == len(steps) or not first_missed:
+        return RateUnderBound(None, low, steps[0][0] if steps and not first_missed else math.nan)
+    (below, fast, _), (above, slow, _) = steps[first_missed - 1], steps[first_missed]
+    if not slow > max(fast, bound_ms):  # missed by refusals alone, or too few answers for the percentile
+        return RateUnderBound(below, low, above)
+    way = (math.log(bound_ms) - math.log(fast)) / (math.log(slow) - math.log(fast))
+    return RateUnderBound(below + (above - below) * way, low, above)

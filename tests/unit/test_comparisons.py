@@ -1,0 +1,403 @@
+"""Comparisons of a run: declared, visited, recorded, and read from the records alone."""
+
+import contextlib
+import json
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+
+from photodup.bench.backends.adapter import Dummy
+from photodup.bench.pairs import declared
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_apart, measure_visit, turns
+from photodup.bench.pairs.read import figures as figures_of
+from photodup.bench.pairs.read import observed
+from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.stats.comparison import Verdict
+from photodup.bench.stats.facts import Load
+from photodup.embedding.backends import COLUMNS
+from photodup.errors import PhotodupError
+from photodup.serving.endpoints import from_ports
+from photodup.study.comparisons import agreement, figures, outcomes
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
+from photodup.study.notebook.run import Run
+from photodup.study.report.facts import decides
+
+SIDES = {
+    "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},
+    "fast": {"label": "fast", "backend": "local-dummy-fp32", "options": {"delay_ms": 5.0}},
+    "absent": {"label": "absent", "backend": "triton-trt-fp16-http-fp32"},
+}
+DATA = {
+    "sides": SIDES,
+    "loads": {"one": {"scenario": "single_stream"}, "four": {"scenario": "closed_loop", "concurrency": 4}},
+    "comparisons": {
+        "06": [
+            {
+                "name": "halved",
+                "a": "slow",
+                "b": "fast",
+                "loads": ["one", "four"],
+                "primary": ["one"],
+                "quick": ["one"],
+            },
+            {"name": "elsewhere", "a": "fast", "b": "absent", "loads": ["one"], "primary": ["one"]},
+        ]
+    },
+    "nulls": [{"side": "fast", "loads": ["one"], "quick": ["one"]}],
+}
+SIZES = Sizes(2, VisitPlan(blocks=4, block_s=0.2, quads=4, slice_s=0.1, alone_s=0.1, warmup_s=0.05))
+
+
+@pytest.fixture
+def declare(tmp_path):
+    def write(data):
+        path = tmp_path / "comparisons.yaml"
+        path.write_text(yaml.safe_dump(data))
+        declared._read.cache_clear()
+        return declared.declarations(path)
+
+    return write
+
+
+def opened(directory, measure=True):
+    return Run("pairs", directory, from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(directory, measure=measure))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    path = folder / "comparisons.yaml"
+    path.write_text(yaml.safe_dump(DATA))
+    found, directory = declared.declarations(path), folder / "run"
+    run = opened(directory)
+    with run.store:
+        measure_comparisons(run, [*found.pairs, *found.nulls], SIZES)
+    return directory, found, outcomes.read_comparisons(run, "06", declared=found)
+
+
+def test_a_planted_difference_is_found_under_both_loads(measured):
+    compared = measured[2]
+    one, four = compared["halved, one"], compared["halved, four"]
+    # The planted delays are four to one: no busy machine hides that.
+    assert one.verdict is Verdict.BEYOND and one.effect < -0.3 and one.decides
+    assert four.verdict is Verdict.BEYOND and four.effect > 0.3
+    said = compared.sentence("halved, one")
+    assert said.startswith("Fast takes ") and " less time than slow [" in said and said.endswith(" ms).")
+    assert "% higher throughput than slow [" in compared.sentence("halved, four")
+    assert (one.n, one.n_visits, four.n) == (8, 2, 8)
+    assert one.null is not None and one.null.question.name == "null of fast, one"
+
+
+def test_every_answer_counts_in_a_sides_figures(measured):
+    directory, _, compared = measured
+    fast = compared.figure("fast", "one", "latency_ms_p50")
+    assert fast["low"] <= fast["value"] <= fast["high"]
+    assert fast["n_visits"] == 4, "two of the comparison and two of the null"
+    visits = [r["result"] for r in load_records(directory) if r["kind"] == "visit" and r["status"] == "ok"]
+    assert len(visits) == 6 and all(n > 0 for visit in visits for n in visit["n_requests"])
+
+
+def test_what_the_servers_do_not_have_is_named_and_still_counts_in_the_family(measured):
+    compared = measured[2]
+    missing = compared["elsewhere, one"]
+    assert missing.verdict is Verdict.NOT_MEASURED and not missing.decides
+    assert "has no triton-trt-fp16-http-fp32" in compared.sentence("elsewhere, one")
+    assert compared.measured() == ["halved, one", "halved, four"]
+    assert compared["halved, one"].confidence == pytest.approx(0.975), "Holm counts the missing member"
+    assert compared["halved, four"].confidence == pytest.approx(0.95), "an exploratory one stands alone"
+
+
+def test_reading_needs_no_server_and_says_the_same(measured):
+    directory, found, compared = measured
+    before = sorted(path.name for path in (directory / "records").iterdir())
+    again = outcomes.compare(opened(directory, measure=False), "06", declared=found)
+    assert again.sentences() == compared.sentences() and len(again.table()) == 3
+    assert sorted(path.name for path in (directory / "records").iterdir()) == before
+
+
+def test_a_pass_that_was_cut_off_measures_the_visits_that_are_missing(measured, tmp_path):
+    directory, found, _ = measured
+    copy = tmp_path / "run"
+    (copy / "records").mkdir(parents=True)
+    kept = [path for path in (directory / "records").iterdir() if path.suffix == ".json"]
+    lost = [p for p in kept if json.loads(p.read_text())["config"]["visit"] == 2 and "halved" in p.name]
+    assert len(lost) == 2
+    for path in set(kept) - set(lost):
+        (copy / "records" / path.name).write_bytes(path.read_bytes())
+    run = opened(copy)
+    with run.store:
+        measure_comparisons(run, [*found.pairs, *found.nulls], SIZES)
+    changed = {p.name for p in kept if p.read_bytes() != (copy / "records" / p.name).read_bytes()}
+    # What the servers lack is tried again; what is there is never measured twice.
+    assert {p.name for p in lost} <= changed
+    assert all(
+        p.name in {one.name for one in lost} or "elsewhere" in p.name for p in kept if p.name in changed
+    )
+
+
+def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatch):
+    directory, found, compared = measured
+    monkeypatch.setattr(outcomes, "declarations", lambda: found)
+    outcomes.write_outcomes(opened(directory))
+    rows = json.loads((directory / "outcomes.json").read_text())
+    assert [row["name"] for row in rows] == [
+        "halved, one",
+        "halved, four",
+        "elsewhere, one",
+        "null of fast, one",
+    ]
+    row, outcome = rows[0], compared["halved, one"]
+    assert (row["primary"], row["load"], row["unit"], row["n"]) == (True, "one", "ms", 8)
+    assert row["low"] == outcome.low and row["excludes_beyond"] == outcome.excludes_beyond
+    assert row["null_low"] < row["null_high"]
+    assert (
+        rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
+    )
+    assert [decides(row) for row in rows[:3]] == [True, True, False]
+
+
+def test_nothing_measured_is_no_verdict(declare, tmp_path):
+    compared = outcomes.read_comparisons(
+        opened(tmp_path / "run", measure=False), "06", declared=declare(DATA)
+    )
+    assert {o.verdict for o in compared.outcomes.values()} == {Verdict.NOT_MEASURED}
+    assert compared.arms.empty and len(compared.table()) == 3
+    # A notebook computes with the frame of nothing as with any other.
+    assert {*COLUMNS, "throughput_images_per_s"} <= set(compared.arms)
+    assert figures.sides_under(compared, "one", "eight") == []
+
+
+def test_the_quick_study_measures_what_is_marked(declare):
+    found = declare(DATA)
+    quick = found.of(["06"], quick=True)
+    assert [pair.name for pair in quick] == ["halved, one"]
+    assert [null.name for null in found.nulls_of(quick, quick=True)] == ["null of fast, one"]
+    with pytest.raises(PhotodupError, match="no size 'rounds'"):
+        sizes_of({"rounds": 7})
+    assert sizes_of({"visits": 2, "block_s": 0.5}, visits=3) == Sizes(3, VisitPlan(block_s=0.5))
+
+
+@pytest.mark.parametrize("n_sides", range(2, 9))
+def test_turns_are_palindromes_in_which_each_side_has_two(n_sides):
+    import random
+
+    first = set()
+    for seed in range(200):
+        order = turns(n_sides, random.Random(seed))
+        assert order == order[::-1] and sorted(order) == sorted([*range(n_sides)] * 2)
+        first.add(order[0])
+    assert first == set(range(n_sides)), "each side begins now and then"
+
+
+def visit(a, b, load=None, **sizes):
+    plan = VisitPlan(
+        **{"blocks": 2, "block_s": 0.05, "quads": 2, "slice_s": 0.05, "alone_s": 0, "warmup_s": 0} | sizes
+    )
+    photos = [bytes([n]) * 64 for n in range(8)]
+    return measure_visit([Lane(a), Lane(b)], photos, load or Load("single_stream"), plan, seed=1)
+
+
+def test_both_sides_get_the_same_photographs_in_the_same_order():
+    class Noting(Dummy):
+        def __init__(self):
+            super().__init__(1.0)
+            self.seen = []
+
+        def request(self, prepared):
+            self.seen.append(prepared[0])
+            return super().request(prepared)
+
+    a, b = Noting(), Noting()
+    visit(a, b)
+    assert a.seen[3:] == b.seen[3:] and len(set(a.seen)) > 1
+
+
+def test_k_requests_are_in_flight_during_a_slice_of_one_side_and_none_of_the_other():
+    busy, most, both = [0, 0], [0, 0], []
+    lock = threading.Lock()
+
+    class Counting(Dummy):
+        def __init__(self, side):
+            super().__init__(2.0)
+            self.side = side
+
+        def request(self, prepared):
+            with lock:
+                busy[self.side] += 1
+                most[self.side] = max(most[self.side], busy[self.side])
+                both.append(busy[1 - self.side])
+            try:
+                return super().request(prepared)
+            finally:
+                with lock:
+                    busy[self.side] -= 1
+
+    found = visit(Counting(0), Counting(1), Load("closed_loop", concurrency=4))
+    assert most == [4, 4] and not any(both)
+    assert all(n % 4 == 0 and n > 0 for n in found.n_requests), "whole waves alone are counted"
+    assert len(found.log_ratios[0]) == 2
+
+
+def test_failed_requests_are_counted_and_give_no_ratio():
+    def delay(number):
+        if number % 5 == 4:
+            raise ConnectionResetError("gone")
+        return 1.0
+
+    found = visit(Dummy(1.0), Dummy(delay_of=delay), blocks=3)
+    assert found.n_failed[0] == 0 and found.n_failed[1] > 0 and "gone" in found.errors[1]
+    assert len(found.log_ratios[0]) == 3 and np.isfinite(found.log_ratios[0]).all()
+    assert np.isfinite(found.latency_ms).all()
+
+
+@pytest.mark.parametrize("load", [Load("single_stream"), Load("closed_loop", concurrency=3)])
+def test_a_side_that_dies_in_the_middle_is_named_once(load):
+    def dies(number):
+        if number > 12:
+            raise ConnectionRefusedError("nobody listens")
+        return 1.0
+
+    with pytest.raises(PhotodupError, match="failed 20 requests in a row: ConnectionRefusedError"):
+        visit(Dummy(1.0), Dummy(delay_of=dies), load, blocks=50, quads=50)
+
+
+@pytest.mark.parametrize("load", [Load("single_stream"), Load("closed_loop", concurrency=3)])
+def test_sides_that_cannot_both_be_up_are_measured_one_after_the_other_and_say_so(load):
+    up, order = set(), []
+
+    @contextlib.contextmanager
+    def lane_of(side):
+        assert not up, "one at a time"
+        up.add(side)
+        order.append(side)
+        yield Lane(Dummy([5.0, 25.0][side]))
+        up.discard(side)
+
+    plan = VisitPlan(block_s=0.1, waves=1, warmup_s=0)
+    found = measure_apart(lane_of, [bytes([n]) * 64 for n in range(8)], load, plan, palindromes=2, seed=1)
+    assert not found.is_interleaved and len(found.log_ratios[0]) == 4
+    assert all((ratio > 0) == (load.concurrency == 1) for ratio in found.log_ratios[0])
+    assert order[:4] == order[:4][::-1] and order[4:] == order[4:][::-1]
+
+
+def test_an_open_loop_takes_no_turns():
+    with pytest.raises(PhotodupError, match="closed loop"):
+        visit(Dummy(1.0), Dummy(1.0), Load("server", offered_per_s=10))
+
+
+def test_percentiles_pool_all_answers_and_small_samples_carry_none():
+    load = Load("single_stream")
+    visits = [visit(Dummy(2.0), Dummy(20.0), blocks=3, block_s=0.7) for _ in range(2)]
+    tail = observed(visits, load, "latency_ms_p90")
+    assert not isinstance(tail, str) and tail.value_b > tail.value_a and tail.effect > 0 and tail.error > 0
+    assert "662 are needed" in observed(visits, load, "latency_ms_p99")
+    with pytest.raises(PhotodupError, match="name a percentile"):
+        observed(visits, load, "latency_ms_mean")
+    assert "latency_ms_p99" not in figures_of([(v, 0) for v in visits], load)
+
+
+def test_two_passes_agree_where_their_intervals_overlap(measured):
+    outcome = measured[2]["halved, one"]
+
+    def moved(by):
+        return replace(outcome, effect=outcome.effect + by, low=outcome.low + by, high=outcome.high + by)
+
+    same, apart = agreement.Twice(outcome, moved(1e-6)), agreement.Twice(outcome, moved(3.0))
+    assert same.agrees and not same.is_opposite and not apart.agrees and apart.is_opposite
+    assert "overlap in 1 (50%), and 1 differ in opposite" in agreement.summary([same, apart])
+    assert len(agreement.sentences([same, apart])) == 1
+    assert len(agreement.lines([same, apart], ("first", "second"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda d: d["comparisons"]["06"][0].update(a="nobody"), "compares 'nobody'"),
+        (lambda d: d["comparisons"]["06"][0].update(loads=["two"]), "asks for the load 'two'"),
+        (lambda d: d["comparisons"]["06"][0].update(loads={"one": "speed"}), "no metric 'speed'"),
+        (
+            lambda d: d["comparisons"]["06"].append(dict(d["comparisons"]["06"][0])),
+            "two comparisons are called",
+        ),
+        (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
+        (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),
+    ],
+)
+def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
+    data = json.loads(json.dumps(DATA))
+    spoil(data)
+    with pytest.raises(PhotodupError, match=said):
+        declare(data)
+
+
+def test_settings_reach_the_model_that_computes():
+    """Of an ensemble that takes JPEG files it is the encoder."""
+    from photodup.serving.triton.config import parse_config
+    from photodup.serving.triton.copies import configure
+
+    side = declared.declarations().sides["triton-int8-2x1"]
+    assert side.configured_model == "openclip_vit_b32_openvino_int8_uint8"
+    config = parse_config("max_batch_size: 32 dynamic_batching { } instance_group [ { count: 1 } ]")
+    configure(config, instances=2, threads=1, delay_us=10_000, preferred=4)
+    assert config.instance_group[0].count == 2 and config.parameters["threads"].string_value == "1"
+    batcher = config.dynamic_batching
+    assert (batcher.max_queue_delay_microseconds, list(batcher.preferred_batch_size)) == (10_000, [4])
+
+
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [
+        ('backend: "python" instance_group [ { kind: KIND_CPU } ]', {"threads": "1"}),
+        ('backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]', {"intra_op_thread_count": "1"}),
+        ('backend: "onnxruntime" instance_group [ { kind: KIND_GPU } ]', {}),
+    ],
+)
+def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, expected):
+    from photodup.serving.triton.config import parse_config
+    from photodup.serving.triton.copies import configure
+
+    config = parse_config(served)
+    configure(config, instances=2, threads=1)
+    assert config.instance_group[0].count == 2
+    assert {name: value.string_value for name, value in config.parameters.items()} == expected
+    configure(waiting := parse_config('backend: "python"'), delay_us=5)
+    assert waiting.dynamic_batching.max_queue_delay_microseconds == 5 and not waiting.instance_group
+
+
+@pytest.mark.parametrize("notebook", ["04_profile_serialization", "07_scale_gpus", "08_compare_grpc_http"])
+def test_a_rented_machine_with_fp32_alone_has_both_sides_of_a_comparison(notebook):
+    from photodup.serving.embedded import MODELS
+
+    served = from_ports("198.18.0.2", models=MODELS).backends
+    pairs = [pair.on(served) for pair in declared.declarations().of([notebook])]
+    assert any(all(side.backend.name in served for side in (pair.a, pair.b)) for pair in pairs)
+
+
+def test_the_repositorys_own_file_is_sound():
+    from photodup.study.notebook.files import notebooks
+
+    found = declared.declarations()
+    assert found.pairs and {p.notebook for p in found.pairs} <= {p.stem for p in notebooks(())}
+    primary = [p.notebook for p in found.pairs if p.is_primary]
+    assert max(primary.count(name) for name in primary) <= 4
+    quick = found.of({p.notebook for p in found.pairs}, quick=True)
+    assert len(quick) <= 8 and all(pair.is_primary for pair in quick)
+    assert len(found.nulls_of(quick, quick=True)) <= 3
+
+
+def test_servers_that_lack_a_side_are_compared_by_what_they_have(declare, tmp_path):
+    """A rented machine has no INT8: its own engine answers, and a reader with other endpoints reads that."""
+    other = {**DATA["comparisons"]["06"][1], "elsewhere": [["slow", "fast"]]}
+    found, run = declare({**DATA, "comparisons": {"06": [other]}}), opened(tmp_path / "run")
+    with run.store:
+        measure_comparisons(run, found.pairs, SIZES)
+    everything = from_ports("127.0.0.1", 1, 2, 3, 4, models=["openclip_vit_b32_trt"])
+    reader = Run("pairs", tmp_path / "run", everything, RunStore(tmp_path / "run", measure=False))
+    compared = outcomes.read_comparisons(reader, "06", declared=found)
+    (pair,) = compared.pairs
+    assert (pair.a.name, pair.b.name) == ("slow", "fast") == tuple(compared.arms.side)
+    (before,) = found.pairs
+    assert before.on([]).a.name == "slow" and before.on(everything.backends).b.name == "absent"

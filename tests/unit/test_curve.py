@@ -1,0 +1,84 @@
+"""The curve of latency against arrival rate, and the rate under a bound that is read from it."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from photodup.bench.backends.adapter import Dummy
+from photodup.bench.pairs.declared import Side
+from photodup.bench.record.record import RunStore
+from photodup.embedding.backends import DUMMY, Backend
+from photodup.serving.endpoints import from_ports
+from photodup.study.comparisons import curve
+from photodup.study.notebook.run import Run
+
+SIDE = Side("quick", "quick", Backend("local", DUMMY), (("delay_ms", 2.0),))
+
+
+def made(*steps):
+    rows = [
+        {
+            "side": "quick",
+            "share": n,
+            "visit": v,
+            "offered_per_s": rate,
+            "latency_ms_p95": p95,
+            "refused": refused,
+        }
+        for n, (rate, p95, refused) in enumerate(steps)
+        for v in (1, 2)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_rate_lies_between_the_last_step_kept_and_the_first_missed():
+    found = curve.rate_under(
+        made((10, 50, 0), (20, 100, 0), (30, 400, 0), (40, 90, 0)), "quick", bound_ms=200
+    )
+    assert (found.low, found.high) == (20, 30)
+    assert found.per_s == pytest.approx(25), "half-way in the logarithm of latency"
+
+
+def test_refusals_miss_a_bound_however_fast_the_rest_is():
+    found = curve.rate_under(made((10, 50, 0), (20, 60, 0.4)), "quick", bound_ms=200)
+    assert (found.per_s, found.low, found.high) == (10, 10, 20)
+
+
+@pytest.mark.parametrize(
+    ("steps", "low", "high"),
+    [
+        ([(10, 50, 0), (20, 60, 0)], 20, math.nan),
+        ([(10, 500, 0), (20, 600, 0)], math.nan, 10),
+        ([], math.nan, math.nan),
+    ],
+)
+def test_a_curve_on_one_side_of_the_bound_gives_no_rate(steps, low, high):
+    table = (
+        made(*steps)
+        if steps
+        else pd.DataFrame(columns=["side", "share", "latency_ms_p95", "refused", "offered_per_s"])
+    )
+    found = curve.rate_under(table, "quick", bound_ms=200)
+    assert found.per_s is None
+    assert found.low == pytest.approx(low, nan_ok=True) and found.high == pytest.approx(high, nan_ok=True)
+
+
+def test_a_curve_is_measured_once_and_counts_what_was_refused(tmp_path, monkeypatch):
+    run = Run("curve", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(tmp_path / "run"))
+
+    def every_third_is_refused(number):
+        if number % 3 == 2:
+            raise ConnectionResetError("no room")
+        return 1.0
+
+    monkeypatch.setattr(curve, "adapter", lambda *_, **__: Dummy(delay_of=every_third_is_refused))
+    sizes = {"shares": (0.5, 1.0), "seconds": 0.5, "visits": 2}
+    with run.store:
+        found = curve.measure_curve(run, [SIDE], {"quick": 80.0}, **sizes)
+    assert len(found) == 4 and (found.n_refused > 0).all() and (found.refused.between(0.1, 0.6)).all()
+    assert found.groupby("share").offered_per_s.first().tolist() == [40.0, 80.0]
+    monkeypatch.setattr(curve, "adapter", None)  # whatever is recorded is read
+    again = curve.measure_curve(run, [SIDE], {"quick": 80.0}, **sizes)
+    pd.testing.assert_frame_equal(found, again)
+    assert curve.measure_curve(run, [SIDE], {}, **sizes).empty

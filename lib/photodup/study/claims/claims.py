@@ -45,8 +45,9 @@ def judge(claims: Iterable[Claim], points: "pd.DataFrame", *, run: str | None = 
     Returns:
         One row per claim and run: `claim`, `statement`, `quotes`, `source`, `published`, `here`, `verdict`, `because`,
         `rests_on` (a comparison, points, or the study's own rows), `rival`, `but`, `needs`, `run`, `where`, `effects`
-        ([value, low, high] of each judged reading), `shown` (of the others), `effect_published`, `unit`, and `readings`:
-        of each place `where`, `here`, `not_judged` (why, or empty), `verdict`, `because` and `records`.
+        ([value, low, high] of each judged reading), `shown` (of the others) and `not_judged` (these in words, with the
+        reason), `effect_published`, `unit`, and `readings`: of each place `where`, `here`, `not_judged` (why, or empty),
+        `verdict`, `because` and `records`.
     """
     import pandas as pd
 
@@ -100,6 +101,7 @@ def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFra
         if len(judged) < 3
         else f"{len(judged)} places",
         "effects": [[one.value, one.low, one.high] for one in effects],
+        "not_judged": _not_judged(claim, readings),
         "shown": [[r.effect.value, r.effect.low, r.effect.high] for _, why_not, r in readings if why_not],
         "effect_published": published.value if published else None,
         "unit": claim.unit,
@@ -115,6 +117,15 @@ def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFra
             for where, why_not, reading in readings
         ],
     }
+
+
+def _not_judged(claim: Claim, readings: Sequence[tuple[str, str, Reading]]) -> str:
+    """Return what the run shows and may not be judged, and why: "3.9× (an emulated device)"."""
+    by_reason: dict[str, list[Interval]] = {}
+    for _, why_not, reading in readings:
+        if why_not:
+            by_reason.setdefault(why_not, []).append(reading.effect)
+    return "; ".join(f"{effect_text(effects, claim.unit)} ({why})" for why, effects in by_reason.items())
 
 
 def _rests_on(claim: Claim) -> str:

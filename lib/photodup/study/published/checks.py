@@ -68,8 +68,8 @@ def run_all(rows: "pd.DataFrame | None" = None) -> dict[str, Finding]:
 def finding(name: str, stands: bool | None, numbers: dict[str, Any]) -> Finding:
     """Put a check's numbers into its words."""
     words = check_words()[name]
-    known = None if stands is None else bool(stands)
-    return Finding(words["claim"], words.get("text", ""), known, numbers, words["because"].format(**numbers))
+    claim, because = (words[part].format(**numbers) for part in ("claim", "because"))
+    return Finding(claim, words.get("text", ""), None if stands is None else bool(stands), numbers, because)
 
 
 def bandwidth_or_round_trips(

@@ -3,9 +3,8 @@
 import pytest
 
 from photodup.bench.link.latency_model import pipe_limited_ms, serialisation_ms
-from photodup.study.published.finding import FP32_BYTES
 from photodup.study.published.left_over import ROWS, left_over
-from photodup.study.published.published import load_measurements
+from photodup.study.published.published import FP32_BYTES, load_measurements
 
 SERVER_MS = 15.0
 

@@ -36,15 +36,23 @@ def test_the_model_alone_reaches_a_plausible_share_and_no_server_did():
 
 
 def test_a_wrong_unit_shows_as_an_impossible_share():
-    points = pd.DataFrame({"throughput_images_per_s": [10.0, 10_000.0], "valid": [True, True]})
-    shares = roofline.measured_shares(points, peak_tflops=roofline.cpu_peak_tflops(2, 3.0))
+    points = pd.DataFrame({"throughput_images_per_s": [10.0, 10_000.0], "valid": True, "precision": "fp32"})
+    shares = roofline.measured_shares(points, peaks_tflops={"fp32": roofline.cpu_peak_tflops(2, 3.0)})
     assert shares["share_of_peak"].iloc[-1] > 1 >= shares["share_of_peak"].iloc[0]
 
 
 def test_invalid_and_missing_points_are_left_out():
-    points = pd.DataFrame({"throughput_images_per_s": [5.0, 6.0, None], "valid": [True, False, True]})
-    assert len(roofline.measured_shares(points, peak_tflops=1.0)) == 1
-    assert roofline.measured_shares(pd.DataFrame(), peak_tflops=1.0).empty
+    rates = {"throughput_images_per_s": [5.0, 6.0, None], "valid": [True, False, True], "precision": "fp32"}
+    assert len(roofline.measured_shares(pd.DataFrame(rates), peaks_tflops={"fp32": 1.0})) == 1
+    assert roofline.measured_shares(pd.DataFrame(), peaks_tflops={"fp32": 1.0}).empty
+
+
+def test_a_precision_is_divided_by_its_own_peak_or_not_at_all():
+    rates = {"throughput_images_per_s": 100.0, "valid": True, "precision": ["fp32", "fp16", "int8"]}
+    shares = roofline.measured_shares(pd.DataFrame(rates), peaks_tflops={"fp32": 1.0, "fp16": 2.0})
+    assert shares.set_index("precision")["share_of_peak"].to_dict() == pytest.approx(
+        {"fp16": 0.441, "fp32": 0.882}
+    )
 
 
 def test_unknown_devices_are_named():
@@ -56,22 +64,23 @@ def test_unknown_devices_are_named():
         roofline.share_of_peak(1.0, "H200", "fp8")
 
 
-def test_a_run_s_limit_is_its_gpu_or_its_cores():
-    peak, how = roofline.limit_of({"gpus": [{"name": "NVIDIA H200"}], "cores": 16}, ghz=3, flop_per_cycle=32)
-    assert (peak, how) == (67.0, "H200, data sheet")
-    peak, how = roofline.limit_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=64)
-    assert peak == pytest.approx(0.384) and "assumed" in how
-    assert roofline.limit_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)[0] == 48.7
-    rented = roofline.limit_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=32, gpu="Tesla T4")
-    assert rented == (8.1, "T4, data sheet")  # the client's cores are not what computes
+def test_a_run_s_peaks_are_its_gpu_s_or_its_cores():
+    peaks, how = roofline.peaks_of({"gpus": [{"name": "NVIDIA H200"}], "cores": 16}, ghz=3, flop_per_cycle=32)
+    assert (peaks["fp32"], peaks["fp16"], how) == (67.0, 989.4, "H200, data sheet")
+    peaks, how = roofline.peaks_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=64)
+    assert peaks == {"fp32": pytest.approx(0.384)} and "assumed" in how
+    assert (
+        roofline.peaks_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)[0]["fp32"] == 48.7
+    )
+    peaks, how = roofline.peaks_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=32, gpu="Tesla T4")
+    assert (peaks["fp32"], how) == (8.1, "T4, data sheet")  # the client's cores are not what computes
 
 
 def test_a_gpu_that_nobody_listed_is_measured_without_a_share():
-    peak, how = roofline.limit_of({"gpus": [{"name": "Tesla V100"}]}, ghz=3, flop_per_cycle=32)
-    assert peak != peak and "Tesla V100" in how
-    points = pd.DataFrame({"throughput_images_per_s": [50.0], "valid": [True]})
-    table = roofline.measured_shares(points, peak_tflops=peak)
-    assert table["throughput_images_per_s"].tolist() == [50.0] and table["share_of_peak"].isna().all()
+    peaks, how = roofline.peaks_of({"gpus": [{"name": "Tesla V100"}]}, ghz=3, flop_per_cycle=32)
+    assert peaks == {} and "Tesla V100" in how
+    points = pd.DataFrame({"throughput_images_per_s": [50.0], "valid": [True], "precision": "fp32"})
+    assert roofline.measured_shares(points, peaks_tflops=peaks).empty
 
 
 @pytest.mark.parametrize(

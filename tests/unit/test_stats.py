@@ -1,14 +1,15 @@
-"""The least numbers of answers are LoadGen's; a point decides nothing that its interval or the noise does not carry."""
+"""The least numbers of answers are LoadGen's, and two figures measured apart are compared with both intervals."""
 
-import numpy as np
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as distributions
 
-from photodup.bench.stats import stats
-from photodup.bench.stats.facts import METRICS
 from photodup.bench.load.summary import little_ratio
+from photodup.bench.stats.facts import METRICS
+from photodup.bench.stats.interval import Interval, interval_in
 
 
 @pytest.mark.parametrize("percentile", [90, 99])
@@ -21,46 +22,36 @@ def test_a_percentile_needs_as_many_answers_as_one_miss_may_stand_in(percentile)
     assert distributions.binom.cdf(1, n, miss) <= 0.01 < distributions.binom.cdf(1, n - 1, miss)
 
 
-def point(value, *, spread=0.01, valid=True):
-    return {
-        "latency_ms_p50": value,
-        "latency_ms_p50_ci_low": value * (1 - spread),
-        "latency_ms_p50_ci_high": value * (1 + spread),
-        "valid": valid,
-        "invalid_because": "" if valid else "not stable",
-    }
+def test_a_ratio_joins_both_intervals_as_logarithms():
+    ratio = Interval(20, 18, 22) / Interval(10, 9, 11)
+    wider, alone = ratio.high / ratio.low, 22 / 18
+
+    assert ratio.value == 2 and alone < wider < alone**2
+    assert ratio.low < 2 < ratio.high and ratio.is_known
 
 
-def test_no_difference_is_called_below_the_noise_floor():
-    floor = stats.noise_floor([(10.0, 10.4), (10.0, 9.9)])
+@given(*[st.tuples(st.floats(0.5, 500), st.floats(1.001, 2), st.floats(1.001, 2)) for _ in "ab"])
+def test_a_ratio_turned_round_is_its_mirror(a, b):
+    a, b = (Interval(v, v / down, v * up) for v, down, up in (a, b))
+    there, back = a / b, b / a
 
-    assert stats.difference(point(10), point(10.39, spread=1e-6), floor)["verdict"] == "no difference"
-    assert stats.difference(point(10), point(10.8), floor)["verdict"] == "higher"
-    assert stats.difference(point(10.8), point(10), floor)["verdict"] == "lower"
-
-
-def test_no_difference_is_called_when_the_interval_holds_one():
-    said = stats.difference(point(10, spread=0.2), point(11, spread=0.2), 0.01)
-
-    assert said["verdict"] == "no difference" and "interval" in said["because"]
-    assert said["ratio"] == pytest.approx(1.1)
+    assert there.value * back.value == pytest.approx(1)
+    assert there.low * back.high == pytest.approx(1) == there.high * back.low
 
 
-def test_an_invalid_point_decides_nothing():
-    said = stats.difference(point(10), point(99, valid=False), 0.01)
+def test_a_ratio_has_no_interval_where_a_figure_has_none():
+    for other in (Interval(10, 10, 10), Interval(10, -1, 11), Interval(0, 0, 0)):
+        assert not (Interval(20, 18, 22) / other).is_known
+    assert math.isnan((Interval(20, 18, 22) / Interval(0, 0, 0)).value)
 
-    assert said["verdict"] == "unknown" and said["because"] == "not stable"
-    assert stats.difference(point(10), {"valid": True}, 0.01)["verdict"] == "unknown"
 
+def test_a_figure_is_read_with_its_interval_or_stands_for_itself():
+    known = {"ms": 5.0, "ms_ci_low": 4.0, "ms_ci_high": 7.0}
 
-@given(st.floats(0.5, 500), st.floats(0.5, 500), st.floats(0, 0.5))
-def test_a_difference_is_never_within_the_floor_and_is_antisymmetric(a, b, floor):
-    there = stats.difference(point(a), point(b), floor)["verdict"]
-    back = stats.difference(point(b), point(a), floor)["verdict"]
-
-    assert {there, back} in ({"no difference"}, {"higher", "lower"})
-    if abs(np.log(a / b)) <= floor - 1e-12:
-        assert there == "no difference"
+    assert interval_in(known, "ms") == Interval(5, 4, 7)
+    for gone in (None, math.nan):
+        assert interval_in(known | {"ms_ci_low": gone}, "ms") == Interval(5, 5, 5)
+        assert interval_in(known | {"ms": gone}, "ms") is None
 
 
 def test_littles_law_exposes_a_load_that_was_not_held():

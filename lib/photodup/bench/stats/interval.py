@@ -8,12 +8,57 @@ The stationary bootstrap of the `arch` package would do the same with six packag
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from photodup.bench.stats.facts import METRICS, Figure
 from photodup.bench.stats.steady import MIN_BLOCKS, Steady, standard_error
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with both ends of its interval, in one unit; of a figure recorded without one, the value itself."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an interval was recorded with the value."""
+        return self.low < self.high
+
+    def __truediv__(self, other: "Interval") -> "Interval":
+        """Return the ratio of two figures that were measured apart; their intervals are joined as logarithms.
+
+        It has no interval where one of both has none, or where a figure or an end is not above 0.
+        """
+        if min(self.low, other.low) <= 0 or not (self.is_known and other.is_known):
+            ratio = self.value / other.value if other.value else math.nan
+            return Interval(ratio, ratio, ratio)
+        ratio = self.value / other.value
+        down = math.hypot(math.log(self.value / self.low), math.log(other.high / other.value))
+        up = math.hypot(math.log(self.high / self.value), math.log(other.value / other.low))
+        return Interval(ratio, ratio * math.exp(-down), ratio * math.exp(up))
+
+    def lies_within(self, at_least: float, at_most: float) -> bool | None:
+        """Return whether the interval lies inside these bounds (True), outside (False), or across one (None)."""
+        if at_least <= self.low and self.high <= at_most:
+            return True
+        return False if self.high < at_least or self.low > at_most else None
+
+
+def interval_in(row: Mapping[str, Any], column: str) -> Interval | None:
+    """Return a column of a point with its interval (`_ci_low`, `_ci_high`); None where it carries no such figure."""
+    value, low, high = (row.get(f"{column}{end}") for end in ("", "_ci_low", "_ci_high"))
+    if value is None or value != value:
+        return None
+    if low is None or high is None or low != low or high != high:
+        low = high = value
+    return Interval(float(value), float(low), float(high))
 
 
 def figures_of(steady: Steady, *, batch: int = 1, confidence: float = 0.95) -> dict[str, Figure]:

@@ -6,8 +6,8 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from photodup.errors import PhotodupError
-from photodup.study.claims.outcome import NOT_TESTABLE, VERDICTS
-from photodup.study.claims.predicates import AnyPredicate, Bounded
+from photodup.study.claims.predicates import Evidence, Goal
+from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
 from photodup.study.claims.selection import Strict, Where
 from photodup.study.published.published import DOCUMENTS, published_dir
 
@@ -38,10 +38,10 @@ class Claim(Strict):
         rows: published rows it rests on.
         published: arithmetic over row ids that gives the published effect; empty when none is printed.
         unit: of the effect: "×", "ms", "%" or a word.
-        goal: the study set this itself as a goal: its own rows say whether it was met, and no run of ours.
-        by: columns whose values are judged one by one (links, engines) before they become one verdict.
+        by: columns that name the place of a reading (its link, its engine).
         judged_on: what a point must be to count for or against the claim: its device, its link. What does not
-            meet it is shown and not judged. Sleeping devices and simulations are never judged.
+            meet it is shown and not judged. Emulated devices and simulations are never judged.
+        evidence: what is asked of a run: a comparison by its name, or points; or the goal that the study set itself.
         rival: what else could explain the published observation.
         needs: what would decide it, in one sentence.
         objections: verdict -> what else could explain what is seen here: that verdict argued against, once.
@@ -53,18 +53,17 @@ class Claim(Strict):
     rows: list[str] = Field(default_factory=list)
     published: str = ""
     unit: str = "×"
-    goal: bool = False
     by: tuple[str, ...] = ("link",)
     judged_on: Where = Field(default_factory=dict)
-    predicate: AnyPredicate
+    evidence: Evidence
     rival: str
     needs: str
     objections: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_whole(self) -> "Claim":
-        if self.goal and not (self.published and isinstance(self.predicate, Bounded)):
-            raise ValueError(f"{self.id}: a goal needs published rows and bounds to hold them against")
+        if isinstance(self.evidence, Goal) and not self.published:
+            raise ValueError(f"{self.id}: a goal needs published rows to hold it against")
         if unknown := set(self.objections) - (set(VERDICTS) - {NOT_TESTABLE}):
             raise ValueError(f"{self.id}: objections to {', '.join(sorted(unknown))}, which are no verdicts")
         return self

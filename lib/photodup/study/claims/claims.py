@@ -1,258 +1,207 @@
-"""Judge the published claims against the points of a run.
+"""Hold the published claims against a run.
 
-*reproduced*, *contradicted* or *undecided* where the run has what the claim is about; *not testable here* where it
-has another device, another link or only a simulation; *own goal met* or *missed* for what the study set itself. A
-claim carries its predicate (`photodup.study.claims.predicates`) and what it may be judged on; the claims themselves
-are `results/published/claims.yaml`.
+A claim that a comparison of this repository answers rests on that comparison's outcome, and on nothing else. The others
+rest on points, each with its own interval, or on the study's own rows. A claim says itself what is asked
+(`photodup.study.claims.predicates`) and what it may be judged on; the claims are `results/published/claims.yaml`.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.bench.pairs.read import between
+from photodup.bench.stats.interval import Interval
 from photodup.files import write_atomically
 from photodup.study.claims.claim import NONE_WRITTEN, Claim
-from photodup.study.claims.evidence import load_evidence as load_evidence
-from photodup.study.claims.outcome import (
+from photodup.study.claims.predicates import Bounded, Comparison, Goal
+from photodup.study.claims.reading import (
     CONTRADICTED,
     GOAL_MET,
     GOAL_MISSED,
+    INCONCLUSIVE,
     NOT_TESTABLE,
     REPRODUCED,
-    UNDECIDED,
     VERDICTS,
-    NoiseFloors,
-    Outcome,
-    number,
+    Reading,
+    effect_text,
 )
-from photodup.study.claims.predicates import WIDEST, Bounded
-from photodup.study.claims.selection import (
-    BACKEND_KEYS,
-    PAIR_KEYS,
-    device_class,
-    matching_pairs,
-    meeting,
-    once_as_deployed,
-)
+from photodup.study.claims.selection import device_class, meeting
 from photodup.study.published.published import evaluate, load_measurements
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PRETENDED = {"sleeping": "a device that sleeps", "simulated": "a simulation"}
-PLACE_WORDS = {
-    "connection": "{} connection",
-    "batch": "batch {:g}",
-    "concurrency": "{:g} in flight",
-}
+PRETENDED = {"emulated": "an emulated device", "simulated": "a simulation"}
+WORDS = {"connection": "{} connection", "batch": "batch {:g}", "concurrency": "{:g} in flight"}
 
 
-def judge(
-    claims: Iterable[Claim],
-    points: "pd.DataFrame",
-    floors: NoiseFloors | None = None,
-    *,
-    run: str | None = None,
-) -> "pd.DataFrame":
+def judge(claims: Iterable[Claim], points: "pd.DataFrame", *, run: str | None = None) -> "pd.DataFrame":
     """Judge every claim on every run among the points.
 
-    A claim is judged where its subject allows (each link, each engine) and then as a whole: see `combine`.
-
     Args:
-        floors: what no difference exceeds between a backend and itself; see `noise_floors_of`.
+        points: what `photodup.study.claims.evidence.load_evidence` returns, of one run or of several.
         run: name for the rows when there are no points at all.
 
     Returns:
-        One row per claim and run: `claim`, `statement`, `quotes`, `source`, `published`, `here`, `verdict`,
-        `effect`, `effect_low`, `effect_high` (an interval where there is one comparison, the range of the effects
-        where there are several: then `effect` is None), `effects` (each comparison's [effect, low, high]),
-        `effect_published`, `unit`, `because`, `rival`, `but`, `needs`, `run`, `link` (where, in words) and
-        `breakdown`: a list of one dictionary per place with `where`, `verdict`, `here`, `because` and `records`.
+        One row per claim and run: `claim`, `statement`, `quotes`, `source`, `published`, `here`, `verdict`, `because`,
+        `rests_on` (a comparison, points, or the study's own rows), `rival`, `but`, `needs`, `run`, `where`, `effects`
+        ([value, low, high] of each judged reading), `shown` (of the others) and `not_judged` (these in words, with the
+        reason), `effect_published`, `unit`, and `readings`: of each place `where`, `here`, `not_judged` (why, or empty),
+        `verdict`, `because` and `records`.
     """
     import pandas as pd
 
-    rows, floors = load_measurements(), floors or NoiseFloors()
-    claims = list(claims)
+    rows = load_measurements()
     if len(points):
-        points = points.assign(device_class=device_class(points))
-    runs = sorted(points["run"].dropna().unique()) if "run" in points and len(points) else [run or ""]
-    found = []
-    for name in runs:
-        mine = points[points["run"] == name] if len(points) and "run" in points else points
-        found += [_judge_one(claim, mine, floors, name, rows) for claim in claims]
-    return pd.DataFrame(found)
+        points = points.reset_index(drop=True).copy()  # in one piece: the table is wide
+        points["device_class"] = device_class(points)
+    has_runs = len(points) > 0 and "run" in points
+    runs = sorted(points["run"].dropna().unique()) if has_runs else [run or ""]
+    return pd.DataFrame(
+        [
+            _judge_one(claim, points[points["run"] == name] if has_runs else points, name, rows)
+            for name in runs
+            for claim in claims
+        ]
+    )
 
 
-def _judge_one(
-    claim: Claim, points: "pd.DataFrame", floors: NoiseFloors, run: str, rows: "pd.DataFrame"
-) -> dict[str, Any]:
-    published = evaluate(claim.published, rows) if claim.published else (None, None, None)
-    places = _judge_places(claim, points, floors)
-    judged = {where: o for where, o in places.items() if o.verdict != NOT_TESTABLE}
-    whole = combine(judged) if judged else _untested(places)
-    if claim.goal:
-        whole = _goal(claim, published, whole)
+def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFrame") -> dict[str, Any]:
+    published = Interval(*evaluate(claim.published, rows)) if claim.published else None
+    read = claim.evidence.readings(points, published.value if published else None) if len(points) else []
+    readings = [(_place(claim, reading), _why_not(claim, reading), reading) for reading in read]
+    # What was not measured and may not be judged either is no news.
+    readings = [one for one in readings if not one[1] or one[2].effect.value == one[2].effect.value]
+    judged = [(where, reading) for where, why_not, reading in readings if not why_not]
+    if isinstance(claim.evidence, Goal):
+        assert published is not None
+        verdict, because = _goal(claim, claim.evidence, published)
+    elif judged:
+        verdict, because = _together(claim, judged)
+    else:
+        verdict, because = NOT_TESTABLE, _untested([why_not for _, why_not, _ in readings])
+    effects = [reading.effect for _, reading in judged if reading.effect.value == reading.effect.value]
     return {
         "claim": claim.id,
         "statement": claim.statement,
         "quotes": [quote.model_dump() for quote in claim.quotes],
         "source": claim.source,
-        "published": number(published[0], claim.unit),
-        "here": whole.text(claim.unit),
-        "verdict": whole.verdict,
-        "effect": whole.effect,
-        "effect_low": whole.low,
-        "effect_high": whole.high,
-        "effects": [[one.effect, one.low, one.high] for one in whole.seen],
-        "effect_published": published[0],
-        "unit": claim.unit,
-        "because": whole.because,
+        "published": effect_text([Interval(*[published.value] * 3)] if published else [], claim.unit),
+        "here": effect_text(effects, claim.unit),
+        "verdict": verdict,
+        "because": because,
+        "rests_on": _rests_on(claim),
         "rival": claim.rival,
-        "but": "" if whole.verdict == NOT_TESTABLE else claim.objections.get(whole.verdict, NONE_WRITTEN),
+        "but": ""
+        if verdict == NOT_TESTABLE or (judged and not effects)
+        else claim.objections.get(verdict, NONE_WRITTEN),
         "needs": claim.needs,
         "run": run,
-        "link": next(iter(judged)) if len(judged) == 1 else f"{len(judged)} places" if judged else "",
-        "breakdown": [
+        "where": ", ".join(dict.fromkeys(where for where, _ in judged))
+        if len(judged) < 3
+        else f"{len(judged)} places",
+        "effects": [[one.value, one.low, one.high] for one in effects],
+        "not_judged": _not_judged(claim, readings),
+        "shown": [[r.effect.value, r.effect.low, r.effect.high] for _, why_not, r in readings if why_not],
+        "effect_published": published.value if published else None,
+        "unit": claim.unit,
+        "readings": [
             {
                 "where": where,
-                "verdict": _AS_GOAL.get(o.verdict, o.verdict) if claim.goal else o.verdict,
-                "here": o.text(claim.unit),
-                "because": o.because,
-                "records": o.records,
+                "not_judged": why_not,
+                "verdict": NOT_TESTABLE if why_not else reading.verdict or verdict,
+                "here": effect_text([reading.effect], claim.unit),
+                "because": reading.because,
+                "records": _records(reading.points),
             }
-            for where, o in places.items()
+            for where, why_not, reading in readings
         ],
     }
 
 
-def _judge_places(claim: Claim, points: "pd.DataFrame", floors: NoiseFloors) -> dict[str, Outcome]:
-    """Judge each link (and engine) of its own; places without the points for it are left out.
-
-    What the claim may not be judged on is asked the same question, so that its number can be shown, and has the
-    verdict "not testable here" with the reason.
-    """
-    if not len(points):
-        return {}
-    columns = [column for column in claim.by if column in points]
-    fits = meeting(points, claim.judged_on) & ~points["device_class"].isin(PRETENDED)
-    groups = points.groupby(columns, dropna=False, sort=True) if columns else [((), points)]
-    found = {}
-    for values, group in groups:
-        words = [place_word(column, value) for column, value in zip(columns, values, strict=True)]
-        where = ", ".join(word for word in words if word) or "this machine"
-        for part in (group[fits[group.index]], group[~fits[group.index]]):
-            outcome = claim.predicate.judge(part, floors) if len(part) else None
-            if outcome is None or outcome.verdict == NOT_TESTABLE:
-                continue
-            if not fits[part.index].all():
-                why = _why_not(claim, _behind(outcome, part))
-                outcome = replace(
-                    outcome, verdict=NOT_TESTABLE, because=f"{why}: shown, not judged; {outcome.because}"
-                )
-            found[where + (" (not judged)" if where in found else "")] = outcome
-    return found
+def _not_judged(claim: Claim, readings: Sequence[tuple[str, str, Reading]]) -> str:
+    """Return what the run shows and may not be judged, and why: "3.9× (an emulated device)"."""
+    by_reason: dict[str, list[Interval]] = {}
+    for _, why_not, reading in readings:
+        if why_not:
+            by_reason.setdefault(why_not, []).append(reading.effect)
+    return "; ".join(f"{effect_text(effects, claim.unit)} ({why})" for why, effects in by_reason.items())
 
 
-def place_word(column: str, value: object) -> str:
-    """Return how a place is named after one of its columns; nothing for a value that is missing."""
-    if value is None or value != value:
-        return ""
-    return PLACE_WORDS.get(column, "{}").format(value)
+def _rests_on(claim: Claim) -> str:
+    if isinstance(claim.evidence, Goal):
+        return "the study's own rows"
+    return "a comparison" if isinstance(claim.evidence, Comparison) else "points"
 
 
-def _behind(outcome: Outcome, part: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the points an outcome rests on, or all of them where they carry no keys."""
-    mine = part[part["key"].isin(outcome.records)] if "key" in part and outcome.records else part
-    return mine if len(mine) else part
+def _records(points: "pd.DataFrame") -> list[str]:
+    keys = points["key"].tolist() if "key" in points else []
+    return list(dict.fromkeys(key for key in keys if isinstance(key, str)))
 
 
-def _why_not(claim: Claim, points: "pd.DataFrame") -> str:
-    """Say why points may not be judged: a pretended device, or a condition that they do not meet."""
-    kinds = points["device_class"]
+def _place(claim: Claim, reading: Reading) -> str:
+    """Return where a reading was made, in the words of the columns that the claim names."""
+    first = reading.points.iloc[0]
+    known = [(c, value) for c in claim.by if (value := first.get(c)) is not None and value == value]
+    return ", ".join(WORDS.get(c, "{}").format(value) for c, value in known) or "this machine"
+
+
+def _why_not(claim: Claim, reading: Reading) -> str:
+    """Return why a reading may not be judged: a device that only pretends, or a condition that its points do not meet."""
+    points, kinds = reading.points, reading.points["device_class"]
     reasons = [words for kind, words in PRETENDED.items() if kinds.eq(kind).any()]
     real = points[~kinds.isin(PRETENDED)]
     failed = {c for c, wanted in claim.judged_on.items() if not meeting(real, {c: wanted}).all()}
     reasons += ["another device"] if failed & {"device_class", "device", "devices"} else []
     reasons += ["another link"] if failed & {"rtt_ms", "rate_mbit_s", "link"} else []
-    return ", ".join(reasons) or f"another {', '.join(sorted(failed))}"
+    return ", ".join(reasons) or (f"another {', '.join(sorted(failed))}" if failed else "")
 
 
-def _untested(places: Mapping[str, Outcome]) -> Outcome:
-    reasons = dict.fromkeys(
-        reason for o in places.values() for reason in o.because.partition(": shown")[0].split(", ")
-    )
-    had = f"this run has it only on {', '.join(reasons)}" if reasons else "this run has no such points"
-    return Outcome(NOT_TESTABLE, because=had)
+def _untested(why_not: Iterable[str]) -> str:
+    reasons = ", ".join(dict.fromkeys(reason for why in why_not for reason in why.split(", ")))
+    return f"this run has it only on {reasons}" if reasons else "this run has no such points"
 
 
-# What a study wished for is met or missed; only what it says to have found is reproduced or contradicted.
-_AS_GOAL = {REPRODUCED: GOAL_MET, CONTRADICTED: GOAL_MISSED}
+def _goal(claim: Claim, goal: Goal, published: Interval) -> tuple[str, str]:
+    """Judge a goal by the study's own rows, within the rounding of what it prints."""
+    verdict = {REPRODUCED: GOAL_MET, CONTRADICTED: GOAL_MISSED}.get(goal.verdict_of(published), INCONCLUSIVE)
+    wanted = [
+        f"{words} {effect_text([Interval(end, end, end)], claim.unit)}"
+        for words, end in zip(("at least", "at most"), goal.bounds, strict=True)
+        if abs(end) != float("inf")
+    ]
+    its = effect_text([Interval(*[published.value] * 3)], claim.unit)
+    return verdict, f"its own rows give {its} where it asked for {' and '.join(wanted)}"
 
 
-def _goal(claim: Claim, published: tuple, here: Outcome) -> Outcome:
-    """Judge a goal by the study's own rows; what this run has of it is shown beside it."""
-    assert isinstance(claim.predicate, Bounded)
-    value, low, high = published
-    judged = claim.predicate.place(low, high)
-    verdict = _AS_GOAL.get(judged, UNDECIDED)
-    at_least, at_most = claim.predicate.bounds
-    wanted = [f"at least {number(at_least, claim.unit)}"] if at_least > -WIDEST else []
-    wanted += [f"at most {number(at_most, claim.unit)}"] if at_most < WIDEST else []
-    because = f"its own rows give {number(value, claim.unit)} where it asked for {' and '.join(wanted)}"
-    return Outcome(verdict, here.seen if here.verdict != NOT_TESTABLE else (), because)
+def _together(claim: Claim, judged: Sequence[tuple[str, Reading]]) -> tuple[str, str]:
+    """Return one verdict of several readings, and why.
 
-
-def combine(places: Mapping[str, Outcome]) -> Outcome:
-    """Make one outcome of several places.
-
-    The places that decide must agree, and be at least half of all; otherwise the claim is undecided, and `because`
-    says what it depends on. Effects of several places stay several: unlike links have no mean.
+    Readings that decide must agree and be more than half of all. Figures that were recorded without an interval are read
+    together: the interval is then between them, and one alone decides nothing.
     """
-    if len(places) == 1:
-        return next(iter(places.values()))
-    by_verdict = {v: [w for w, o in places.items() if o.verdict == v] for v in VERDICTS}
+    bare = [reading.effect.value for _, reading in judged if not reading.verdict]
+    if bare and isinstance(claim.evidence, Bounded):
+        if len(bare) == 1:
+            return INCONCLUSIVE, "one comparison of figures that were recorded without an interval"
+        effect = Interval(*between(bare))
+        return (
+            claim.evidence.verdict_of(effect),
+            f"{len(bare)} comparisons; interval between them {effect_text([effect], claim.unit)}",
+        )
+    if len(judged) == 1:
+        return judged[0][1].verdict, judged[0][1].because or "one point, with its own interval"
+    by_verdict = {v: [where for where, r in judged if r.verdict == v] for v in VERDICTS}
     yes, no = by_verdict[REPRODUCED], by_verdict[CONTRADICTED]
-    decided = yes or no
-    split = (yes and no) or any(o.split for o in places.values())
-    verdict = UNDECIDED
-    if not split and 2 * len(decided) >= len(places) and decided:
+    verdict = INCONCLUSIVE
+    if not (yes and no) and 2 * len(yes or no) > len(judged):
         verdict = REPRODUCED if yes else CONTRADICTED
     said = "; ".join(
-        f"{word} on {len(where)}{' (' + ' and '.join(where) + ')' if len(where) <= 2 else ''}"
+        f"{word} in {len(where)}{' (' + ' and '.join(where) + ')' if len(where) <= 2 else ''}"
         for word, where in by_verdict.items()
         if where
     )
-    because = f"of {len(places)} places {said}" + (": it depends on the place" if split else "")
-    return Outcome(verdict, tuple(one for o in places.values() for one in o.seen), because)
-
-
-def noise_floor_of(
-    points: "pd.DataFrame", *, default: float = 0.05, metric: str = "latency_ms_p50"
-) -> tuple[float, str]:
-    """Return a run's noise floor in one metric as |ln ratio| and where it comes from.
-
-    An A/A comparison is a repeat beside the point that it repeats: the same backend under the same conditions.
-    Without one it is `default`, and called assumed.
-    """
-    from photodup.bench.stats.stats import noise_floor
-
-    if {"repeat", "backend", "valid", metric} <= set(points.columns):
-        usable = points[points["valid"].eq(True) & points[metric].notna()]
-        first = usable[once_as_deployed(usable)]
-        again = usable[(usable["repeat"] > 0) & once_as_deployed(usable.assign(repeat=0))]
-        keys = [k for k in ("backend", *PAIR_KEYS, *BACKEND_KEYS) if k in usable]
-        pairs = [(float(a[metric]), float(b[metric])) for a, b in matching_pairs(first, again, keys, metric)]
-        if pairs:
-            return noise_floor(pairs), f"largest of {len(pairs)} A/A comparisons"
-    return default, NoiseFloors.source
-
-
-def noise_floors_of(points: "pd.DataFrame", *, default: float = 0.05) -> NoiseFloors:
-    """Return a run's noise floors, one for latencies and one for throughputs."""
-    latency, source = noise_floor_of(points, default=default)
-    throughput, _ = noise_floor_of(points, default=default, metric="throughput_images_per_s")
-    return NoiseFloors(latency, throughput, source)
+    return verdict, f"{len(judged)} readings: {said}" + (": it depends on the place" if yes and no else "")
 
 
 def unlike(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -273,14 +222,6 @@ def unlike(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 f"The runs hold different models, by {key}: {held}. Compare timings, not answers."
             )
     return sentences
-
-
-def missing(verdicts: "pd.DataFrame") -> dict[str, list[str]]:
-    """Return the claims that could not be tested, by the sentence that says what would decide them."""
-    found: dict[str, list[str]] = {}
-    for _, row in verdicts[verdicts["verdict"] == NOT_TESTABLE].iterrows():
-        found.setdefault(row["needs"], []).append(row["claim"])
-    return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
 
 
 def counts(verdicts: "pd.DataFrame") -> dict[str, int]:

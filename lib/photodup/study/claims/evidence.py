@@ -1,9 +1,10 @@
-"""Everything a run's records say that a claim may rest on, as one table: points, and what was measured otherwise.
+"""Everything a run's records say that a claim may rest on, as one table: comparisons, points, and what else was measured.
 
-A served point is a row of its own. Cold starts, message bodies, exported files, reduced precision, link ladders and
-replays of an autoscaler are recorded by their notebooks in forms of their own; each becomes rows here, under a
-backend's name where there is one and otherwise under a plain name (`network-only`, `simulated-hpa`). Their scenario
-says what they are, so that no claim about requests takes them for one.
+Each comparison that `notebooks/comparisons.yaml` declares is a row with its outcome. A served point is a row of its own.
+Cold starts, message bodies, exported files, reduced precision, link ladders and replays of an autoscaler are recorded by
+their notebooks in forms of their own; each becomes rows here, under a backend's name where there is one and otherwise under
+a plain name (`network-only`, `simulated-hpa`). Their scenario says what they are, so that no claim about requests takes them
+for one.
 """
 
 import math
@@ -12,6 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.bench.stats.sentence import sentence
+from photodup.study.comparisons.measure import visit_key
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -19,7 +23,11 @@ Row = dict[str, Any]
 
 
 def load_evidence(directory: Path) -> "pd.DataFrame":
-    """Return the points of a run and one row per other measurement that a claim can be judged by.
+    """Return the points of a run, the outcomes of its comparisons, and what else a claim can be judged by.
+
+    A comparison's row has `pair` (its name), `ratio` (b ÷ a), `inverse` (a ÷ b) and `difference` (b − a, in the unit of
+    its figure), each with `_ci_low` and `_ci_high`, and the outcome's `sentence`. One that was not measured has `valid`
+    False and the reason in `invalid_because`.
 
     Raises:
         RecordError: a record that cannot be read; names the file and the field.
@@ -49,8 +57,54 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
         if record["status"] == "ok" and record["kind"] in READERS
         for row in READERS[record["kind"]](record["config"], record["result"])
     ]
-    tables = [table for table in (load_points(directory), pd.DataFrame(rows)) if len(table)]
-    return pd.concat(tables, ignore_index=True) if tables else load_points(directory)
+    points = load_points(directory)
+    if not len(points) and not rows and not (directory / "records").is_dir():
+        return points
+    rows += [computed_on | row for row in _comparisons(directory, points)]
+    tables = [table for table in (points, pd.DataFrame(rows)) if len(table)]
+    return pd.concat(tables, ignore_index=True) if tables else points
+
+
+def _comparisons(directory: Path, points: "pd.DataFrame") -> Iterator[Row]:
+    """Return one row for each declared comparison, over the link that it was measured on."""
+    from photodup.bench.link.way import LOOPBACK, emulated
+    from photodup.bench.pairs.declared import declarations
+    from photodup.bench.record.record import RunStore
+    from photodup.serving.endpoints import from_ports
+    from photodup.study.comparisons.outcomes import read_all
+    from photodup.study.notebook.run import Run
+
+    # Which servers there are is of no matter: of `elsewhere` the sides count that have records.
+    store = RunStore(directory, create=False, measure=False)
+    run = Run(directory.name, directory, from_ports("127.0.0.1", 8002, 8003, 8004, 8005), store)
+    pairs = {pair.name: pair for pair in declarations().pairs}
+    far = points[points["link"].eq("network")] if len(points) else points
+    real = {name: far.iloc[0].get(name) for name in LOOPBACK.columns()} if len(far) else LOOPBACK.columns()
+    for outcome in read_all(run):
+        if (pair := pairs.get(outcome.question.name)) is None:
+            continue  # a null answers no claim
+        engine = next(
+            (s.backend.engine for s in (pair.a, pair.b) if s.backend.engine.startswith("emulated")), ""
+        )
+        row: Row = {
+            "run": directory.name,
+            "scenario": "comparison",
+            "pair": pair.name,
+            "key": visit_key(pair),
+        }
+        row |= emulated(pair.link).columns() if pair.link else real
+        row |= {"engine": engine, "valid": outcome.is_measured, "invalid_because": outcome.because}
+        if outcome.is_measured:
+            ends = [1 + end for end in (outcome.effect, outcome.low, outcome.high)]
+            low_to_high = {
+                "ratio": ends,
+                "inverse": [1 / ends[0], 1 / ends[2], 1 / ends[1]],
+                "difference": [(end - 1) * outcome.value_a for end in ends],
+            }
+            for name, (value, low, high) in low_to_high.items():
+                row |= {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
+            row["sentence"] = sentence(outcome)
+        yield row
 
 
 def _backend_columns(name: str) -> Row:

@@ -1,60 +1,41 @@
-"""What a claim may ask of points: five kinds of predicate, read from the claims' file.
+"""What may be asked of a run about a claim: five kinds of question and a goal, read from the claims' file.
 
-A predicate is asked for its outcome on the points of one place. It compares only valid points that agree in
-everything but what the claim is about, calls nothing a difference within the noise floor, and says "not testable
-here" when points are missing: never a guess.
+A question returns its readings: one for each comparison or point that can answer it. It reads valid points only, and of
+two points only those that agree in everything but what the claim is about.
 """
 
 import math
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from photodup.bench.link import latency_model
-from photodup.study.claims.outcome import (
-    CONTRADICTED,
-    NOT_TESTABLE,
-    REPRODUCED,
-    UNDECIDED,
-    NoiseFloors,
-    Outcome,
-    Seen,
-    outcome_of,
-)
+from photodup.bench.stats.interval import Interval, interval_in
+from photodup.study.claims.reading import CONTRADICTED, INCONCLUSIVE, REPRODUCED, Reading
 from photodup.study.claims.selection import Strict, Where, matching_pairs, pairing_keys, select
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MEAN, RATE = "latency_ms_mean", "throughput_images_per_s"
-SERVER_MS = "server_request_ms_mean"
-WIDEST = 1e300  # a bound that no effect reaches, where a claim has none on that side
+MEAN, SERVER_MS = "latency_ms_mean", "server_request_ms_mean"
+APART = "two points, measured one after the other, each with its own interval"
 
 
-class Predicate(Strict):
-    """A question that points answer; `judge` returns the outcome."""
+class Bounded(Strict):
+    """A question about a quantity between two bounds.
 
-    @abstractmethod
-    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
-        """Return the outcome on these points."""
-
-
-class Bounded(Predicate):
-    """A predicate about a quantity between two bounds.
-
-    `about` stands for a printed magnitude. The study gives none an allowance, so the claim's record does:
-    `allowance` either way, as a factor.
+    `about` is a printed magnitude. The study gives none an allowance, so the claim's record does: `allowance` either
+    way, as a factor.
     """
 
-    at_least: float = -WIDEST
-    at_most: float = WIDEST
+    at_least: float = -math.inf
+    at_most: float = math.inf
     about: float | None = None
     allowance: float = 1.25
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> "Bounded":
-        if self.about is None and self.at_least == -WIDEST and self.at_most == WIDEST:
+        if self.about is None and self.at_least == -math.inf and self.at_most == math.inf:
             raise ValueError("a claim needs at_least, at_most or about")
         return self
 
@@ -64,10 +45,51 @@ class Bounded(Predicate):
             return self.about / self.allowance, self.about * self.allowance
         return self.at_least, self.at_most
 
-    def place(self, low: float, high: float, floor: float = 0.0) -> str:
-        """Place an interval against the bounds; a bound of 1 is widened by the noise floor."""
-        at_least, at_most = self.bounds
-        return verdict_of(low, high, at_least=at_least, at_most=at_most, noise_floor=floor)
+    def verdict_of(self, effect: Interval) -> str:
+        """Return the verdict of an effect: inside the claimed bounds, outside, or across one."""
+        inside = effect.lies_within(*self.bounds)
+        return INCONCLUSIVE if inside is None else REPRODUCED if inside else CONTRADICTED
+
+    def readings(self, points: "pd.DataFrame", size: float | None) -> list[Reading]:
+        """Return what these points say; nothing where they lack what is asked.
+
+        Args:
+            size: the published effect, None where none is printed.
+        """
+        return []
+
+
+class Goal(Bounded):
+    """What the study set itself: its own rows are held against the bounds, and no run."""
+
+    kind: Literal["goal"]
+
+
+class Comparison(Bounded):
+    """A comparison that `notebooks/comparisons.yaml` declares: b ÷ a, a ÷ b (`inverse`), or b − a in the figure's unit.
+
+    The claim's direction is a bound of 1. A claim of a difference is contradicted, too, where no difference was found
+    and one of the published size is excluded.
+    """
+
+    kind: Literal["comparison"]
+    pair: str
+    figure: Literal["ratio", "inverse", "difference"] = "ratio"
+
+    def readings(self, points: "pd.DataFrame", size: float | None) -> list[Reading]:
+        mine = points[points["pair"].eq(self.pair)] if "pair" in points else points.iloc[:0]
+        return [self._read(mine.loc[[index]], size) for index in mine.index]
+
+    def _read(self, row: "pd.DataFrame", size: float | None) -> Reading:
+        effect = interval_in(row.iloc[0], self.figure)
+        if effect is None:
+            because = f"{self.pair}: {row.iloc[0]['invalid_because']}"
+            return Reading(Interval(math.nan, math.nan, math.nan), INCONCLUSIVE, row, because)
+        verdict = self.verdict_of(effect)
+        excluded = size is not None and not effect.low <= size <= effect.high
+        if verdict == INCONCLUSIVE and excluded and 1 in (self.at_least, self.at_most):
+            verdict = CONTRADICTED
+        return Reading(effect, verdict, row, row.iloc[0]["sentence"])
 
 
 class Ratio(Bounded):
@@ -84,103 +106,66 @@ class Ratio(Bounded):
     where: Where = Field(default_factory=dict)
     compared_with: Where = Field(default_factory=dict)
 
-    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
-        if not carries(points, self.metric):
-            return Outcome(NOT_TESTABLE, because=f"no point carries {self.metric}")
-        floor = floors.of(self.metric)
-        pairs = self._pairs(points, {})
-        found = [(*quotient(a, b, self.metric, floor), records_of(a, b)) for a, b in pairs]
+    def readings(self, points: "pd.DataFrame", size: float | None) -> list[Reading]:
+        found = self._ratios(points, {})
         if self.compared_with:
-            other = [
-                (*quotient(a, b, self.metric, floor), records_of(a, b))
-                for a, b in self._pairs(points, self.compared_with)
-            ]
-            found = [grown(one, before) for one in found for before in other]
-        if not found:
-            return Outcome(NOT_TESTABLE, because=f"no pair of valid points carries {self.metric}")
-        seen = [
-            Seen(self.place(low, high, floor), effect, low, high, records)
-            for effect, low, high, _, records in found
+            before = self._ratios(points, self.compared_with)
+            found = [(a / b, [*rows, *others]) for a, rows in found for b, others in before]
+        return [
+            Reading(effect, self.verdict_of(effect) if effect.is_known else "", points.loc[rows], APART)
+            for effect, rows in found
         ]
-        return outcome_of(seen, self.metric, floor_used=not all(one[3] for one in found))
 
-    def _pairs(self, points: "pd.DataFrame", other: Where) -> list[tuple[Any, Any]]:
+    def _ratios(self, points: "pd.DataFrame", other: Where) -> list[tuple[Interval, list]]:
+        if self.metric not in points:
+            return []
         keys = pairing_keys(points, self.numerator, self.denominator)
         top, bottom = (
             select(points, self.where | side | other) for side in (self.numerator, self.denominator)
         )
-        return matching_pairs(top, bottom, keys, self.metric)
+        pairs = matching_pairs(top, bottom, keys, self.metric)
+        sides = [
+            (interval_in(a, self.metric), interval_in(b, self.metric), [a.name, b.name]) for a, b in pairs
+        ]
+        return [(a / b, names) for a, b, names in sides if a and b and b.value]
 
 
-class Bound(Bounded):
+class Within(Bounded):
     """`metric` of every matching point lies between the bounds, with its interval where there is one."""
 
     kind: Literal["bound"]
     metric: str
     where: Where
 
-    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
-        found = select(points, self.where) if carries(points, self.metric) else points.iloc[0:0]
-        found = found[found[self.metric].notna()] if len(found) else found
-        if not len(found):
-            return Outcome(NOT_TESTABLE, because=f"no valid point carries {self.metric}")
-        seen = []
-        for _, point in found.iterrows():
-            value, low, high = interval_of(point, self.metric)
-            seen.append(Seen(self.place(low, high), value, low, high, records_of(point)))
-        return outcome_of(seen, self.metric)
+    def readings(self, points: "pd.DataFrame", size: float | None) -> list[Reading]:
+        found = select(points, self.where)
+        effects = [(index, interval_in(point, self.metric)) for index, point in found.iterrows()]
+        return [Reading(e, self.verdict_of(e), points.loc[[index]]) for index, e in effects if e]
 
 
-class OutsideServer(Predicate):
+class OutsideServer(Bounded):
     """Share in per cent of a remote client's latency that the server's own counters do not account for."""
 
     kind: Literal["outside_server"]
     where: Where
-    at_least: float
 
-    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
-        found = select(points, self.where)
-        counted = {MEAN, SERVER_MS} <= set(found.columns)
-        found = found.dropna(subset=[MEAN, SERVER_MS]) if counted else found.iloc[0:0]
-        if not len(found):
-            return Outcome(NOT_TESTABLE, because="no point carries the server's counters")
-        seen = []
-        for _, point in found.iterrows():
-            share = float(1 - point[SERVER_MS] / point[MEAN]) * 100
-            verdict = REPRODUCED if share >= self.at_least else CONTRADICTED
-            seen.append(Seen(verdict, share, share, share, records_of(point)))
-        return outcome_of(seen, "the share outside the server")
+    def readings(self, points: "pd.DataFrame", size: float | None) -> list[Reading]:
+        found = []
+        for index, point in select(points, self.where).iterrows():
+            latency, server = (interval_in(point, column) for column in (MEAN, SERVER_MS))
+            if latency and server:
+                ends = (latency.value, latency.low, latency.high)
+                share = Interval(*(100 * (1 - server.value / ms) for ms in ends))
+                found.append(Reading(share, self.verdict_of(share), points.loc[[index]]))
+        return found
 
 
-class PeakAt(Predicate):
-    """Throughput peaks at this many requests in flight, and falls beyond it by more than the noise floor."""
-
-    kind: Literal["peak_at"]
-    where: Where
-    concurrency: int
-
-    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
-        found = select(points, self.where)
-        found = found.dropna(subset=[RATE]) if RATE in found else found.iloc[0:0]
-        curve = found.groupby("concurrency")[RATE].mean() if len(found) else None
-        at = self.concurrency
-        if curve is None or at not in curve.index or not (curve.index > at).any():
-            return Outcome(NOT_TESTABLE, because=f"needs closed loops at {at} in flight and above")
-        best = float(curve.idxmax())
-        others = curve.drop(index=at).max() / curve[at]
-        clear = abs(math.log(others)) > floors.of(RATE)
-        verdict = UNDECIDED if not clear else REPRODUCED if others < 1 else CONTRADICTED
-        because = f"best level elsewhere ÷ level {at}: {others:.2f}, over {len(curve)} levels"
-        return Outcome(verdict, (Seen(verdict, best, best, best, records_of(found)),), because)
-
-
-class BytesExplain(Predicate):
+class BytesExplain(Strict):
     """Which law fits single requests over a link: bytes at its rate, or round trips of a growing window.
 
     The effect is the misfit of the bytes divided by that of the round trips: below 1/`better_by` the bytes explain
-    the latencies, above `better_by` the round trips do. `where` chooses latencies with no server behind them, or
-    with one whose counters say its own time. To be fair to the bytes, they may have a round trip and a rate of
-    their own for new and for warm connections, where the round trips share one of each. Payloads above
+    the latencies, above `better_by` the round trips do. To be fair to the bytes, they may have a round trip and a rate
+    of their own for new and for warm connections, where the round trips share one of each. Payloads above
     `up_to_bytes` are left out: any link becomes a question of bandwidth in the end.
     """
 
@@ -190,98 +175,38 @@ class BytesExplain(Predicate):
     better_by: float = 2.0
     up_to_bytes: int = 1_000_000
 
-    def judge(self, points: "pd.DataFrame", floors: NoiseFloors) -> Outcome:
+    def readings(self, points: "pd.DataFrame", size: float | None) -> list[Reading]:
         needed = ["payload_bytes", self.metric, "connection"]
         found = select(points, self.where)
         if not set(needed) <= set(found.columns):
-            return Outcome(NOT_TESTABLE, because="no remote point carries payload, latency and connection")
+            return []
         found = found.dropna(subset=needed)
         found = found[
             found["connection"].isin(("new", "warm")) & (found["payload_bytes"] <= self.up_to_bytes)
         ]
-        if len(found) < 4 or found["payload_bytes"].nunique() < 3:
-            return Outcome(NOT_TESTABLE, because="needs four remote points with three payload sizes")
-        rows = [_latency_row(point, self.metric) for _, point in found.iterrows()]
+        enough = [on for _, on in found.groupby("link") if len(on) > 3 and on["payload_bytes"].nunique() > 2]
+        return [self._read(on) for on in enough]
+
+    def _read(self, points: "pd.DataFrame") -> Reading:
+        rows = [_latency_row(point, self.metric) for _, point in points.iterrows()]
         kinds = [[row for row in rows if row["connection"] == kind] for kind in ("new", "warm")]
         bytes_alone = [latency_model.fit(kind, "bandwidth-only") for kind in kinds if len(kind) > 1]
         squares = [residual**2 for fit in bytes_alone for residual in fit.residuals_ms]
         misfits = math.sqrt(sum(squares) / len(squares)), latency_model.fit(rows, "rounds").rmse_ms
         effect = misfits[0] / misfits[1] if misfits[1] > 0 else math.inf
         clear = max(effect, 1 / effect if effect else math.inf) > self.better_by
-        verdict = UNDECIDED if not clear else REPRODUCED if effect < 1 else CONTRADICTED
+        verdict = INCONCLUSIVE if not clear else REPRODUCED if effect < 1 else CONTRADICTED
         because = f"misfit {misfits[0]:.1f} ms with bytes alone, {misfits[1]:.1f} ms with round trips"
-        return Outcome(verdict, (Seen(verdict, effect, effect, effect, records_of(found)),), because)
+        return Reading(Interval(effect, effect, effect), verdict, points, because)
 
 
-AnyPredicate = Annotated[Ratio | Bound | OutsideServer | PeakAt | BytesExplain, Field(discriminator="kind")]
-
-
-def verdict_of(low: float, high: float, *, at_least: float, at_most: float, noise_floor: float) -> str:
-    """Place an interval against a claimed range; bounds of 1 are widened by the noise floor."""
-    margin = math.exp(noise_floor)
-    floor_in = at_least * margin if at_least == 1 else at_least
-    floor_out = at_least / margin if at_least == 1 else at_least
-    ceiling_in = at_most / margin if at_most == 1 else at_most
-    ceiling_out = at_most * margin if at_most == 1 else at_most
-    if low >= floor_in and high <= ceiling_in:
-        return REPRODUCED
-    if high < floor_out or low > ceiling_out:
-        return CONTRADICTED
-    return UNDECIDED
-
-
-def interval_of(point: "pd.Series", column: str) -> tuple[float, float, float]:
-    """Return (value, low, high) of a column; both ends are the value where a point carries no interval."""
-    value = float(point[column])
-    low, high = point.get(f"{column}_ci_low"), point.get(f"{column}_ci_high")
-    known = low is not None and high is not None and low == low and high == high
-    return (value, float(low), float(high)) if known else (value, value, value)
-
-
-def quotient(a: "pd.Series", b: "pd.Series", column: str, floor: float) -> tuple[float, float, float, bool]:
-    """Return a ÷ b, its interval, and whether that comes from the points' own intervals.
-
-    Intervals are combined as logarithms; where a point has none, the noise floor takes its place.
-    """
-    (x, x_low, x_high), (y, y_low, y_high) = interval_of(a, column), interval_of(b, column)
-    if min(x, y, x_low, y_low) <= 0:
-        return 0.0, 0.0, math.inf, False
-    effect = math.log(x / y)
-    if x_low == x_high or y_low == y_high:
-        return math.exp(effect), math.exp(effect - floor), math.exp(effect + floor), False
-    down = math.hypot(math.log(x / x_low), math.log(y_high / y))
-    up = math.hypot(math.log(x_high / x), math.log(y / y_low))
-    return math.exp(effect), math.exp(effect - down), math.exp(effect + up), True
-
-
-def grown(one: tuple, before: tuple) -> tuple[float, float, float, bool, tuple[str, ...]]:
-    """Return how much a quotient grew over another one, its interval, and all records behind both."""
-    (x, x_low, x_high, exact, records), (y, y_low, y_high, was_exact, others) = one, before
-    if min(x, y, x_low, y_low) <= 0:
-        return 0.0, 0.0, math.inf, False, (*records, *others)
-    down = math.hypot(math.log(x / x_low), math.log(y_high / y))
-    up = math.hypot(math.log(x_high / x), math.log(y / y_low))
-    ratio = x / y
-    return ratio, ratio * math.exp(-down), ratio * math.exp(up), exact and was_exact, (*records, *others)
-
-
-def records_of(*points: Any) -> tuple[str, ...]:
-    """Return the keys of the records that points (rows or whole tables) come from, where they say."""
-    keys: list[str] = []
-    for point in points:
-        if "key" in point:
-            keys += list(point["key"]) if hasattr(point["key"], "tolist") else [point["key"]]
-    return tuple(dict.fromkeys(key for key in keys if isinstance(key, str)))
-
-
-def carries(points: "pd.DataFrame", metric: str) -> bool:
-    """Say whether any point has a value in a column."""
-    return metric in points and bool(points[metric].notna().any())
+Evidence = Annotated[
+    Goal | Comparison | Ratio | Within | OutsideServer | BytesExplain, Field(discriminator="kind")
+]
 
 
 def _latency_row(point: "pd.Series", metric: str) -> dict[str, Any]:
-    server_ms = point.get(SERVER_MS)
-    initcwnd = point.get("initcwnd")
+    server_ms, initcwnd = (point.get(column) for column in (SERVER_MS, "initcwnd"))
     return {
         "payload_bytes": point["payload_bytes"],
         "latency_ms": point[metric],

@@ -107,16 +107,16 @@ def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False)
 
 
 def device_class(points: "pd.DataFrame") -> "pd.Series":
-    """Return what computed each point: `gpu`, `cpu`, `sleeping`, `simulated`, `none` (no device) or `unknown`.
+    """Return what computed each point: `gpu`, `cpu`, `emulated`, `simulated`, `none` (no device) or `unknown`.
 
-    An emulated GPU sleeps as long as a GPU would compute; an autoscaler's replay and answers rounded to another
+    An emulated GPU waits as long as a GPU would compute; an autoscaler's replay and answers rounded to another
     precision are simulations; a message's body and a bare link need no device.
     """
 
     def one(point: "pd.Series") -> str:
         engine, device, backend = (_text(point.get(c)) for c in ("engine", "device", "backend"))
         if engine.startswith("emulated"):
-            return "sleeping"
+            return "emulated"
         if backend.startswith(("simulated-", "rounded-")):
             return "simulated"
         if backend.startswith(("body-", "network-")):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photodup.bench.link.latency_model import pipe_limited_ms, serialisation_ms
-from photodup.study.published.finding import FP32_BYTES, value_of
+from photodup.study.published.published import FP32_BYTES, value_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ prints it), `ratios.csv` (each printed quotient with the expression over row ids
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ CONDITION = [  # two rows that agree in all of these would be the same number ty
     *("run", "step", "hardware", "gpus", "location", "backend"),
     *("scenario", "batch", "concurrency", "item", "quantity"),
 ]
+FP32_BYTES = 3 * 224 * 224 * 4  # one image as a tensor
 APPROXIMATE = 0.10  # what a printed "~" is taken to allow, relative
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -116,6 +117,11 @@ def value(row_id: str, rows: "pd.DataFrame | None" = None) -> float:
             f"No published row is called {row_id!r}: see results/published/measurements.csv."
         )
     return float(rows.at[row_id, "value"])
+
+
+def value_of(rows: "pd.DataFrame") -> Callable[[str], float]:
+    """Return a function from row id to value, in the unit of the row's quantity; a missing row is an error."""
+    return lambda row_id: value(row_id, rows)
 
 
 def _interval(row: "pd.Series", column: str) -> tuple[float, float]:

@@ -135,31 +135,41 @@ def published_shares() -> "pd.DataFrame":
     return table.sort_values("share_of_peak")
 
 
-def measured_shares(points: "pd.DataFrame", *, peak_tflops: float) -> "pd.DataFrame":
+def measured_shares(points: "pd.DataFrame", *, peaks_tflops: Mapping[str, float]) -> "pd.DataFrame":
     """Return the valid points of a run with `tflops` and `share_of_peak`; empty when there are none.
 
-    Emulated engines compute nothing and are left out. A share above 1 is impossible and means a wrong device,
-    precision or clock: it is kept and shows.
+    Like is divided by like: a precision without a known peak is left out, and so are emulated engines, which compute
+    nothing. A share above 1 is impossible and means a wrong device or clock: it is kept and shows.
+
+    Args:
+        peaks_tflops: by precision; see `peaks_of`.
     """
-    columns = ["run", "backend", "scenario", "batch", "concurrency", "link", "throughput_images_per_s"]
+    columns = [
+        "run",
+        "backend",
+        "precision",
+        "scenario",
+        "batch",
+        "concurrency",
+        "link",
+        "throughput_images_per_s",
+    ]
     usable = points.reindex(columns=[*columns, "valid", "engine"])
     emulated = usable["engine"].map(engine_family).eq("emulated")
     measured = usable["valid"].eq(True) & usable["throughput_images_per_s"].notna() & ~emulated
-    usable = usable[measured][columns].copy()
+    usable = usable[measured & usable["precision"].isin(peaks_tflops)][columns].copy()
     usable["tflops"] = usable["throughput_images_per_s"].map(achieved_tflops)
-    usable["share_of_peak"] = [
-        share_of_peak(value, peak_tflops=peak_tflops) for value in usable["throughput_images_per_s"]
-    ]
+    usable["share_of_peak"] = usable["tflops"] / usable["precision"].map(peaks_tflops).astype(float)
     return usable.sort_values("share_of_peak")
 
 
-def limit_of(
+def peaks_of(
     environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int, gpu: str = "none"
-) -> tuple[float, str]:
-    """Return the FP32 peak in TFLOP/s of what computes, and how it was obtained; NaN where nobody knows it.
+) -> tuple[dict[str, float], str]:
+    """Return the peaks of what computes in TFLOP/s by precision, and how they were obtained; none where nobody knows.
 
-    A GPU in devices.csv gives its data-sheet peak. Where there is none at all it is the CPU's cores times the two
-    assumptions; a GPU that is not in the table is measured like any other, without a share of its peak.
+    A GPU in devices.csv gives its data-sheet peaks. Where there is none at all it is the FP32 peak of the CPU's cores,
+    by the two assumptions; a GPU that is not in the table is measured like any other, without a share of its peak.
 
     Args:
         environment: of the measuring machine.
@@ -167,13 +177,13 @@ def limit_of(
     """
     named = [gpu] if gpu != "none" else [_name(each) for each in environment.get("gpus") or []]
     for name in named:
-        if device := device_named(name):
-            return _peak_tflops(device, "fp32"), f"{device}, data sheet"
+        if peaks := makers_peaks(name):
+            return peaks, f"{device_named(name)}, data sheet"
     if named:
-        return float("nan"), f"{named[0]}: no peak rates in results/published/devices.csv"
+        return {}, f"{named[0]}: no peak rates in results/published/devices.csv"
     cores = int(environment.get("cores_usable") or environment.get("cores") or 1)
     peak = cpu_peak_tflops(cores, ghz, flop_per_cycle=flop_per_cycle)
-    return peak, f"{cores} cores × {ghz:g} GHz × {flop_per_cycle} FLOP per cycle, assumed"
+    return {"fp32": peak}, f"{cores} cores × {ghz:g} GHz × {flop_per_cycle} FLOP per cycle in FP32, assumed"
 
 
 def _name(gpu: Any) -> str:

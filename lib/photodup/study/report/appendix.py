@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ from photodup.study.notebook.run import REFERENCE
 from photodup.study.report.facts import read_json
 
 _SAVED = re.compile(r'charts\.save\(\w+, run, "([\w-]+)"\)')
-# What decides how near a second run comes. `timings` are held to the noise floors; the others say it themselves.
+# What decides how near a second run comes. `timings` are held to what two equal processes differ by.
 SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, from another pass
 TIMINGS, EXACT = "as timings", "the same, from the same records"
 CLOSENESS = {
@@ -54,16 +53,22 @@ def figures_of(path) -> list[str]:
 
 
 def closeness_text() -> str:
-    """Say what *as timings* means: the largest difference that a backend showed against itself in the reference run."""
-    from photodup.study.claims import claims
+    """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
+    from photodup.study.comparisons.outcomes import read_all
+    from photodup.study.notebook.run import open_run
 
-    floors = claims.noise_floors_of(claims.load_evidence(project_root() / "results" / REFERENCE))
-    machine = math.expm1(floors.latency), math.expm1(floors.throughput)
+    nulls = [o for o in read_all(open_run(REFERENCE).reading()) if o.question.is_null and o.is_measured]
+    apart = (
+        f"as near as two processes of one configuration lay in it, within {max(o.excludes_beyond for o in nulls):.1%} "
+        f"({len(nulls)} such pairs)"
+        if nulls
+        else "as near as two processes of one configuration, which the committed run has not measured yet"
+    )
     total = sum(row["seconds"] for row in _study()) / 60
     return (
-        f"The reference run took {total:.0f} minutes. *As timings* means: on the same machine within "
-        f"{machine[0]:.0%} in latency and {machine[1]:.0%} in throughput, the {floors.source} of the reference run. On "
-        "another machine the figures are others; what should agree are the sentences: which sides differ, which are equal."
+        f"The reference run took {total:.0f} minutes. *As timings* means: on the same machine the comparisons come {apart}; "
+        "an absolute figure moves with the machine's minutes, by more than its interval says. On another machine the "
+        "figures are others; what should agree are the sentences: which sides differ, which are equal."
     )
 
 

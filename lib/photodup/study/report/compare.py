@@ -1,15 +1,18 @@
 """Put runs side by side: the load points they share, and what became of the claims in each.
 
-A ratio is always "that run ÷ the first one". Nothing is called a difference inside the larger of both noise floors,
-and a number that is not valid, or that a run does not have, is never stood in for.
+A ratio is always "that run ÷ the first one". Its interval joins those of both points, which cover the window that each was
+measured in and not the machine's other minutes; A number
+that is not valid, or that a run does not have, is never stood in for.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from photodup.bench.stats.interval import Interval, interval_in
 from photodup.study.report.sides import Side
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
 
     Returns:
         Per point: `condition` (name -> value), `points` (one mapping or None per run) and `changes`: per run and
-        metric what `photodup.bench.stats.stats.difference` says of it against the first run, None for a missing one.
+        metric what `change` says of it against the first run, None for a missing one.
     """
     names = set().union(*(side.conditions() for side in sides)) | {"connection", "offered_per_s", "link"}
     names -= set(NOT_CONDITIONS)
@@ -44,7 +47,7 @@ def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
             {
                 "condition": dict(key),
                 "points": points,
-                "changes": [_changes(sides, points, index) for index in range(len(sides))],
+                "changes": [_changes(points, index) for index in range(len(sides))],
             }
         )
     return rows
@@ -95,39 +98,42 @@ def _worth(point: Mapping[str, Any]) -> tuple[bool, float]:
     return bool(point.get("valid")), float(point.get("n_requests") or 0)
 
 
-def _changes(
-    sides: Sequence[Side], points: Sequence[dict[str, Any] | None], index: int
-) -> dict[str, dict[str, Any]] | None:
+def _changes(points: Sequence[dict[str, Any] | None], index: int) -> dict[str, Change] | None:
     first, other = points[0], points[index]
     if index == 0 or first is None or other is None:
         return None
-    found = {}
-    for metric in METRICS:
-        floor = max(side.noise_floors.of(metric) for side in (sides[0], sides[index]))
-        found[metric] = change(first, other, floor, metric)
-    return found
+    return {metric: change(first, other, metric) for metric in METRICS}
 
 
-def change(first: Mapping[str, Any], other: Mapping[str, Any], floor: float, metric: str) -> dict[str, Any]:
-    """Return `stats.difference`, and a bare ratio judged by the noise floor where a point has no interval."""
-    import math
+@dataclass(frozen=True)
+class Change:
+    """One figure of a run against the first run's.
 
-    from photodup.bench.stats.stats import difference
+    Attributes:
+        ratio: that run ÷ the first, with its interval; None where one of both has no such figure.
+        verdict: `higher`, `lower`, `no difference` (the interval holds 1) or `unknown`.
+        because: why it is unknown.
+    """
 
-    found = difference(first, other, floor, metric)
-    before, after = first.get(metric), other.get(metric)
-    are_valid = first.get("valid") and other.get("valid")
-    if found["ratio"] is not None or not are_valid or not before or not after:
-        return found
+    ratio: Interval | None
+    verdict: str
+    because: str = ""
+
+
+def change(first: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> Change:
+    """Return how one point's figure differs from another's; two that were recorded without intervals decide nothing."""
+    if not (first.get("valid") and other.get("valid")):
+        why = first.get("invalid_because") or other.get("invalid_because") or "a point is missing"
+        return Change(None, "unknown", str(why))
+    before, after = (interval_in(point, metric) for point in (first, other))
+    if not before or not after or before.value <= 0:
+        return Change(None, "unknown", f"the sample does not carry {metric}")
     ratio = after / before
-    inside = abs(math.log(ratio)) <= floor
-    return {
-        "ratio": ratio,
-        "verdict": "no difference" if inside else ("higher" if ratio > 1 else "lower"),
-        "because": f"within the noise floor of {math.expm1(floor):.1%}"
-        if inside
-        else "no interval is recorded",
-    }
+    if not ratio.is_known:
+        return Change(ratio, "unknown", "no interval is recorded")
+    if ratio.low <= 1 <= ratio.high:
+        return Change(ratio, "no difference")
+    return Change(ratio, "higher" if ratio.value > 1 else "lower")
 
 
 def verdict_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
@@ -135,25 +141,24 @@ def verdict_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
 
     Returns:
         Per claim that at least one run could judge: `statement`, `published`, `changed` (two runs judged it, and
-        not alike) and `runs`: per run the list of its judgements {`verdict`, `here`, `link`}, empty when not testable there.
+        not alike) and `runs`: per run its {`verdict`, `here`, `where`}, None when not testable there.
     """
     from photodup.study.claims.claim import load_claims
     from photodup.study.claims.claims import judge
-    from photodup.study.claims.outcome import NOT_TESTABLE
+    from photodup.study.claims.reading import NOT_TESTABLE
 
     claims = load_claims()
     rows: dict[str, dict[str, Any]] = {
-        claim.id: {"statement": claim.statement, "published": "–", "runs": [[] for _ in sides]}
+        claim.id: {"statement": claim.statement, "published": "–", "runs": [None] * len(sides)}
         for claim in claims
     }
     for index, side in enumerate(sides):
-        for found in judge(claims, side.evidence, side.noise_floors, run=side.name).to_dict("records"):
+        for found in judge(claims, side.evidence, run=side.name).to_dict("records"):
             row = rows[found["claim"]]
             row["published"] = found["published"]
             if found["verdict"] != NOT_TESTABLE:
-                row["runs"][index].append({name: found[name] for name in ("verdict", "here", "link")})
+                row["runs"][index] = {name: found[name] for name in ("verdict", "here", "where")}
     judged = [row for row in rows.values() if any(row["runs"])]
     for row in judged:
-        words = [frozenset(one["verdict"] for one in run) for run in row["runs"] if run]
-        row["changed"] = len(set(words)) > 1
+        row["changed"] = len({one["verdict"] for one in row["runs"] if one}) > 1
     return judged

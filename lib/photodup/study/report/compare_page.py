@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,10 +62,12 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[st
     for index, side in enumerate(sides[1:], start=1):
         both = [row["changes"][index]["latency_ms_p50"] for row in rows if row["changes"][index]]
         n = {
-            word: sum(c["verdict"] == word for c in both)
+            word: sum(c.verdict == word for c in both)
             for word in ("lower", "higher", "no difference", "unknown")
         }
-        unknown = f"; {n['unknown']} cannot be compared, because one of the two is not valid"
+        unknown = (
+            f"; {n['unknown']} cannot be compared, because one of the two is not valid or has no interval"
+        )
         found.append(
             f"{side.name} against {sides[0].name}: {len(both)} shared points, p50 lower in {n['lower']}, "
             f"higher in {n['higher']}, no difference in {n['no difference']}{unknown if n['unknown'] else ''}."
@@ -81,7 +82,6 @@ def _about(side: Side) -> dict[str, str]:
         "machine": describe_machine(side.environment) or "no environment record",
         "weights": describe_weights(side.environment) if side.environment else "not recorded",
         "digest": str(model.get("digest", "not recorded"))[:12],
-        "noise": str(side.noise_floors),
         "points": str(len(side.points)),
     }
 
@@ -137,18 +137,18 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def _ratio(found: Mapping[str, Any]) -> dict[str, str]:
+def _ratio(found: compare.Change) -> dict[str, str]:
     """A ratio as text with its interval, and whether it is a difference at all."""
-    if found["ratio"] is None:
-        return {"text": "–", "interval": "", "mark": "", "because": found["because"], "kind": "unknown"}
-    low, high = found.get("ratio_ci_low"), found.get("ratio_ci_high")
-    noise = found["verdict"] == "no difference"
+    ratio = found.ratio
+    if ratio is None:
+        return {"text": "–", "interval": "", "mark": "", "because": found.because, "kind": "unknown"}
+    differs = found.verdict in ("higher", "lower")
     return {
-        "text": f"{found['ratio']:.2f}×",
-        "interval": "" if low is None else f"{low:.2f} to {high:.2f}",
-        "mark": "≈" if noise else "",
-        "because": found["because"],
-        "kind": "noise" if noise else "differs",
+        "text": f"{ratio.value:.2f}×",
+        "interval": f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio.is_known else "",
+        "mark": "≈" if found.verdict == "no difference" else "",
+        "because": found.because,
+        "kind": "differs" if differs else "same" if ratio.is_known else "unknown",
     }
 
 
@@ -168,12 +168,8 @@ def _figure(sides: Sequence[Side], rows: Sequence[Mapping[str, Any]]) -> str:
     charts.use_style()
     figure, axes = plt.subplots(1, len(columns), figsize=(5.2 * len(columns) + 0.8, 5), squeeze=False)
     for axis, side, column in zip(axes[0], sides[1:], columns, strict=True):
-        floor = math.exp(max(one.noise_floors.latency for one in (sides[0], side)))
         if column:
             ends = [min(min(x, y) for x, y, _ in column) * 0.8, max(max(x, y) for x, y, _ in column) * 1.25]
-            axis.fill_between(
-                ends, [e / floor for e in ends], [e * floor for e in ends], color="#9aa0aa", alpha=0.25
-            )
             axis.plot(ends, ends, color="#6b7280", linewidth=0.8)
         for engine in sorted({engine for _, _, engine in column}):
             mine = [(x, y) for x, y, e in column if e == engine]
@@ -185,12 +181,8 @@ def _figure(sides: Sequence[Side], rows: Sequence[Mapping[str, Any]]) -> str:
         )
         if column:
             axis.legend(loc="upper left")
-    text = f"Valid points that both runs have ({', '.join(str(len(c)) for c in pairs)}). On the line: equal; in the "
-    charts.caption(
-        figure,
-        text + "band: inside the noise floor; above the line: slower than the first run.",
-        width=84 * len(pairs),
-    )
+    text = f"Valid points that both runs have ({', '.join(str(len(c)) for c in pairs)}). On the line: equal; above it: "
+    charts.caption(figure, text + "slower than the first run.", width=84 * len(pairs))
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     plt.close(figure)

@@ -16,7 +16,7 @@ from photodup.bench.stats.comparison import DECIDES_WITHIN, Verdict
 from photodup.errors import PhotodupError
 from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
-from photodup.study.claims.outcome import NOT_TESTABLE, VERDICTS
+from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 

@@ -15,8 +15,6 @@ from photodup.study.notebook.run import describe_machine, read_environment
 if TYPE_CHECKING:
     import pandas as pd
 
-    from photodup.study.claims.outcome import NoiseFloors
-
 _PLACES = ("RUN", "ENDPOINTS", "HOST")  # parameters that say where, not how much
 
 
@@ -41,26 +39,16 @@ class Side:
 
     @cached_property
     def evidence(self) -> pd.DataFrame:
-        from photodup.study.claims.claims import load_evidence
+        from photodup.study.claims.evidence import load_evidence
 
         return load_evidence(self.directory)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         """The run's environment; the model's digest comes from its reference embeddings where it is not there."""
-        facts = read_environment(self.directory)
-        computed: dict[str, Any] = next(
-            (r["result"] for r in self.records if r["key"] == "reference-embeddings"), {}
-        )
-        known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
-        return {**facts, "model": {**known, **facts.get("model", {})}} if facts else {}
+        from photodup.study.claims.evidence import model_environment
 
-    @cached_property
-    def noise_floors(self) -> NoiseFloors:
-        """Largest |ln ratio| between a backend and itself in this run: of latencies, and of throughputs."""
-        from photodup.study.claims.claims import noise_floors_of
-
-        return noise_floors_of(self.points)
+        return model_environment(self.directory) if read_environment(self.directory) else {}
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:

@@ -1,43 +1,17 @@
 """KServe's v2 protocol: what a model takes is asked of the server, and a request is made of files or of numbers."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.channel import grpc_channel, grpc_metadata
-from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
+from photodup.embedding.wire.kserve import Model, Tensor, about_model, datatype, dtype, model_of
 from photodup.errors import PhotodupError
-from photodup.extras import need
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One input of a model: `dims` without the batch dimension."""
-
-    name: str
-    datatype: str
-    dims: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Model:
-    """What a server says of a model.
-
-    Attributes:
-        batched: whether the first dimension of its tensors counts items.
-        max_batch: most items in a request; None where the server does not say.
-        output: the first output.
-    """
-
-    name: str
-    inputs: tuple[Tensor, ...]
-    output: str
-    batched: bool
-    max_batch: int | None = None
 
 
 def describe_model(target: Target) -> Model:
@@ -46,31 +20,24 @@ def describe_model(target: Target) -> Model:
     Raises:
         PhotodupError: nothing answers, there is no such model, or the server speaks something else.
     """
-    return _over_grpc(target) if target.protocol == "kserve-grpc" else _over_http(target)
-
-
-def _over_http(target: Target) -> Model:
+    if target.protocol == "kserve-grpc":
+        return model_of(target.model, *_over_grpc(target))
     about = target.get(target.path)
     if not isinstance(about, dict) or "inputs" not in about:
         raise PhotodupError(
             f"{target.base} has no model {target.model!r} that speaks KServe's v2 protocol: correct the name, or "
             "load the model."
         )
-    config = target.get(f"{target.path}/config") or {}
-    inputs = [(i["name"], i["datatype"], i["shape"]) for i in about["inputs"]]
-    return _model(target.model, inputs, about["outputs"][0]["name"], config.get("max_batch_size"))
+    return model_of(target.model, about, target.get(f"{target.path}/config") or {})
 
 
-def _over_grpc(target: Target) -> Model:
-    need("tritonclient")
-    import grpc
-    from tritonclient.grpc import service_pb2, service_pb2_grpc
+def _over_grpc(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
+    with target.channel() as channel:
+        import grpc
 
-    with grpc_channel(target) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        options = {"timeout": min(target.timeout_s, 10.0), "metadata": grpc_metadata(target)}
+        options = {"timeout": min(target.timeout_s, 10.0), "metadata": target.metadata}
         try:
-            about = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=target.model), **options)
+            about = about_model(channel, "ModelMetadata", target.model, **options)
         except grpc.RpcError as error:
             said = " ".join((error.details() or "").split())[:200]
             if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
@@ -81,23 +48,9 @@ def _over_grpc(target: Target) -> Model:
                 raise PhotodupError(f"{target.base} speaks gRPC, but not KServe's v2 protocol.") from None
             raise unreachable(target.base, Exception(f"gRPC {error.code().name}: {said}")) from None
         try:
-            config = stub.ModelConfig(service_pb2.ModelConfigRequest(name=target.model), **options).config
-            max_batch = config.max_batch_size
+            return about, about_model(channel, "ModelConfig", target.model, **options)
         except grpc.RpcError:  # an extension of Triton's
-            max_batch = None
-    inputs = [(i.name, i.datatype, list(i.shape)) for i in about.inputs]
-    return _model(target.model, inputs, about.outputs[0].name, max_batch)
-
-
-def _model(
-    name: str, inputs: Sequence[tuple[str, str, Sequence[Any]]], output: str, max_batch: int | None
-) -> Model:
-    # Other servers than Triton have no such setting; an open first dimension is a batch in nearly all their models.
-    batched = (
-        all(shape and int(shape[0]) == -1 for *_, shape in inputs) if max_batch is None else max_batch > 0
-    )
-    tensors = [Tensor(n, kind, tuple(int(d) for d in shape)[batched:]) for n, kind, shape in inputs]
-    return Model(name, tuple(tensors), output, batched, max_batch or None)
+            return about, {}
 
 
 def shaped(model: Model, shapes: Sequence[str]) -> Model:
@@ -137,7 +90,7 @@ def shaped(model: Model, shapes: Sequence[str]) -> Model:
                 f"--shape {tensor.name}={','.join(str(d) if d > 0 else '128' for d in wanted)}."
             )
         filled.append(Tensor(tensor.name, tensor.datatype, wanted))
-    return Model(model.name, tuple(filled), model.output, model.batched, model.max_batch)
+    return replace(model, inputs=tuple(filled))
 
 
 def _text(dims: Sequence[int]) -> str:
@@ -186,6 +139,13 @@ class Requests:
         return {t.name: given[t.name] if t.name in given else self._made(t, items) for t in self.model.inputs}
 
     def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
+        if (
+            math.prod(tensor.dims) > MOST_BYTES // 8 or len(tensor.dims) > 16
+        ):  # a server's word, which may be any
+            raise PhotodupError(
+                f"{tensor.name} of {self.model.name} has {math.prod(tensor.dims):.3g} values in {len(tensor.dims)} "
+                "dimensions: too many to make up; name smaller arrays with --input."
+            )
         if tensor.datatype == "BYTES":
             data = [item.encode() if isinstance(item, str) else item for item in items]
             each = int(np.prod(tensor.dims))
@@ -198,22 +158,18 @@ class Requests:
 
 
 def _random(tensor: Tensor, seed: int) -> np.ndarray:
-    from tritonclient.utils import triton_to_np_dtype
-
-    dtype = triton_to_np_dtype(tensor.datatype)
-    if dtype is None or dtype is np.object_:
+    kind_of = dtype(tensor.datatype)
+    if kind_of is None or kind_of == np.object_:
         raise PhotodupError(
             f"{tensor.name} has the type {tensor.datatype}, which is not made up here: use --input."
         )
-    generator, kind = np.random.default_rng(seed), np.dtype(dtype).kind
-    if kind == "f":
-        return generator.standard_normal(tensor.dims, np.float32).astype(dtype)
-    return generator.integers(0, 2 if kind == "b" else 100, tensor.dims).astype(dtype)
+    generator = np.random.default_rng(seed)
+    if kind_of.kind == "f":
+        return generator.standard_normal(tensor.dims, np.float32).astype(kind_of)
+    return generator.integers(0, 2 if kind_of.kind == "b" else 100, tensor.dims).astype(kind_of)
 
 
 def _arrays(model: Model, given: Sequence[str]) -> dict[str, np.ndarray]:
-    from tritonclient.utils import np_to_triton_dtype
-
     found: dict[str, np.ndarray] = {}
     inputs = {t.name: t for t in model.inputs}
     for text in given:
@@ -227,7 +183,7 @@ def _arrays(model: Model, given: Sequence[str]) -> dict[str, np.ndarray]:
         tensor = inputs[name]
         if tensor.datatype == "BYTES":  # text lies in a file as characters of a fixed width
             array = np.array([str(v).encode() for v in array.ravel()], np.object_).reshape(array.shape)
-        elif np_to_triton_dtype(array.dtype) != tensor.datatype:
+        elif datatype(array) != tensor.datatype:
             raise PhotodupError(
                 f"{path} holds {array.dtype}, the input {name} takes {tensor.datatype}: convert it."
             )

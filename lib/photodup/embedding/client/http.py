@@ -8,6 +8,7 @@ from photodup.addresses import http_address
 from photodup.embedding.client.answers import Patience, ServerError, Transient
 from photodup.embedding.client.which_server import ANOTHER, which_server
 from photodup.embedding.imaging import ImageError
+from photodup.embedding.wire.http import Request
 from photodup.errors import PhotodupError
 
 # Environment variable with the key that a FastAPI service asks for. It is sent to no other kind of server.
@@ -28,6 +29,9 @@ class Http:
 
     def call(self, method: str, path: str, **request: Any) -> httpx.Response:
         return self._patience.retry(lambda: self._once(method, path, request))
+
+    def post(self, request: Request) -> httpx.Response:
+        return self.call("POST", request.path, content=request.body, headers=request.headers)
 
     def _once(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
         try:
@@ -90,7 +94,7 @@ def sentence(response: httpx.Response) -> str:
     try:
         body = response.json()
         text = body.get("detail") or body.get("error") or body.get("status") or response.text
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         text = response.text
     return " ".join(str(text).split())[:300]
 

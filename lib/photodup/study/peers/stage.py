@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.backends import wires
 from photodup.bench.judge import facts
 from photodup.bench.judge import schedule as order
 from photodup.bench.judge.point import Point
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Load, Stopping
+from photodup.embedding.wire import wires
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
 from photodup.study.notebook.weights import choose_weights, payload_photos

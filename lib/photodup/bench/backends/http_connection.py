@@ -29,7 +29,7 @@ Prepared = tuple[bytes, bytes]  # head and body
 
 
 class HttpError(PhotodupError):
-    """The server answered with a status other than 2xx, or not in HTTP; `status` is 0 where it was no HTTP."""
+    """The server answered with a status other than 2xx, without end, or not in HTTP: then `status` is 0."""
 
     def __init__(self, sentence: str, status: int = 0) -> None:
         super().__init__(sentence)
@@ -133,8 +133,8 @@ class HttpConnection:
         The connection is opened when needed and closed after an error, so that the next request starts clean.
 
         Raises:
-            HttpError: status other than 2xx, no HTTP, or more than `MOST_ANSWER_BYTES`.
-            OSError: the connection failed; TimeoutError when the server took too long.
+            HttpError: status other than 2xx, no HTTP, more than `MOST_ANSWER_BYTES`, or not whole in time.
+            OSError: the connection failed; TimeoutError when the server sent nothing for too long.
         """
         if self._reopen and self.socket is not None and time.monotonic() - self._used > STALE_S:
             waiting = select.poll()
@@ -186,9 +186,13 @@ class HttpConnection:
             answer.parser.feed_data(view[:received])
             total += received
             if total > MOST_ANSWER_BYTES:
-                raise HttpError(f"The server's answer is longer than {MOST_ANSWER_BYTES >> 20} MiB.")
+                raise HttpError(
+                    f"The server's answer is longer than {MOST_ANSWER_BYTES:,} bytes.", answer.status
+                )
             if not answer.complete and time.monotonic() > until:
-                raise TimeoutError(f"the server's answer was not whole within {self._timeout_s:g} s")
+                raise HttpError(
+                    f"The server's answer was not whole within {self._timeout_s:g} s.", answer.status
+                )
         answer.finish()
         return answer
 

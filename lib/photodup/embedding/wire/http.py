@@ -190,7 +190,7 @@ def _rows(rows: list[Any]) -> np.ndarray:
         found = np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
     else:
         found = np.asarray(rows, np.float32)
-    if found.ndim != 2:
+    if found.ndim != 2 or not found.size:
         raise AnswerError(
             f"The answer's embeddings have the shape {list(found.shape)}, not [images, values]."
         )

@@ -25,6 +25,7 @@ from photodup.embedding.wire.kserve import (
     model_of,
 )
 from photodup.errors import PhotodupError
+from photodup.extras import need
 from photodup.settings import environment
 
 _INPUTS = {
@@ -135,6 +136,10 @@ class _Triton:
 
     def __init__(self, url: str, wire: str, model: str) -> None:
         self.url, self._wire, self.model = url, wire, model
+        try:
+            need("tritonclient.grpc")
+        except PhotodupError as error:  # without its client there is no Triton, so `auto` looks elsewhere
+            raise ServerError(str(error)) from None
 
     def _tensors(self, images: Any) -> dict[str, np.ndarray]:
         return wires.named(wires.encoded(images) if self._wire == "jpeg" else images)
@@ -224,10 +229,7 @@ class TritonOverGrpc(_Triton):
     def __init__(self, url: str, backend: Backend, patience: Patience, model: str) -> None:
         super().__init__(url, backend.wire, model)
         self._patience, self._protocol = patience, KserveGrpc(model)
-        try:
-            self._channel = grpc_channel(url)
-        except PhotodupError as error:  # without its client there is no Triton, so `auto` looks elsewhere
-            raise ServerError(str(error)) from None
+        self._channel = grpc_channel(url)
         self._call = infer_call(self._channel)
 
     def describe(self) -> Remote:

@@ -1,7 +1,7 @@
 """KServe's v2 protocol: what a model takes is asked of the server, and a request is made of files or of numbers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
-from photodup.embedding.wire.kserve import Model, Tensor, about_model, datatype, dtype, model_of
+from photodup.embedding.wire.kserve import ServedModel, Tensor, about_model, datatype, dtype, model_of
 from photodup.errors import PhotodupError
 
 
-def describe_model(target: Target) -> Model:
+def describe_model(target: Target) -> ServedModel:
     """Ask a server what its model takes.
 
     Raises:
@@ -53,8 +53,8 @@ def _over_grpc(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
             return about, {}
 
 
-def shaped(model: Model, shapes: Sequence[str]) -> Model:
-    """Return the model with the open dimensions of its inputs filled in from `NAME=3,224,224`.
+def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = ()) -> ServedModel:
+    """Return the model with the open dimensions of its inputs filled in from `NAME=3,224,224`, but for those `ready`.
 
     Raises:
         PhotodupError: a dimension stays open, or a shape does not fit the model.
@@ -73,6 +73,9 @@ def shaped(model: Model, shapes: Sequence[str]) -> Model:
         raise PhotodupError(f"{model.name} has no input {unknown[0]!r}: it has {names}.")
     filled = []
     for tensor in model.inputs:
+        if tensor.name in ready:
+            filled.append(tensor)
+            continue
         wanted = given.get(tensor.name, tensor.dims)
         if len(wanted) == len(tensor.dims) + 1 and model.batched:
             wanted = wanted[1:]
@@ -101,13 +104,17 @@ class Requests:
     """Makes the tensors of a request.
 
     Args:
-        model: with all dimensions known.
+        model: as its server describes it.
         payloads: for an input of bytes: images, files or texts; otherwise seeds of random numbers.
         given: `NAME=FILE.npy` for inputs that are given; an array with a batch dimension is sent as it is.
+        shapes: `NAME=3,224,224` for open dimensions of the others.
     """
 
-    def __init__(self, model: Model, payloads: Payloads, given: Sequence[str] = ()) -> None:
-        self.model, self._given = model, _arrays(model, given)
+    def __init__(
+        self, model: ServedModel, payloads: Payloads, given: Sequence[str] = (), shapes: Sequence[str] = ()
+    ) -> None:
+        self._given = _arrays(model, given)
+        self.model = model = shaped(model, shapes, self._given)
         self.n_given = _items_given(model, self._given)
         takes_bytes = [t for t in model.inputs if t.datatype == "BYTES" and t.name not in self._given]
         if takes_bytes and payloads.kind == "arrays":
@@ -169,7 +176,7 @@ def _random(tensor: Tensor, seed: int) -> np.ndarray:
     return generator.integers(0, 2 if kind_of.kind == "b" else 100, tensor.dims).astype(kind_of)
 
 
-def _arrays(model: Model, given: Sequence[str]) -> dict[str, np.ndarray]:
+def _arrays(model: ServedModel, given: Sequence[str]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     inputs = {t.name: t for t in model.inputs}
     for text in given:
@@ -199,7 +206,7 @@ def _arrays(model: Model, given: Sequence[str]) -> dict[str, np.ndarray]:
     return found
 
 
-def _items_given(model: Model, arrays: Mapping[str, np.ndarray]) -> int | None:
+def _items_given(model: ServedModel, arrays: Mapping[str, np.ndarray]) -> int | None:
     counts = {len(a) for a in arrays.values()} if model.batched else {1 for _ in arrays}
     if len(counts) > 1:
         raise PhotodupError("The arrays given hold unlike numbers of items: give each input the same.")

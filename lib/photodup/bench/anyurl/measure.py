@@ -115,10 +115,7 @@ def adapter_of(
     )
     if target.protocol.startswith("kserve"):
         model = kserve.describe_model(target)
-        left_to_make = replace(model, inputs=tuple(t for t in model.inputs if not _is_given(t.name, inputs)))
-        known = {t.name: t for t in kserve.shaped(left_to_make, shapes).inputs}
-        model = replace(model, inputs=tuple(known.get(t.name, t) for t in model.inputs))
-        requests = kserve.Requests(model, payloads, inputs)
+        requests = kserve.Requests(model, payloads, inputs, shapes)
         requests.check_batch(batch)
         asked = model.name, model.outputs[0].name, model.batched
         if target.protocol == "kserve-http":
@@ -139,10 +136,6 @@ def adapter_of(
         return http(OpenAi(target.path, target.model, payloads.media_type, encoding))
     kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": Post}
     return http(kinds[target.protocol](target.path, payloads.media_type))
-
-
-def _is_given(name: str, inputs: Sequence[str]) -> bool:
-    return any(text.partition("=")[0] == name for text in inputs)
 
 
 def try_once(adapter: Any, payloads: Payloads, batch: int) -> np.ndarray:

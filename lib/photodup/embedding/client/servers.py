@@ -10,8 +10,7 @@ import numpy as np
 from photodup.addresses import grpc_address
 from photodup.embedding.backends import Backend
 from photodup.embedding.client.answers import Patience, Remote, ServerError, Transient
-from photodup.embedding.client.http import Http, bad_image, sentence
-from photodup.embedding.client.which_server import FASTAPI, TRITON_HTTP, which_server
+from photodup.embedding.client.http import FASTAPI, TRITON_HTTP, Http, bad_image, sentence, which_server
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding
 from photodup.embedding.wire import wires
@@ -37,7 +36,7 @@ _INPUTS = {
 Answered = TypeVar("Answered")
 
 
-class Server(Protocol):
+class EmbeddingServer(Protocol):
     """A server of embeddings; thread-safe."""
 
     def describe(self) -> Remote:
@@ -55,7 +54,9 @@ class Server(Protocol):
     def close(self) -> None: ...
 
 
-def server_of(url: str | None, backend: Backend, patience: Patience, model: str | None = None) -> Server:
+def server_of(
+    url: str | None, backend: Backend, patience: Patience, model: str | None = None
+) -> EmbeddingServer:
     """Return what speaks to a backend's server; `model` is another Triton model than the backend's own."""
     if backend.server == "fastapi":
         return FastApiServer(url or "http://localhost:8002", backend, patience)

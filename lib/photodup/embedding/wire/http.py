@@ -32,7 +32,7 @@ class AnswerError(PhotodupError):
     """A server answered with something that is not what was asked for."""
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A POST: path, headers and body."""
 
     path: str
@@ -43,7 +43,7 @@ class Request(NamedTuple):
 class HttpProtocol(Protocol):
     """Writes requests and reads their answers. `path` may hold a query."""
 
-    def encode(self, items: Any) -> Request: ...
+    def encode(self, items: Any) -> HttpRequest: ...
 
     def decode(self, answer: Answer) -> np.ndarray:
         """Return float32 [items, values].
@@ -77,7 +77,7 @@ class Multipart:
     path: str = "/embed"
     media_type: str = "image/jpeg"
 
-    def encode(self, images: Sequence[bytes]) -> Request:
+    def encode(self, images: Sequence[bytes]) -> HttpRequest:
         boundary, kind = _BOUNDARY.encode(), self.media_type.encode()
         parts = b"".join(
             b'--%s\r\nContent-Disposition: form-data; name="files"; filename="%d.jpg"\r\n'
@@ -85,7 +85,7 @@ class Multipart:
             for number, image in enumerate(images)
         )
         headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
-        return Request(self.path, headers, parts + b"--%s--\r\n" % boundary)
+        return HttpRequest(self.path, headers, parts + b"--%s--\r\n" % boundary)
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
@@ -101,8 +101,8 @@ class Base64Json(Multipart):
 
     path: str = "/embed/base64"
 
-    def encode(self, images: Sequence[bytes]) -> Request:
-        return Request(
+    def encode(self, images: Sequence[bytes]) -> HttpRequest:
+        return HttpRequest(
             self.path, _JSON, json.dumps({"images": [_base64(image) for image in images]}).encode()
         )
 
@@ -120,14 +120,14 @@ class OpenAi:
     media_type: str = "image/jpeg"
     encoding: str = "float"
 
-    def encode(self, items: Sequence[bytes | str]) -> Request:
+    def encode(self, items: Sequence[bytes | str]) -> HttpRequest:
         request: dict[str, Any] = {"model": self.model, "encoding_format": self.encoding}
         if all(isinstance(item, str) for item in items):
             request["input"] = list(items)
         else:
             head = f"data:{self.media_type};base64,"
             request |= {"input": [head + _base64(item) for item in items], "modality": "image"}
-        return Request(self.path, _JSON, json.dumps(request).encode())
+        return HttpRequest(self.path, _JSON, json.dumps(request).encode())
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
@@ -147,11 +147,11 @@ class Post:
     media_type: str = "application/octet-stream"
     is_embedded: bool = False
 
-    def encode(self, items: Sequence[bytes | str]) -> Request:
+    def encode(self, items: Sequence[bytes | str]) -> HttpRequest:
         item = items[0]
         if isinstance(item, str):
-            return Request(self.path, {"Content-Type": "text/plain"}, item.encode())
-        return Request(self.path, {"Content-Type": self.media_type}, item)
+            return HttpRequest(self.path, {"Content-Type": "text/plain"}, item.encode())
+        return HttpRequest(self.path, {"Content-Type": self.media_type}, item)
 
     def decode(self, answer: Answer) -> np.ndarray:
         return Multipart().decode(answer) if self.is_embedded else np.empty((1, 0), np.float32)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.wire.http import Answer, AnswerError, Request, reading
+from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, reading
 from photodup.extras import need
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
@@ -23,7 +23,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Model:
+class ServedModel:
     """What a server says of a model.
 
     Attributes:
@@ -39,7 +39,7 @@ class Model:
 
 
 @reading("The server's description of the model")
-def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> Model:
+def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> ServedModel:
     """Read a model's metadata, and its configuration, an extension of Triton's that may be empty.
 
     Raises:
@@ -55,7 +55,7 @@ def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> 
     # Other servers than Triton have no such setting; an open first dimension is a batch in nearly all their models.
     batched = max_batch > 0 if max_batch is not None else all(s and s[0] == -1 for *_, s in shapes[0])
     inputs, outputs = (tuple(Tensor(n, kind, tuple(s[batched:])) for n, kind, s in side) for side in shapes)
-    return Model(name, inputs, outputs, batched, max_batch or None)
+    return ServedModel(name, inputs, outputs, batched, max_batch or None)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class KserveHttp:
     batched: bool = True
     as_json: bool = False
 
-    def encode(self, tensors: Mapping[str, np.ndarray]) -> Request:
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> HttpRequest:
         inputs, data = [], []
         for name, array in tensors.items():
             tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype(array)}
@@ -89,7 +89,7 @@ class KserveHttp:
                 "Content-Type": "application/octet-stream",
                 "Inference-Header-Content-Length": str(len(head)),
             }
-        return Request(f"/v2/models/{self.model}/infer", headers, b"".join((head, *data)))
+        return HttpRequest(f"/v2/models/{self.model}/infer", headers, b"".join((head, *data)))
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:

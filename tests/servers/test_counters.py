@@ -234,7 +234,7 @@ def reference(photos, real_model):
     """Embeddings of the pixels that are really sent."""
 
     from photodup.bench.backends.local_adapters import LocalPyTorch
-    from photodup.bench.backends.wires import jpegs
+    from photodup.embedding.wire.wires import jpegs
 
     local = LocalPyTorch(real_model)
     return local.request(local.prepare(jpegs(photos)))
@@ -272,7 +272,7 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
     from support.triton import tiny_embedding
 
-    from photodup.bench.backends import wires
+    from photodup.embedding import imaging
 
     server = tiny_triton
     system = adapter(
@@ -282,9 +282,13 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     answer = worker.decode(worker.request(system.prepare(photos)))
     worker.close()
     system.close()
-    sent = wires.pixels(wires.jpegs(photos)) if wire == "jpeg" else wires.tensor(photos, wire)
+    sent = [imaging.client_jpeg(photo, 90) for photo in photos] if wire == "jpeg" else photos
+    pixels = np.stack([imaging.to_uint8(imaging.decode(photo)) for photo in sent])
+    normal = imaging.normalize(pixels).astype(np.float16 if wire == "fp16" else np.float32)
 
-    np.testing.assert_allclose(answer, tiny_embedding(sent), atol=2e-4)
+    np.testing.assert_allclose(
+        answer, tiny_embedding(pixels if wire in ("uint8", "jpeg") else normal), atol=2e-4
+    )
 
 
 def test_one_channel_is_one_connection_and_own_channels_are_several(triton, photos):
@@ -346,7 +350,7 @@ def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
 
 
 def test_the_models_that_account_for_a_backend():
-    from photodup.bench.backends.triton_names import served_models
+    from photodup.embedding.backends import served_models
 
     assert served_models("triton-openvino-fp32-http-fp32") == ["openclip_vit_b32_openvino"]
     assert served_models("triton-onnx-fp32-http-json") == ["openclip_vit_b32"]

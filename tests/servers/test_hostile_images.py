@@ -29,7 +29,7 @@ from support.service import as_files, until
 from photodup.embedding import imaging
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.answers import Patience
-from photodup.embedding.client.service import PyTorchHttp
+from photodup.embedding.client.servers import FastApiServer
 from photodup.embedding.decode_pool import Cancellation, Cancelled, DecodePool, TooSlow
 from photodup.embedding.imaging import ImageError, decode, is_bounded
 from photodup.embedding.jpeg_scans import MAX_SCANS, MAX_SEGMENTS, read_layout
@@ -261,7 +261,7 @@ def test_pixels_are_limited_per_request(hostile_service):
     assert answer.status_code == 413
     assert "20 megapixels together" in answer.json()["detail"]
     # The library's own client splits such a request.
-    client = PyTorchHttp(server.url, parse_backend("fastapi-pytorch-fp32-http-jpeg"), Patience())
+    client = FastApiServer(server.url, parse_backend("fastapi-pytorch-fp32-http-jpeg"), Patience())
     assert client.infer([four_megapixels] * 7).shape == (7, 512)
     client.close()
 

@@ -4,6 +4,7 @@ import http.client
 import itertools
 import threading
 import time
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench.backends import http_adapters
 from photodup.bench.backends.adapter import Dummy, known_embedding
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
@@ -19,20 +19,11 @@ from photodup.bench.load import load, plan
 from photodup.bench.load.load import Load, Stopping, measure
 from photodup.errors import PhotodupError
 from photodup.selfbench import null_server
+from photodup.selfbench.load_generator import only_sent
 
 PHOTOS = [bytes([number]) * 15_000 for number in range(12)]
 REFERENCE = np.stack([known_embedding(photo) for photo in PHOTOS])
 SHORT = Stopping(min_duration_s=0.5, min_requests=64, max_duration_s=2, ramp_s=0.1)
-
-
-class Null(http_adapters.FastApiHttp):
-    """The FastAPI adapter without an image library: bytes in, a fixed answer out."""
-
-    def __init__(self, url, **options):
-        super().__init__("fastapi-pytorch-fp32-http-jpeg", url, answer="base64", jpeg_quality=None, **options)
-
-    def decode(self, answer):
-        return np.zeros((1, 512), np.float32)
 
 
 def test_a_closed_loop_holds_its_load_and_obeys_littles_law(figure):
@@ -188,15 +179,15 @@ def test_rare_errors_are_counted_and_frequent_ones_fail_the_point():
 @pytest.mark.timeout(300)
 def test_a_server_that_dies_fails_the_point_at_once_and_by_name():
     with null_server.running(die_after=300) as url:
-        point = measure(Null(url), PHOTOS, Load("closed_loop", concurrency=4), Stopping(900, 64, 900))
+        point = measure(only_sent(url), PHOTOS, Load("closed_loop", concurrency=4), Stopping(900, 64, 900))
 
     assert point["status"] == "failed" and "Refused" in point["error"]
 
 
 def test_an_unreachable_server_and_a_refusal_are_failed_points():
-    nobody = measure(Null("http://127.0.0.1:9"), PHOTOS, Load("single_stream"), SHORT)
+    nobody = measure(only_sent("http://127.0.0.1:9"), PHOTOS, Load("single_stream"), SHORT)
     with null_server.running(status=503) as url:
-        refused = measure(Null(url), PHOTOS, Load("single_stream"), SHORT)
+        refused = measure(only_sent(url), PHOTOS, Load("single_stream"), SHORT)
 
     assert nobody["status"] == refused["status"] == "failed"
     assert "refused" in nobody["error"] and "answered 503" in refused["error"]
@@ -216,7 +207,7 @@ def test_a_known_delay_is_measured_to_half_a_millisecond(figure):
     """Against what a bare client sees just before and after: a server may sleep for longer than it is told."""
     with null_server.running(delay_ms=5) as url:
         bare_ms = bare_latency_ms(url)
-        point = measure(Null(url), PHOTOS, Load("single_stream"), SHORT)
+        point = measure(only_sent(url), PHOTOS, Load("single_stream"), SHORT)
         bare_ms += bare_latency_ms(url)
     assert point["latency_ms_p50"] >= 5
     figure(abs(point["latency_ms_p50"] - np.median(bare_ms)) < 0.5, (point["latency_ms_p50"], bare_ms))
@@ -240,7 +231,7 @@ def test_a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one(figure):
     stopping = Stopping(min_duration_s=4, min_requests=662, max_duration_s=5)
     for scenario, options in (("closed_loop", {}), ("server", {"offered_per_s": 200})):
         with null_server.running(delay_ms=2, stall_s=1.4, stall_after_s=1) as url:
-            p99[scenario] = measure(Null(url), PHOTOS, Load(scenario, **options), stopping)
+            p99[scenario] = measure(only_sent(url), PHOTOS, Load(scenario, **options), stopping)
 
     closed, opened = p99["closed_loop"], p99["server"]
     assert closed["raw"]["latency_ms"].max() > 1300, "the stall was not planted"
@@ -270,25 +261,19 @@ def test_an_open_loop_below_capacity_is_valid_but_for_a_busy_generator():
 def test_a_new_connection_per_request_and_an_idle_one_are_what_they_say(figure):
     opened = []
 
-    class Counting(Null):
-        def open(self):
-            worker = super().open()
-            connect = worker.connection.connect
-
-            def counted():
-                opened.append(worker.connection.socket is None)
-                connect()
-
-            worker.connection.connect = counted
-            return worker
+    class Counting(HttpConnection):
+        def connect(self):
+            opened.append(self.socket is None)
+            super().connect()
 
     with null_server.running() as url:
-        warm = measure(Counting(url), PHOTOS, Load("single_stream"), SHORT)
+        counting = replace(only_sent(url), connection=lambda: Counting(url))
+        warm = measure(counting, PHOTOS, Load("single_stream"), SHORT)
         assert sum(opened) == 1
         opened.clear()
-        new = measure(Counting(url), PHOTOS, Load("single_stream", connection="new"), SHORT)
+        new = measure(counting, PHOTOS, Load("single_stream", connection="new"), SHORT)
         assert sum(opened) >= new["n_requests"] > 0
-        idle = measure(Null(url), PHOTOS, Load("single_stream", connection="idle:0.02"), SHORT)
+        idle = measure(only_sent(url), PHOTOS, Load("single_stream", connection="idle:0.02"), SHORT)
 
     assert warm["n_requests"] > 0
     assert idle["n_requests"] / idle["duration_s"] <= 50  # 20 ms are waited before each
@@ -420,7 +405,7 @@ def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
         raw = run.raw("p", config=config)
         run.measure_or_load(
             "gone",
-            lambda: measure(Null("http://127.0.0.1:9"), PHOTOS, asked, SHORT),
+            lambda: measure(only_sent("http://127.0.0.1:9"), PHOTOS, asked, SHORT),
             config={**config, "backend": "fastapi-pytorch-fp32-http-jpeg"},
         )
     rows = load_points(tmp_path / "run").set_index("key")
@@ -434,7 +419,7 @@ def test_importing_the_engine_starts_nothing_heavy():
     import subprocess
     import sys
 
-    code = "import sys, photodup.bench.load.load, photodup.bench.load.counters, photodup.bench.backends.http_adapters;"
+    code = "import sys, photodup.bench.load.load, photodup.bench.load.counters, photodup.bench.backends.server_adapters;"
     code += "print([m for m in ('torch', 'tritonclient', 'grpc', 'scipy', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,5 +1,6 @@
 """`photodup load` against real servers: every protocol, every way to misuse it, and what it keeps."""
 
+import contextlib
 import functools
 import json
 import os
@@ -10,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from typer.testing import CliRunner
 from photodup.bench.anyurl import arrivals, rate, target
 from photodup.bench.anyurl.versus import SIDES, fitted, outcomes_of
 from photodup.bench.anyurl.watch import Watcher
+from photodup.bench.backends import http_connection
 from photodup.bench.pairs.alternate import measure_visit
 from photodup.bench.stats import slo
 from photodup.bench.stats.facts import Load
@@ -263,6 +267,102 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+DEEP = b"[" * 200_000
+MODEL = {
+    "inputs": [{"name": "x", "datatype": "FP32", "shape": [3]}],
+    "outputs": [{"name": "y", "datatype": "FP32", "shape": [2]}],
+}
+
+
+def answered(content: Any) -> Any:
+    """Return a whole answer; what makes pieces of one as it is."""
+    if callable(content):
+        return content
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def changed(side: str, **fields: object) -> dict:
+    return MODEL | {side: [MODEL[side][0] | fields]}
+
+
+def endless() -> Iterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    while True:
+        yield b"10000\r\n%s\r\n" % bytes(1 << 16)
+
+
+def trickled() -> Iterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    while True:
+        time.sleep(0.1)
+        yield b"x"
+
+
+@pytest.fixture
+def hostile() -> Iterator:
+    """Start a real server that answers each request with the bytes, or the pieces, that its path names."""
+    listeners = []
+
+    def accept(listener: socket.socket, says: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=serve, args=(connection, says), daemon=True).start()
+
+    def serve(connection: socket.socket, says: dict[str, Any]) -> None:
+        with connection, contextlib.suppress(OSError):
+            while request := connection.recv(1 << 20):
+                said = says.get(
+                    request.split(b" ")[1].decode(), b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+                )
+                for piece in [said] if isinstance(said, bytes) else said():
+                    connection.sendall(piece)
+
+    def start(says: dict[str, Any]) -> str:
+        listeners.append(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=accept, args=(listeners[-1], says), daemon=True).start()
+        return f"http://127.0.0.1:{listeners[-1].getsockname()[1]}"
+
+    yield start
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "says", "said"),
+    [
+        ("/embed", endless, "answer is longer than 4,194,304 bytes"),
+        ("/embed", trickled, "answer was not whole within 1 s"),
+        ("/embed", DEEP, r"The answer cannot be read \(RecursionError"),
+        ("/embed", {"embeddings": 5}, "a 'embeddings' that is no list"),
+        ("/embed", {"embeddings": [[{}]]}, r"cannot be read \(TypeError"),
+        ("/embed", {"embeddings": [1, 2]}, r"have the shape \[2\]"),
+        ("/embed", {"embeddings": ["!"]}, r"have the shape \[1, 0\]"),
+        ("/v1/models", {"data": 5}, "lists no models"),
+        ("/v1/models", DEEP, "lists no models"),
+        ("/v1/embeddings", {"data": 5}, "a 'data' that is no list"),
+        ("/v1/embeddings", {"data": [None]}, "The answer cannot be read"),
+        ("/v2/models/m", MODEL | {"inputs": None}, "description of the model cannot be read"),
+        ("/v2/models/m", MODEL | {"outputs": []}, "names no outputs of the model m"),
+        ("/v2/models/m", changed("inputs", shape=[10**15]), "too many to make up"),
+        ("/v2/models/m", changed("inputs", shape=[1] * 99), "99 dimensions: too many"),
+        ("/v2/models/m", changed("inputs", datatype=[]), "is not made up here"),
+        ("/v2/models/m/config", [5], "cannot be read"),
+        ("/v2/models/m/infer", {"outputs": [None]}, "The answer cannot be read"),
+        ("/v2/models/m/infer", {"outputs": [{"datatype": "FP32", "shape": [10**15], "data": [1]}]}, "reshape"),
+    ],
+)  # fmt: skip
+def test_what_a_hostile_server_answers_is_one_sentence(hostile, monkeypatch, path, says, said):
+    monkeypatch.setattr(http_connection, "MOST_ANSWER_BYTES", 1 << 22)
+    url = path.removesuffix("/config").removesuffix("/infer").replace("/v1/models", "/v1/embeddings")
+    options = ["--model", "m"] if path == url else []
+    with pytest.raises(PhotodupError, match=said) as raised:
+        load(hostile({"/v2/models/m": answered(MODEL), path: answered(says)}) + url, "--timeout", 1, *options)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
 
 
 def test_a_plain_post_sends_the_file_and_the_headers(tmp_path):

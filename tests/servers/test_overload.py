@@ -13,7 +13,7 @@ from support.service import as_files, check_against_openapi, stuck_upload, until
 
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.answers import Patience, ServerError
-from photodup.embedding.client.service import PyTorchHttp
+from photodup.embedding.client.servers import FastApiServer
 from photodup.serving.service.admission import Admission, Pace, Refused
 from photodup.serving.service.gate import is_loopback
 
@@ -198,12 +198,12 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     assert KEY not in server.log.read_text()
 
     backend = parse_backend("fastapi-pytorch-fp32-http-jpeg")
-    stranger = PyTorchHttp(server.url, backend, Patience())
+    stranger = FastApiServer(server.url, backend, Patience())
     with pytest.raises(ServerError, match=r"asks for an API key.*PHOTODUP_API_KEY"):
         stranger.describe()
     stranger.close()
     monkeypatch.setenv("PHOTODUP_API_KEY", KEY)
-    client = PyTorchHttp(server.url, backend, Patience())
+    client = FastApiServer(server.url, backend, Patience())
     assert client.describe().name and client.infer([PHOTO]).shape == (1, 512)
     client.close()
 

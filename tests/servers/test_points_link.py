@@ -8,8 +8,8 @@ from support.triton import needs_triton
 from photodup.bench.link import link as link_module
 from photodup.bench.link.link import LinkError, available
 from photodup.bench.load.plan import Stopping
-from photodup.bench.stats.facts import Load
 from photodup.bench.record.record import RunStore
+from photodup.bench.stats.facts import Load
 from photodup.serving.endpoints import from_ports
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import Run

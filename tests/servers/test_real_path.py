@@ -8,7 +8,7 @@ import pytest
 from support.triton import needs_triton
 
 from photodup.bench.link.link import Link, available
-from photodup.bench.link.real_path import HttpSink, measure_path, twin
+from photodup.bench.link.real_path import measure_path, twin
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import Endpoints, from_ports
@@ -80,8 +80,8 @@ def test_a_server_that_hangs_up_gives_rows_that_say_so(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_is_none_of_ours_is_named() -> None:
-    with pytest.raises(PhotodupError, match="plain HTTP"):
-        HttpSink("https://example.org", "triton")
+    with pytest.raises(PhotodupError, match="write http://host:port"):
+        measure_path("https://example.org", "triton", PAYLOADS)
 
 
 @needs_triton()

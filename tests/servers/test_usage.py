@@ -15,9 +15,9 @@ from support.triton import needs_triton
 
 from photodup.bench.load import usage
 from photodup.bench.load.plan import Stopping
-from photodup.bench.stats.facts import Load
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
+from photodup.bench.stats.facts import Load
 from photodup.serving.endpoints import from_ports
 from photodup.serving.service.gpu import GpuCollector
 from photodup.study.notebook.points import measure_point

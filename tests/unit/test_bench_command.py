@@ -63,8 +63,8 @@ def test_the_peak_of_memory_is_the_process_own():
 
 
 def test_what_the_serving_benchmark_compares_is_declared():
-    from photodup.selfbench import serving
     from photodup.bench.pairs.declared import declarations
+    from photodup.selfbench import serving
 
     assert set(serving.GOALS) <= {pair.name for pair in declarations().pairs}
     assert all(

@@ -132,10 +132,10 @@ def test_rows_alone_are_an_answer_to_a_form_and_anything_else_is_named():
     asks = peers.adapter(
         peers.SERVERS["bentoml"], "http://127.0.0.1:1", Payloads("images", (b"jpeg",), "one", "image/jpeg")
     )
-    np.testing.assert_array_equal(asks.decode((200, b"[[1.0, 2.0]]")), [[1.0, 2.0]])
-    np.testing.assert_array_equal(asks.decode((200, b'{"embeddings": [[3.0]]}')), [[3.0]])
+    np.testing.assert_array_equal(asks.protocol.decode((200, b"[[1.0, 2.0]]")), [[1.0, 2.0]])
+    np.testing.assert_array_equal(asks.protocol.decode((200, b'{"embeddings": [[3.0]]}')), [[3.0]])
     with pytest.raises(PhotodupError, match="is the protocol right"):
-        asks.decode((200, b'["a"]'))
+        asks.protocol.decode((200, b'["a"]'))
 
 
 def record(run: Run, name: str, speeds: dict[str, float], lost: dict[str, str] | None = None) -> None:

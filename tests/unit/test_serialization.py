@@ -40,14 +40,14 @@ def test_a_body_gives_back_every_bit(form, n, side, seed):
 def test_the_binary_body_is_what_the_triton_adapter_sends():
     from PIL import Image
 
-    from photodup.bench.backends.http_adapters import TritonHttp
-    from photodup.bench.backends.wires import tensor
+    from photodup.bench.backends.adapters import adapter
     from photodup.embedding.imaging import to_jpeg
+    from photodup.embedding.wire.wires import tensor
 
     jpeg = to_jpeg(Image.fromarray(photograph().transpose(1, 2, 0)))
     images = tensor([jpeg], "fp32")
     for wire, form in (("fp32", "binary"), ("json", "json")):
-        sent = TritonHttp(f"triton-onnx-fp32-http-{wire}", "http://127.0.0.1:1").prepare([jpeg])[1]
+        sent = adapter(f"triton-onnx-fp32-http-{wire}", "http://127.0.0.1:1").prepare([jpeg])[1]
         assert len(sent) == len(encode_body(images, form))
         np.testing.assert_array_equal(decode_body(sent, form), images)
 

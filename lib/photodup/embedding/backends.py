@@ -157,3 +157,12 @@ def emulated_engine(triton_model: str) -> str:
 def backend_of(engine: str, protocol: str, wire: str, *, server: str = "triton") -> Backend:
     """Return the backend of these parts, in the engine's usual precision."""
     return Backend(server, engine, USUAL_PRECISION.get(engine, "fp32"), protocol, wire)
+
+
+def served_models(backend: str | Backend) -> list[str]:
+    """Return the Triton models whose counters account for a request: the one asked, then an ensemble's steps."""
+    asked = parse_backend(backend)
+    model = asked.triton_model
+    if asked.wire != "jpeg":
+        return [model]
+    return [model, "openclip_vit_b32_preprocess", model.removesuffix("_jpeg") + "_uint8"]

@@ -130,8 +130,8 @@ def _journal(json_file: Path | None, run: str | None, facts: Mapping[str, Any]) 
 
 
 def _photographs(n: int):
-    from photodup.bench.backends import wires
     from photodup.embedding import imaging
+    from photodup.embedding.wire import wires
     from photodup.study.notebook.weights import payload_photos
 
     return imaging.normalize(wires.pixels(payload_photos(n)))

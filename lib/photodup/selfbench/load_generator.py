@@ -15,34 +15,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.backends.adapter import DIM
-from photodup.bench.backends.http_adapters import FastApiHttp
+from photodup.bench.backends.http_connection import HttpConnection
+from photodup.bench.backends.server_adapters import OverHttp
 from photodup.bench.load.load import Load, Stopping, measure
+from photodup.embedding.backends import parse_backend
+from photodup.embedding.wire.http import Post
 from photodup.selfbench import null_server
 
 PAYLOAD_BYTES = 15_000
 CONCURRENCY = 16
 ROUNDS = 5
-_EMPTY = np.zeros((1, DIM), np.float32)
-
-
-class NullAdapter(FastApiHttp):
-    """Sends the bytes as they are and does not read the answer: only the generator is left."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__("fastapi-pytorch-fp32-http-jpeg", url, answer="base64", jpeg_quality=None)
-
-    def prepare(self, photos: Sequence[bytes]) -> tuple[bytes, bytes]:
-        return self._heads.head("POST", "/embed", len(photos[0])), photos[0]
-
-    def decode(self, answer: Any) -> np.ndarray:
-        return _EMPTY
 
 
 def run(*, seconds: float = 1.0) -> dict[str, Any]:
@@ -59,11 +48,11 @@ def run(*, seconds: float = 1.0) -> dict[str, Any]:
     with null_server.running() as url:
         for _ in range(ROUNDS):  # interleaved: what else the machine does hits all alike
             bare.append(_bare_socket_ms(url, photos[0], seconds))
-            one = measure(NullAdapter(url), photos, Load("single_stream"), Stopping(seconds, 100, seconds))
+            one = measure(only_sent(url), photos, Load("single_stream"), Stopping(seconds, 100, seconds))
             ours.append(one["latency_ms_p50"])
             many = Load("closed_loop", concurrency=CONCURRENCY)
             rates.append(
-                measure(NullAdapter(url), photos, many, Stopping(seconds, 100, seconds))[
+                measure(only_sent(url), photos, many, Stopping(seconds, 100, seconds))[
                     "throughput_images_per_s"
                 ]
             )
@@ -82,6 +71,12 @@ def run(*, seconds: float = 1.0) -> dict[str, Any]:
         "share_of_wrk": rate / fastest if fastest else None,
         "http_client_per_s": statistics.median(standard),
     }
+
+
+def only_sent(url: str, **options: Any) -> OverHttp:
+    """Return an adapter that sends bytes as they are and does not read the answer: only the generator is left."""
+    backend = parse_backend("fastapi-pytorch-fp32-http-jpeg")
+    return OverHttp(backend, Post("/embed"), partial(HttpConnection, url, **options), backend.columns())
 
 
 def _bare_socket_ms(url: str, body: bytes, seconds: float) -> float:

@@ -12,16 +12,20 @@ machine; on few cores the client's own work (about 1 ms a request) is in the num
 """
 
 import contextlib
-import io
 import os
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from photodup.bench.anyurl.payloads import made_up_images
+from photodup.bench.backends.adapter import Adapter
+from photodup.bench.backends.adapters import adapter, cosine_to_reference
+from photodup.bench.load.counters import read, total
 from photodup.errors import PhotodupError
 from photodup.settings import set_variables, variable
 
@@ -56,15 +60,18 @@ def run(
     from photodup.serving.service.start import ServiceProcess
 
     model = load_encoder(WEIGHTS, engine=engine, precision=precision)
-    photos = _photos(IN_FLIGHT)
+    photos = made_up_images(IN_FLIGHT).items
     with contextlib.ExitStack() as stack:
         if url is None:
             settings = {"MODEL_PRETRAINED": WEIGHTS, "ENGINE": engine, "PRECISION": precision}
             url = stack.enter_context(ServiceProcess(settings=settings)).url
-        connection = _connection(url)
-        stack.callback(connection.close)
-        requests = [_multipart(connection, photo) for photo in photos]
-        _same_answers(connection, requests, model, photos)
+        system = adapter("fastapi-pytorch-fp32-http-jpeg", url, jpeg_quality=None)
+        requests = [system.prepare([photo]) for photo in photos]
+        reference = np.concatenate([_embed(model, [photo]) for photo in photos])
+        if cosine_to_reference(system, photos, reference) < 0.9999:
+            raise PhotodupError(f"This service runs other weights than {WEIGHTS}: start it with those.")
+        worker = system.open()
+        stack.callback(worker.close)
         latency: dict[str, list[float]] = {"service": [], "in_process": []}
         rates: dict[str, list[float]] = {"service": [], "in_process": []}
         executions = images = 0.0
@@ -75,13 +82,13 @@ def run(
             for call in range(calls):
                 index = call % IN_FLIGHT
                 started = time.perf_counter()
-                _embedding(connection.request(*requests[index])[1])
+                worker.decode(worker.request(requests[index]))
                 between = time.perf_counter()
                 _embed(model, [photos[index]])
                 found["service"].append((between - started) * 1000)
                 found["in_process"].append((time.perf_counter() - between) * 1000)
             before = _counters(url)
-            turns = [("service", lambda: _service_rate(url, photos, calls))]
+            turns = [("service", lambda: _service_rate(system, requests, calls))]
             turns.append(("in_process", lambda: _model_rate(model, photos, calls)))
             for side, measure in turns if number % 2 else turns[::-1]:
                 rate = measure()
@@ -131,78 +138,31 @@ def lines(result: dict) -> list[str]:
     ]
 
 
-def _photos(n: int) -> list[bytes]:
-    """Different 224-pixel JPEGs of 10 to 20 KB: smooth colour and some grain, like photographs."""
-    from PIL import Image
-
-    photos = []
-    for seed in range(n):
-        rng = np.random.default_rng(seed)
-        smooth = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((224, 224))
-        grain = np.asarray(smooth, np.int16) + rng.integers(-10, 11, (224, 224, 3))
-        buffer = io.BytesIO()
-        Image.fromarray(np.clip(grain, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
-        photos.append(buffer.getvalue())
-    return photos
-
-
-def _connection(url: str):
-    from photodup.bench.backends.http_connection import HttpConnection
-
-    return HttpConnection(url)
-
-
-def _multipart(connection, photo: bytes) -> tuple[bytes, bytes]:
-    start = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n'
-    body = start + photo + b"\r\n--b--\r\n"
-    headers = {"Content-Type": "multipart/form-data; boundary=b"}
-    return connection.head("POST", "/embed", len(body), headers), body
-
-
-def _embedding(answer: bytes) -> np.ndarray:
-    import json
-
-    return np.asarray(json.loads(answer)["embeddings"], np.float32)
-
-
-def _same_answers(connection, requests: list, model, photos: list[bytes]) -> None:
-    """Correctness before speed."""
-    for request, photo in zip(requests, photos, strict=True):
-        found = _embedding(connection.request(*request)[1])
-        if float((found * _embed(model, [photo])).sum()) < 0.9999:
-            raise PhotodupError(f"This service runs other weights than {WEIGHTS}: start it with those.")
-
-
 def _counters(url: str) -> tuple[float, float]:
     """Return executions and images so far."""
-    import httpx
-
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return float(values["photodup_executions_total"]), float(values["photodup_inferences_total"])
+    page = read(url)
+    return total(page, "photodup_executions") or 0.0, total(page, "photodup_inferences") or 0.0
 
 
-def _embed(model, photos: list[bytes]) -> np.ndarray:
+def _embed(model: Any, photos: Sequence[bytes]) -> np.ndarray:
     from photodup.embedding.imaging import decode, to_uint8
 
     return model.embed_pixels(np.stack([to_uint8(decode(photo)) for photo in photos]))
 
 
-def _service_rate(url: str, photos: list[bytes], batches: int) -> float:
+def _service_rate(system: Adapter, requests: Sequence[Any], batches: int) -> float:
     """Images per second of 8 clients that each send one image after the other."""
     barrier = threading.Barrier(IN_FLIGHT + 1)
 
-    def client(photo: bytes) -> None:
-        connection = _connection(url)
-        request = _multipart(connection, photo)
-        connection.connect()
-        barrier.wait()
-        for _ in range(batches):
-            _embedding(connection.request(*request)[1])
-        connection.close()
+    def client(request: Any) -> None:
+        with contextlib.closing(system.open()) as worker:
+            worker.decode(worker.request(request))  # opens the connection
+            barrier.wait()
+            for _ in range(batches):
+                worker.decode(worker.request(request))
 
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        clients = [pool.submit(client, photo) for photo in photos]
+        clients = [pool.submit(client, request) for request in requests]
         barrier.wait()
         started = time.perf_counter()
         for finished in clients:
@@ -210,7 +170,7 @@ def _service_rate(url: str, photos: list[bytes], batches: int) -> float:
         return IN_FLIGHT * batches / (time.perf_counter() - started)
 
 
-def _model_rate(model, photos: list[bytes], batches: int) -> float:
+def _model_rate(model: Any, photos: Sequence[bytes], batches: int) -> float:
     started = time.perf_counter()
     for _ in range(batches):
         _embed(model, photos)

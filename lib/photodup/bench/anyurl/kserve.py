@@ -1,76 +1,43 @@
 """KServe's v2 protocol: what a model takes is asked of the server, and a request is made of files or of numbers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.channel import grpc_channel, grpc_metadata
-from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
+from photodup.embedding.wire.kserve import ServedModel, Tensor, about_model, datatype, dtype, model_of
 from photodup.errors import PhotodupError
-from photodup.extras import need
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """One input of a model: `dims` without the batch dimension."""
-
-    name: str
-    datatype: str
-    dims: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Model:
-    """What a server says of a model.
-
-    Attributes:
-        batched: whether the first dimension of its tensors counts items.
-        max_batch: most items in a request; None where the server does not say.
-        output: the first output.
-    """
-
-    name: str
-    inputs: tuple[Tensor, ...]
-    output: str
-    batched: bool
-    max_batch: int | None = None
-
-
-def describe_model(target: Target) -> Model:
+def describe_model(target: Target) -> ServedModel:
     """Ask a server what its model takes.
 
     Raises:
         PhotodupError: nothing answers, there is no such model, or the server speaks something else.
     """
-    return _over_grpc(target) if target.protocol == "kserve-grpc" else _over_http(target)
-
-
-def _over_http(target: Target) -> Model:
+    if target.protocol == "kserve-grpc":
+        return model_of(target.model, *_over_grpc(target))
     about = target.get(target.path)
     if not isinstance(about, dict) or "inputs" not in about:
         raise PhotodupError(
             f"{target.base} has no model {target.model!r} that speaks KServe's v2 protocol: correct the name, or "
             "load the model."
         )
-    config = target.get(f"{target.path}/config") or {}
-    inputs = [(i["name"], i["datatype"], i["shape"]) for i in about["inputs"]]
-    return _model(target.model, inputs, about["outputs"][0]["name"], config.get("max_batch_size"))
+    return model_of(target.model, about, target.get(f"{target.path}/config") or {})
 
 
-def _over_grpc(target: Target) -> Model:
-    need("tritonclient")
-    import grpc
-    from tritonclient.grpc import service_pb2, service_pb2_grpc
+def _over_grpc(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
+    with target.channel() as channel:
+        import grpc
 
-    with grpc_channel(target) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        options = {"timeout": min(target.timeout_s, 10.0), "metadata": grpc_metadata(target)}
+        options = {"timeout": min(target.timeout_s, 10.0), "metadata": target.metadata}
         try:
-            about = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=target.model), **options)
+            about = about_model(channel, "ModelMetadata", target.model, **options)
         except grpc.RpcError as error:
             said = " ".join((error.details() or "").split())[:200]
             if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
@@ -81,27 +48,13 @@ def _over_grpc(target: Target) -> Model:
                 raise PhotodupError(f"{target.base} speaks gRPC, but not KServe's v2 protocol.") from None
             raise unreachable(target.base, Exception(f"gRPC {error.code().name}: {said}")) from None
         try:
-            config = stub.ModelConfig(service_pb2.ModelConfigRequest(name=target.model), **options).config
-            max_batch = config.max_batch_size
+            return about, about_model(channel, "ModelConfig", target.model, **options)
         except grpc.RpcError:  # an extension of Triton's
-            max_batch = None
-    inputs = [(i.name, i.datatype, list(i.shape)) for i in about.inputs]
-    return _model(target.model, inputs, about.outputs[0].name, max_batch)
+            return about, {}
 
 
-def _model(
-    name: str, inputs: Sequence[tuple[str, str, Sequence[Any]]], output: str, max_batch: int | None
-) -> Model:
-    # Other servers than Triton have no such setting; an open first dimension is a batch in nearly all their models.
-    batched = (
-        all(shape and int(shape[0]) == -1 for *_, shape in inputs) if max_batch is None else max_batch > 0
-    )
-    tensors = [Tensor(n, kind, tuple(int(d) for d in shape)[batched:]) for n, kind, shape in inputs]
-    return Model(name, tuple(tensors), output, batched, max_batch or None)
-
-
-def shaped(model: Model, shapes: Sequence[str]) -> Model:
-    """Return the model with the open dimensions of its inputs filled in from `NAME=3,224,224`.
+def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = ()) -> ServedModel:
+    """Return the model with the open dimensions of its inputs filled in from `NAME=3,224,224`, but for those `ready`.
 
     Raises:
         PhotodupError: a dimension stays open, or a shape does not fit the model.
@@ -120,6 +73,9 @@ def shaped(model: Model, shapes: Sequence[str]) -> Model:
         raise PhotodupError(f"{model.name} has no input {unknown[0]!r}: it has {names}.")
     filled = []
     for tensor in model.inputs:
+        if tensor.name in ready:
+            filled.append(tensor)
+            continue
         wanted = given.get(tensor.name, tensor.dims)
         if len(wanted) == len(tensor.dims) + 1 and model.batched:
             wanted = wanted[1:]
@@ -137,7 +93,7 @@ def shaped(model: Model, shapes: Sequence[str]) -> Model:
                 f"--shape {tensor.name}={','.join(str(d) if d > 0 else '128' for d in wanted)}."
             )
         filled.append(Tensor(tensor.name, tensor.datatype, wanted))
-    return Model(model.name, tuple(filled), model.output, model.batched, model.max_batch)
+    return replace(model, inputs=tuple(filled))
 
 
 def _text(dims: Sequence[int]) -> str:
@@ -148,13 +104,17 @@ class Requests:
     """Makes the tensors of a request.
 
     Args:
-        model: with all dimensions known.
+        model: as its server describes it.
         payloads: for an input of bytes: images, files or texts; otherwise seeds of random numbers.
         given: `NAME=FILE.npy` for inputs that are given; an array with a batch dimension is sent as it is.
+        shapes: `NAME=3,224,224` for open dimensions of the others.
     """
 
-    def __init__(self, model: Model, payloads: Payloads, given: Sequence[str] = ()) -> None:
-        self.model, self._given = model, _arrays(model, given)
+    def __init__(
+        self, model: ServedModel, payloads: Payloads, given: Sequence[str] = (), shapes: Sequence[str] = ()
+    ) -> None:
+        self._given = _arrays(model, given)
+        self.model = model = shaped(model, shapes, self._given)
         self.n_given = _items_given(model, self._given)
         takes_bytes = [t for t in model.inputs if t.datatype == "BYTES" and t.name not in self._given]
         if takes_bytes and payloads.kind == "arrays":
@@ -186,6 +146,13 @@ class Requests:
         return {t.name: given[t.name] if t.name in given else self._made(t, items) for t in self.model.inputs}
 
     def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
+        if (
+            math.prod(tensor.dims) > MOST_BYTES // 8 or len(tensor.dims) > 16
+        ):  # a server's word, which may be any
+            raise PhotodupError(
+                f"{tensor.name} of {self.model.name} has {math.prod(tensor.dims):.3g} values in {len(tensor.dims)} "
+                "dimensions: too many to make up; name smaller arrays with --input."
+            )
         if tensor.datatype == "BYTES":
             data = [item.encode() if isinstance(item, str) else item for item in items]
             each = int(np.prod(tensor.dims))
@@ -198,22 +165,18 @@ class Requests:
 
 
 def _random(tensor: Tensor, seed: int) -> np.ndarray:
-    from tritonclient.utils import triton_to_np_dtype
-
-    dtype = triton_to_np_dtype(tensor.datatype)
-    if dtype is None or dtype is np.object_:
+    kind_of = dtype(tensor.datatype)
+    if kind_of is None or kind_of == np.object_:
         raise PhotodupError(
             f"{tensor.name} has the type {tensor.datatype}, which is not made up here: use --input."
         )
-    generator, kind = np.random.default_rng(seed), np.dtype(dtype).kind
-    if kind == "f":
-        return generator.standard_normal(tensor.dims, np.float32).astype(dtype)
-    return generator.integers(0, 2 if kind == "b" else 100, tensor.dims).astype(dtype)
+    generator = np.random.default_rng(seed)
+    if kind_of.kind == "f":
+        return generator.standard_normal(tensor.dims, np.float32).astype(kind_of)
+    return generator.integers(0, 2 if kind_of.kind == "b" else 100, tensor.dims).astype(kind_of)
 
 
-def _arrays(model: Model, given: Sequence[str]) -> dict[str, np.ndarray]:
-    from tritonclient.utils import np_to_triton_dtype
-
+def _arrays(model: ServedModel, given: Sequence[str]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     inputs = {t.name: t for t in model.inputs}
     for text in given:
@@ -227,7 +190,7 @@ def _arrays(model: Model, given: Sequence[str]) -> dict[str, np.ndarray]:
         tensor = inputs[name]
         if tensor.datatype == "BYTES":  # text lies in a file as characters of a fixed width
             array = np.array([str(v).encode() for v in array.ravel()], np.object_).reshape(array.shape)
-        elif np_to_triton_dtype(array.dtype) != tensor.datatype:
+        elif datatype(array) != tensor.datatype:
             raise PhotodupError(
                 f"{path} holds {array.dtype}, the input {name} takes {tensor.datatype}: convert it."
             )
@@ -243,7 +206,7 @@ def _arrays(model: Model, given: Sequence[str]) -> dict[str, np.ndarray]:
     return found
 
 
-def _items_given(model: Model, arrays: Mapping[str, np.ndarray]) -> int | None:
+def _items_given(model: ServedModel, arrays: Mapping[str, np.ndarray]) -> int | None:
     counts = {len(a) for a in arrays.values()} if model.batched else {1 for _ in arrays}
     if len(counts) > 1:
         raise PhotodupError("The arrays given hold unlike numbers of items: give each input the same.")

@@ -3,18 +3,20 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl import http_protocols
+from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.arrivals import Pattern, pattern
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapter import AnswerError, decoded
 from photodup.bench.backends.http_connection import HttpError
+from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
@@ -22,6 +24,8 @@ from photodup.bench.load.workers import ROW, describe_error
 from photodup.bench.stats import facts
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Point, Sample, judge_point
+from photodup.embedding.wire.http import Base64Json, Multipart, OpenAi, Post
+from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 from photodup.errors import PhotodupError, is_expected
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
@@ -101,32 +105,38 @@ def adapter_of(
     Raises:
         PhotodupError: the payload does not fit the server's model, or nothing answers.
     """
+    columns = {**target.columns(), "payload": payloads.kind}
+    http = partial(
+        OverHttp,
+        target.name,
+        connection=target.connection,
+        columns=columns,
+        headers=target.security.headers,
+        target=target,
+    )
     if target.protocol.startswith("kserve"):
-        from photodup.bench.anyurl import kserve, kserve_adapters
-
         model = kserve.describe_model(target)
-        left_to_make = replace(model, inputs=tuple(t for t in model.inputs if not _is_given(t.name, inputs)))
-        kserve.shaped(left_to_make, shapes)
-        known = {t.name: t for t in kserve.shaped(left_to_make, shapes).inputs}
-        model = replace(model, inputs=tuple(known.get(t.name, t) for t in model.inputs))
-        requests = kserve.Requests(model, payloads, inputs)
+        requests = kserve.Requests(model, payloads, inputs, shapes)
         requests.check_batch(batch)
-        kind = kserve_adapters.KserveGrpc if target.protocol == "kserve-grpc" else kserve_adapters.KserveHttp
-        return kind(target, payloads, requests)
-    if target.protocol == "openai":
-        return http_protocols.OpenAi(target, payloads, encoding)
+        asked = model.name, model.outputs[0].name, model.batched
+        if target.protocol == "kserve-http":
+            return http(KserveHttp(*asked), payload=requests.tensors)
+        return OverGrpc(
+            target.name,
+            KserveGrpc(*asked),
+            target.channel,
+            columns,
+            requests.tensors,
+            timeout_s=target.timeout_s,
+            metadata=target.metadata,
+            target=target,
+        )
     if target.protocol == "post" and batch > 1:
         raise PhotodupError("A plain POST carries one file: leave --batch out.")
-    kinds = {
-        "multipart": http_protocols.Multipart,
-        "base64": http_protocols.Base64,
-        "post": http_protocols.Post,
-    }
-    return kinds[target.protocol](target, payloads)
-
-
-def _is_given(name: str, inputs: Sequence[str]) -> bool:
-    return any(text.partition("=")[0] == name for text in inputs)
+    if target.protocol == "openai":
+        return http(OpenAi(target.path, target.model, payloads.media_type, encoding))
+    kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": Post}
+    return http(kinds[target.protocol](target.path, payloads.media_type))
 
 
 def try_once(adapter: Any, payloads: Payloads, batch: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """What a URL is and what it speaks: read from its path, or asked of the server."""
 
-import json
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,8 @@ from urllib.parse import urlsplit
 
 from photodup.addresses import http_address
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.embedding.wire.http import AnswerError, read_json
+from photodup.embedding.wire.kserve import grpc_channel
 from photodup.errors import PhotodupError
 from photodup.settings import variable
 
@@ -52,6 +53,18 @@ class Security:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
 
+    def grpc_credentials(self) -> Any:
+        """Return what a gRPC channel over TLS is made with; raises as `context` does."""
+        import grpc
+
+        if not self.verify:
+            raise PhotodupError("gRPC always checks the server's certificate: name its authority with --ca.")
+        try:
+            parts = [path.read_bytes() if path else None for path in (self.ca, self.key, self.certificate)]
+        except OSError as error:
+            raise PhotodupError(f"A certificate file cannot be read: {error}.") from None
+        return grpc.ssl_channel_credentials(*parts)
+
 
 @dataclass(frozen=True)
 class Target:
@@ -86,6 +99,19 @@ class Target:
         tls = self.security.context() if self.is_tls else None
         return HttpConnection(self.base, timeout_s=self.timeout_s, tls=tls, reopen=True)
 
+    def channel(self, **options: Any) -> Any:
+        """Return a gRPC channel with a TCP connection of its own.
+
+        Raises:
+            PhotodupError: a certificate file cannot be read, or the check of certificates is to be left out.
+        """
+        return grpc_channel(self.base, self.security.grpc_credentials() if self.is_tls else None, **options)
+
+    @property
+    def metadata(self) -> list[tuple[str, str]]:
+        """The headers as gRPC sends them."""
+        return [(name.lower(), value) for name, value in self.security.headers.items()]
+
     def get(self, path: str) -> Any:
         """Return the JSON that a GET answers with; None where there is none such.
 
@@ -95,7 +121,7 @@ class Target:
         connection = self.connection()
         try:
             _, body = connection.request(connection.head("GET", path, 0, self.security.headers))
-            return json.loads(body)
+            return read_json(body)
         except HttpError as error:
             if error.status in (401, 403):
                 raise PhotodupError(
@@ -104,7 +130,7 @@ class Target:
             if error.status == 0:
                 raise PhotodupError(f"{self.base} does not answer in HTTP as asked: {error}") from None
             return None
-        except ValueError:
+        except AnswerError:
             return None
         except OSError as error:
             raise unreachable(self.base, error) from None
@@ -199,7 +225,9 @@ def _kserve(target: Target) -> Target:
 
 def _openai_model(target: Target) -> str:
     listed = target.get(target.path.partition("?")[0].removesuffix("embeddings") + "models")
-    names = [str(m["id"]) for m in (listed or {}).get("data", []) if isinstance(m, dict) and m.get("id")]
+    models = listed.get("data") if isinstance(listed, dict) else None
+    models = models if isinstance(models, list) else []
+    names = [str(m["id"]) for m in models if isinstance(m, dict) and m.get("id")]
     if not names:
         raise PhotodupError(f"{target.base} lists no models: name the one to ask for with --model.")
     return names[0]

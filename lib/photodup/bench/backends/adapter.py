@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from photodup.embedding.backends import DUMMY, Backend
-from photodup.errors import PhotodupError
+from photodup.embedding.wire.http import AnswerError
 
 DIM = 512
 
@@ -49,10 +49,6 @@ class Adapter(Protocol):
     def open(self) -> Connection: ...
 
     def close(self) -> None: ...
-
-
-class AnswerError(PhotodupError):
-    """A server answered with something that is not what was asked for."""
 
 
 def decoded(connection: Connection, answer: Any) -> np.ndarray:

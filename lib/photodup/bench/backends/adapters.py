@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench.backends import server_adapters
 from photodup.bench.backends.adapter import Adapter, Dummy, decoded
-from photodup.bench.backends.grpc_adapters import TritonGrpc
-from photodup.bench.backends.http_adapters import FastApiHttp, TritonHttp
 from photodup.bench.backends.local_adapters import LocalOnnx, LocalPyTorch
 from photodup.embedding.backends import DUMMY, Backend, parse_backend
 from photodup.errors import PhotodupError
@@ -40,8 +39,8 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
     if not url:
         raise PhotodupError(f"The backend {asked} needs the address of its server.")
     if asked.server == "fastapi":
-        return FastApiHttp(asked, url, **options)
-    return (TritonHttp if asked.protocol == "http" else TritonGrpc)(asked, url, **options)
+        return server_adapters.fastapi(asked, url, **options)
+    return server_adapters.triton(asked, url, **options)
 
 
 def cosine_to_reference(
@@ -64,7 +63,7 @@ def cosine_to_reference(
             connection.close()
 
     async def in_loop() -> list[np.ndarray]:
-        connection = under_test.open()
+        connection: Any = under_test.open()
         try:
             return [
                 decoded(connection, await connection.request(under_test.prepare([photos[i]])))[0]

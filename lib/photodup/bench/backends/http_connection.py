@@ -11,24 +11,25 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
-import numpy as np
 
+from photodup.embedding.wire.http import Answer
 from photodup.errors import PhotodupError
 
 RECEIVE_BYTES = 1 << 16
+MOST_ANSWER_BYTES = 1 << 28
 STALE_S = 1.0  # servers close connections that were idle for some seconds; before that nobody has to ask
 
 
 Prepared = tuple[bytes, bytes]  # head and body
-Answer = tuple[Mapping[str, str], bytes]
 
 
 class HttpError(PhotodupError):
-    """The server answered with a status other than 2xx, or not in HTTP; `status` is 0 where it was no HTTP."""
+    """The server answered with a status other than 2xx, without end, or not in HTTP: then `status` is 0."""
 
     def __init__(self, sentence: str, status: int = 0) -> None:
         super().__init__(sentence)
@@ -40,7 +41,8 @@ class HttpConnection:
 
     Args:
         url: `http://host:port`; a path in it is put before every request's path.
-        timeout_s: per send or receive; kept by the kernel (SO_RCVTIMEO), which costs no extra system call.
+        timeout_s: per send or receive, kept by the kernel (SO_RCVTIMEO), which costs no extra system call; an answer
+            that is not whole by then ends with the next bytes received.
         congestion: TCP congestion control of the socket (`cubic`, `bbr`); None leaves the system's.
         tls: for an `https://` address.
         reopen: where the server has closed the connection while it was idle, connect anew before sending;
@@ -125,14 +127,14 @@ class HttpConnection:
             self.socket.close()
             self.socket = None
 
-    def request(self, head: bytes, body: bytes = b"") -> tuple[Mapping[str, str], bytes]:
+    def request(self, head: bytes, body: bytes = b"") -> Answer:
         """Send one request and return headers (lower-case names) and body of the answer.
 
         The connection is opened when needed and closed after an error, so that the next request starts clean.
 
         Raises:
-            HttpError: status other than 2xx, or no HTTP.
-            OSError: the connection failed; TimeoutError when the server took too long.
+            HttpError: status other than 2xx, no HTTP, more than `MOST_ANSWER_BYTES`, or not whole in time.
+            OSError: the connection failed; TimeoutError when the server sent nothing for too long.
         """
         if self._reopen and self.socket is not None and time.monotonic() - self._used > STALE_S:
             waiting = select.poll()
@@ -141,15 +143,16 @@ class HttpConnection:
                 self.close()
         try:
             self.connect()
-            self._send(head, body)
-            answer = self._receive()
+            assert self.socket is not None
+            self._send(self.socket, head, body)
+            answer = self._receive(self.socket)
         except BlockingIOError:
             self.close()
             raise TimeoutError("the server did not answer in time") from None
         except httptools.HttpParserError as error:
             self.close()
             raise HttpError(f"The server's answer is not HTTP: {error}.") from None
-        except OSError:
+        except (OSError, HttpError):
             self.close()
             raise
         if not answer.keep_alive:
@@ -161,33 +164,42 @@ class HttpConnection:
             raise HttpError(f"The server answered {answer.status}: {' '.join(said.split())}", answer.status)
         return answer.headers, bytes(answer.body)
 
-    def _send(self, head: bytes, body: bytes) -> None:
+    def _send(self, connection: socket.socket, head: bytes, body: bytes) -> None:
         """Head and body leave in one system call, hence in as few segments as possible."""
         if self._tls:
-            self.socket.sendall(head + body)
+            connection.sendall(head + body)
             return
-        sent = self.socket.sendmsg((head, body)) if body else self.socket.send(head)
+        sent = connection.sendmsg((head, body)) if body else connection.send(head)
         if sent < len(head):
-            self.socket.sendall(head[sent:])
+            connection.sendall(head[sent:])
             sent = len(head)
         if sent - len(head) < len(body):
-            self.socket.sendall(memoryview(body)[sent - len(head) :])
+            connection.sendall(memoryview(body)[sent - len(head) :])
 
-    def _receive(self) -> "_Answer":
-        answer = _Answer()
+    def _receive(self, connection: socket.socket) -> "_Answer":
+        answer, total, until = _Answer(), 0, time.monotonic() + self._timeout_s
         view = memoryview(self._buffer)
         while not answer.complete:
-            received = self.socket.recv_into(self._buffer)
+            received = connection.recv_into(self._buffer)
             if not received:
                 raise ConnectionResetError("the server closed the connection before it had answered")
             answer.parser.feed_data(view[:received])
+            total += received
+            if total > MOST_ANSWER_BYTES:
+                raise HttpError(
+                    f"The server's answer is longer than {MOST_ANSWER_BYTES:,} bytes.", answer.status
+                )
+            if not answer.complete and time.monotonic() > until:
+                raise HttpError(
+                    f"The server's answer was not whole within {self._timeout_s:g} s.", answer.status
+                )
         answer.finish()
         return answer
 
 
 class _Answer:
     def __init__(self) -> None:
-        self.parser = httptools.HttpResponseParser(self)
+        self.parser: Any = httptools.HttpResponseParser(self)
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.status, self.keep_alive, self.complete = 0, True, False
@@ -208,18 +220,3 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         self.complete = True
-
-
-class HttpWorker:
-    """One of a load's workers: its own connection, and how its adapter reads an answer."""
-
-    def __init__(self, connection: HttpConnection, decode: Callable[[Answer], np.ndarray]) -> None:
-        self.connection, self.decode = connection, decode
-
-    def request(self, prepared: Prepared) -> Answer:
-        """Send a prepared request and return the answer's headers and body."""
-        return self.connection.request(*prepared)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.backends.wires import pixels
 from photodup.embedding.backends import Backend
 from photodup.embedding.imaging import normalize
+from photodup.embedding.wire.wires import pixels
 
 
 class _Local:

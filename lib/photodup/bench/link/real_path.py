@@ -5,14 +5,14 @@ before it says so, and the FastAPI service that of a body that is no JSON. Both 
 they take is measured with the smallest request and told beside the rows, so that it can be taken off.
 """
 
-import socket
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any
 
+from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.link.ladder import LARGE_BYTES, WARM_UP_SENDS, WARM_UP_SENDS_LARGE
 from photodup.bench.link.link import MAX_RATE_MBIT_S, LinkSpec
 from photodup.bench.link.tcp import request_info, tcp_info
@@ -25,94 +25,32 @@ HANDSHAKES = 10
 SMALL_BYTES = 64
 
 
-@dataclass
-class HttpSink:
-    """One HTTP/1.1 connection to such a server.
-
-    Args:
-        url: `http://host:port`.
-        server: one of `SINKS`.
+def _send(connection: HttpConnection, server: str, payload: bytes) -> None:
+    """Send a body and wait for the whole answer, a refusal.
 
     Raises:
-        PhotodupError: no address of plain HTTP.
+        OSError, PhotodupError: the server closed the connection, or did not refuse it in HTTP.
     """
+    head = connection.head("POST", SINKS[server], len(payload), {"Content-Type": "application/json"})
+    try:
+        connection.request(head, payload)
+    except HttpError as error:
+        if not 400 <= error.status < 500:
+            raise
+    else:
+        raise PhotodupError("The server does not read a body and refuse it, but answers it.")
+    if connection.socket is None:
+        raise PhotodupError(
+            "The server closes a connection after each answer: only new ones can be measured."
+        )
 
-    url: str
-    server: str
-    timeout_s: float = 60.0
-    _socket: socket.socket | None = field(default=None, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise PhotodupError(
-                f"{self.url}: the way to a server is measured over plain HTTP, http://host:port."
-            )
-        self._address = (parts.hostname, parts.port or 80)
-
-    def connect(self) -> Self:
-        """Open the connection."""
-        self._socket = socket.create_connection(self._address, self.timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self
-
-    def send(self, payload: bytes) -> None:
-        """Send a body and wait for the whole answer.
-
-        Raises:
-            OSError, PhotodupError: the server closed the connection, or did not answer in HTTP.
-        """
-        host, port = self._address
-        head = (
-            f"POST {SINKS[self.server]} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(payload)}\r\n\r\n"
-        ).encode()
-        if len(payload) < 1e5:
-            self._socket.sendall(head + payload)
-        else:
-            self._socket.sendall(head)
-            self._socket.sendall(payload)
-        self._receive()
-
-    def _receive(self) -> None:
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += self._some()
-        head, _, body = answer.partition(b"\r\n\r\n")
-        lines = head.decode("latin-1").lower().split("\r\n")
-        length = next((int(li.split(":")[1]) for li in lines if li.startswith("content-length:")), None)
-        if not lines[0].startswith("http/1.1 4") or length is None:
-            raise PhotodupError(f"{self.url} does not read a body and refuse it: it said {lines[0]!r}.")
-        while len(body) < length:
-            body += self._some()
-        if "connection: close" in lines:
-            raise PhotodupError(
-                f"{self.url} closes a connection after each answer: only new ones can be measured."
-            )
-
-    def _some(self) -> bytes:
-        part = self._socket.recv(65_536)
-        if not part:
-            raise PhotodupError(f"{self.url} closed the connection before it had answered.")
-        return part
-
-    def info(self) -> dict[str, int]:
-        """Return the kernel's view of the connection; nothing where there is none to be had (macOS)."""
-        try:
-            return tcp_info(self._socket)
-        except PhotodupError:
-            return {}
-
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def __enter__(self) -> Self:
-        return self.connect()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _info(connection: HttpConnection) -> dict[str, int]:
+    """Return the kernel's view of the connection; nothing where there is none to be had (macOS)."""
+    try:
+        return tcp_info(connection.socket) if connection.socket else {}
+    except PhotodupError:
+        return {}
 
 
 def measure_path(
@@ -134,28 +72,23 @@ def measure_path(
 
     Raises:
         OSError: nobody accepts a connection.
+        PhotodupError: no address of plain HTTP.
     """
-    handshakes = [_timed(lambda: HttpSink(url, server).connect().close()) for _ in range(HANDSHAKES)]
+    connect = partial(HttpConnection, url)
+    handshakes = []
+    for _ in range(HANDSHAKES):
+        with contextlib.closing(connect()) as connection:
+            handshakes.append(_timed(connection.connect))
     rtt_ms = min(handshakes)
-    with HttpSink(url, server) as small:
-        small.send(bytes(SMALL_BYTES))
-        smallest = min(_timed(lambda: small.send(bytes(SMALL_BYTES))) for _ in range(HANDSHAKES))
+    with contextlib.closing(connect()) as small:
+        _send(small, server, bytes(SMALL_BYTES))
+        smallest = min(_timed(partial(_send, small, server, bytes(SMALL_BYTES))) for _ in range(HANDSHAKES))
     rows = []
     for size in payloads_bytes:
         times = n_large if size > LARGE_BYTES else n
-        if "new" in connections:
-            rows.append(_row(size, "new", lambda size=size, times=times: _on_new(url, server, size, times)))
-        for kind, wait_s, wanted in (("warm", 0.0, times), ("idle", idle_s, n_large)):
+        for kind, wait_s, wanted in (("new", 0.0, times), ("warm", 0.0, times), ("idle", idle_s, n_large)):
             if kind in connections:
-                rows.append(
-                    _row(
-                        size,
-                        kind,
-                        lambda size=size, wait_s=wait_s, wanted=wanted: _on_kept(
-                            url, server, size, wanted, wait_s
-                        ),
-                    )
-                )
+                rows.append(_row(connect, server, size, kind, wanted, wait_s))
     found = {
         "server": server,
         "rtt_ms": round(rtt_ms, 3),
@@ -186,10 +119,12 @@ def _rate(found: dict[str, Any]) -> float | None:
     return round(large["payload_bytes"] * 8e-3 / carried_ms, 1) if carried_ms > 0 else None
 
 
-def _row(size: int, kind: str, measure: Callable[[], tuple[list[float], dict[str, float]]]) -> dict[str, Any]:
+def _row(
+    connect: Callable[[], HttpConnection], server: str, size: int, kind: str, times: int, wait_s: float
+) -> dict[str, Any]:
     row: dict[str, Any] = {"link": "network", "payload_bytes": size, "connection": kind}
     try:
-        samples, info = measure()
+        samples, info = (_on_new if kind == "new" else _on_kept)(connect, server, bytes(size), times, wait_s)
     except (OSError, PhotodupError) as error:
         why = str(error) or type(error).__name__
         return row | {"latency_ms_p50": None, "n_requests": 0, "valid": False, "invalid_because": why}
@@ -203,30 +138,29 @@ def _row(size: int, kind: str, measure: Callable[[], tuple[list[float], dict[str
     }
 
 
-def _on_new(url: str, server: str, size: int, times: int) -> tuple[list[float], dict[str, float]]:
-    samples, info, payload = [], {}, bytes(size)
+def _on_new(
+    connect: Callable[[], HttpConnection], server: str, payload: bytes, times: int, wait_s: float
+) -> tuple[list[float], dict[str, float]]:
+    samples, info = [], {}
     for _ in range(times):
-        sink = HttpSink(url, server)
-        try:
-            samples.append(_timed(lambda sink=sink: sink.connect().send(payload)))
-            info = _during({}, sink.info())
-        finally:
-            sink.close()
+        with contextlib.closing(connect()) as connection:
+            samples.append(_timed(partial(_send, connection, server, payload)))
+            info = _during({}, _info(connection))
     return samples, info
 
 
 def _on_kept(
-    url: str, server: str, size: int, times: int, wait_s: float
+    connect: Callable[[], HttpConnection], server: str, payload: bytes, times: int, wait_s: float
 ) -> tuple[list[float], dict[str, float]]:
-    samples, info, payload = [], {}, bytes(size)
-    with HttpSink(url, server) as sink:
-        for _ in range(WARM_UP_SENDS_LARGE if size > LARGE_BYTES else WARM_UP_SENDS):
-            sink.send(payload)
+    samples, info = [], {}
+    with contextlib.closing(connect()) as connection:
+        for _ in range(WARM_UP_SENDS_LARGE if len(payload) > LARGE_BYTES else WARM_UP_SENDS):
+            _send(connection, server, payload)
         for _ in range(times):
             time.sleep(wait_s)
-            before = sink.info()
-            samples.append(_timed(lambda: sink.send(payload)))
-            info = _during(before, sink.info())
+            before = _info(connection)
+            samples.append(_timed(partial(_send, connection, server, payload)))
+            info = _during(before, _info(connection))
             if wait_s and before:
                 info["idle_ms"] = before["last_data_sent_ms"]
     return samples, info

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from photodup.bench.backends.http_connection import HttpConnection
-from photodup.bench.backends.triton_names import served_models
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import Backend, parse_backend, served_models
 from photodup.errors import PhotodupError
 
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value

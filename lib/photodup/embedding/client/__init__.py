@@ -1,4 +1,4 @@
 """Asking for embeddings, wherever they are computed: in this process, or by a server.
 
-May import: embedding. Read `client.py` first (what a caller uses); `service.py` and `triton.py` carry.
+May import: embedding. Read `client.py` first (what a caller uses); `servers.py` carries.
 """

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Self
 
 import numpy as np
 from PIL import Image
@@ -22,25 +22,23 @@ from PIL import Image
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.answers import Patience, Remote, ServerError
-from photodup.embedding.client.service import PyTorchHttp
-from photodup.embedding.client.triton import TritonGrpc, TritonHttp, address_for_grpc
+from photodup.embedding.client.servers import server_of
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import BrokenEmbedding, digest_drafted
+from photodup.embedding.wire.wires import JPEG_QUALITY, in_type
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.settings import environment
 
 LOCAL, SERVICE = Backend("local", "pytorch"), Backend("fastapi", "pytorch", "fp32", "http", "jpeg")
-DEFAULT_URL = "http://localhost:8002"
-JPEG_QUALITY = 90
 LOCAL_BATCH = 32
 Source = bytes | Path | Image.Image
 Mode = Literal["local", "remote", "auto"]
 
 
-class Embedder(Protocol):
-    """Images in, embeddings out.
+class Embedder:
+    """Images in, embeddings out. Decodes in threads, one chunk ahead of the computation or the network.
 
     Attributes:
         backend: its name, as in `fastapi-pytorch-fp32-http-jpeg`.
@@ -56,14 +54,18 @@ class Embedder(Protocol):
     """
 
     backend: str
-    view: imaging.View
-    draft_size: int | None
+    view = imaging.View()
+    draft_size: int | None = None
     model_digest: str | None
     model_name: str | None
     is_random: bool | None
     dim: int | None
     precision: str
     gate: str
+
+    def __init__(self) -> None:
+        self._decoders = ThreadPoolExecutor(min(4, available_cores()), thread_name_prefix="decode")
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="prepare")
 
     def embed(self, images: Sequence[Source]) -> np.ndarray:
         """Return float32 [n, dim] of length 1, in the order of `images`; any number of them.
@@ -73,15 +75,67 @@ class Embedder(Protocol):
             BrokenEmbedding: the server found that its model's answer to some images is no embedding.
             ServerError: the server does not answer after the allowed attempts.
         """
+        images = list(images)
+        if not images:
+            return np.empty((0, self.dim or 0), np.float32)
+        answers: list[np.ndarray] = []
+        chunks = self._chunks(images)
+        following = self._ahead.submit(next, chunks, None)
+        while (chunk := following.result()) is not None:
+            following = self._ahead.submit(next, chunks, None)
+            first = sum(map(len, answers))
+            try:
+                answer = self._infer(chunk)
+            except ImageError as error:
+                if error.index is not None:
+                    error.index += first
+                raise
+            except BrokenEmbedding as error:
+                error.rows = [row + first for row in error.rows]
+                raise
+            if answer.ndim != 2 or len(answer) != len(chunk):
+                raise ServerError(
+                    f"{self.backend} answered {answer.shape} for {len(chunk)} images: it is no image encoder."
+                )
+            answers.append(answer)
+        return np.concatenate(answers)
 
     def at_reduced_scale(self) -> None:
         """Decode JPEGs at no less than `view.draft_size` a side from now on; `model_digest` becomes one of its own."""
+        if self.draft_size is None and self.model_digest is not None:
+            self.draft_size = self.view.draft_size
+            self.model_digest = digest_drafted(self.model_digest, self.draft_size)
 
-    def close(self) -> None: ...
+    def _decoded(self, image: Source) -> Image.Image:
+        if isinstance(image, Image.Image):
+            return image
+        return imaging.decode(image, draft_size=self.draft_size)
 
-    def __enter__(self) -> "Embedder": ...
+    def close(self) -> None:
+        self._ahead.shutdown(cancel_futures=True)
+        self._decoders.shutdown(cancel_futures=True)
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _chunks(self, images: list[Source]) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _infer(self, chunk: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def _prepared(self, images: list[Source], start: int, end: int, prepare: Any) -> list[Any]:
+        def one(index: int) -> Any:
+            try:
+                return prepare(images[index])
+            except ImageError as error:
+                error.index = index
+                raise
+
+        return list(self._decoders.map(one, range(start, end)))
 
 
 def connect(
@@ -142,83 +196,7 @@ def connect(
         return LocalEmbedder(LOCAL, **local)
 
 
-class _Base:
-    """Decodes in threads, one chunk ahead of the computation or the network."""
-
-    backend: str
-    dim: int | None
-    model_digest: str | None
-    view = imaging.View()
-    draft_size: int | None = None
-
-    def __init__(self) -> None:
-        self._decoders = ThreadPoolExecutor(min(4, available_cores()), thread_name_prefix="decode")
-        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="prepare")
-
-    def embed(self, images: Sequence[Source]) -> np.ndarray:
-        images = list(images)
-        if not images:
-            return np.empty((0, self.dim or 0), np.float32)
-        answers: list[np.ndarray] = []
-        chunks = self._chunks(images)
-        following = self._ahead.submit(next, chunks, None)
-        while (chunk := following.result()) is not None:
-            following = self._ahead.submit(next, chunks, None)
-            first = sum(map(len, answers))
-            try:
-                answer = self._infer(chunk)
-            except ImageError as error:
-                if error.index is not None:
-                    error.index += first
-                raise
-            except BrokenEmbedding as error:
-                error.rows = [row + first for row in error.rows]
-                raise
-            if answer.ndim != 2 or len(answer) != len(chunk):
-                raise ServerError(
-                    f"{self.backend} answered {answer.shape} for {len(chunk)} images: it is no image encoder."
-                )
-            answers.append(answer)
-        return np.concatenate(answers)
-
-    def at_reduced_scale(self) -> None:
-        if self.draft_size is None and self.model_digest is not None:
-            self.draft_size = self.view.draft_size
-            self.model_digest = digest_drafted(self.model_digest, self.draft_size)
-
-    def _decoded(self, image: Source) -> Image.Image:
-        if isinstance(image, Image.Image):
-            return image
-        return imaging.decode(image, draft_size=self.draft_size)
-
-    def close(self) -> None:
-        self._ahead.shutdown(cancel_futures=True)
-        self._decoders.shutdown(cancel_futures=True)
-
-    def __enter__(self) -> "_Base":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _chunks(self, images: list[Source]) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def _infer(self, chunk: Any) -> np.ndarray:
-        raise NotImplementedError
-
-    def _prepared(self, images: list[Source], start: int, end: int, prepare: Any) -> list[Any]:
-        def one(index: int) -> Any:
-            try:
-                return prepare(images[index])
-            except ImageError as error:
-                error.index = index
-                raise
-
-        return list(self._decoders.map(one, range(start, end)))
-
-
-class LocalEmbedder(_Base):
+class LocalEmbedder(Embedder):
     """The model in this process. Weights are loaded on construction."""
 
     def __init__(self, backend: Backend, **options: Any) -> None:
@@ -253,7 +231,7 @@ class LocalEmbedder(_Base):
         return self.model.embed_pixels(chunk)
 
 
-class RemoteEmbedder(_Base):
+class RemoteEmbedder(Embedder):
     """A server. Batches are split to what it takes; the connection is kept."""
 
     def __init__(
@@ -265,12 +243,7 @@ class RemoteEmbedder(_Base):
         jpeg_quality: int | None = JPEG_QUALITY,
         triton_model: str | None = None,
     ) -> None:
-        if backend.server == "fastapi":
-            self._server: Any = PyTorchHttp(url or DEFAULT_URL, backend, patience)
-        elif backend.protocol == "http":
-            self._server = TritonHttp(url or "http://localhost:8003", backend, patience, triton_model)
-        else:
-            self._server = TritonGrpc(address_for_grpc(url), backend, patience, triton_model)
+        self._server = server_of(url, backend, patience, triton_model)
         try:
             self.remote: Remote = self._server.describe()
         except BaseException:
@@ -278,6 +251,7 @@ class RemoteEmbedder(_Base):
             raise
         super().__init__()
         self.backend, self._wire, self._quality = backend.name, backend.wire, jpeg_quality
+        self._is_encoded = backend.is_lossy
         self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
         pretrained = self.remote.pretrained
         self.is_random = None if pretrained is None else pretrained.startswith("random:")
@@ -298,7 +272,7 @@ class RemoteEmbedder(_Base):
         step = self.remote.max_images
         for start in range(0, len(images), step):
             payloads = self._prepared(images, start, min(start + step, len(images)), self._payload)
-            if self._wire in ("jpeg", "base64"):
+            if self._is_encoded:
                 yield from self._within_bytes(payloads)
             else:
                 yield np.stack(payloads)
@@ -314,22 +288,15 @@ class RemoteEmbedder(_Base):
 
     def _payload(self, image: Source) -> Any:
         image = self._decoded(image) if self.draft_size else image
-        if self._wire in ("jpeg", "base64"):
+        if self._is_encoded:
             if self._quality is not None:
                 return imaging.client_jpeg(self._decoded(image), self._quality)
             if isinstance(image, Image.Image):
                 return imaging.to_jpeg(image, 95)
             return image if isinstance(image, bytes) else _read(image)
-        pixels = imaging.to_uint8(self._decoded(image))
-        if self._wire == "uint8":
-            return pixels
-        return imaging.normalize(pixels).astype(
-            np.float16 if self._wire == "fp16" else np.float32, copy=False
-        )
+        return in_type(imaging.to_uint8(self._decoded(image)), self._wire)
 
     def _infer(self, chunk: Any) -> np.ndarray:
-        if self._wire == "jpeg" and isinstance(self._server, TritonHttp | TritonGrpc):
-            chunk = np.array(chunk, dtype=np.object_).reshape(-1, 1)
         return self._server.infer(chunk)
 
 

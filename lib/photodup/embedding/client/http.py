@@ -1,17 +1,20 @@
 """One kept-alive HTTP connection pool to a server, with retries, and its faults in words."""
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 
 from photodup.addresses import http_address
 from photodup.embedding.client.answers import Patience, ServerError, Transient
-from photodup.embedding.client.which_server import ANOTHER, which_server
 from photodup.embedding.imaging import ImageError
+from photodup.embedding.wire.http import HttpRequest
 from photodup.errors import PhotodupError
 
 # Environment variable with the key that a FastAPI service asks for. It is sent to no other kind of server.
 API_KEY_VARIABLE = "PHOTODUP_API_KEY"
+TRITON_HTTP, TRITON_METRICS = "Triton's HTTP port", "Triton's metrics port"
+FASTAPI, ANOTHER = "the FastAPI service", "an HTTP server"
 
 
 class Http:
@@ -28,6 +31,9 @@ class Http:
 
     def call(self, method: str, path: str, **request: Any) -> httpx.Response:
         return self._patience.retry(lambda: self._once(method, path, request))
+
+    def post(self, request: HttpRequest) -> httpx.Response:
+        return self.call("POST", request.path, content=request.body, headers=request.headers)
 
     def _once(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
         try:
@@ -90,7 +96,7 @@ def sentence(response: httpx.Response) -> str:
     try:
         body = response.json()
         text = body.get("detail") or body.get("error") or body.get("status") or response.text
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         text = response.text
     return " ".join(str(text).split())[:300]
 
@@ -104,3 +110,20 @@ def bad_image(response: httpx.Response) -> ImageError:
     except (ValueError, KeyError, IndexError, TypeError):
         pass
     return error
+
+
+def which_server(get: Callable[[str], tuple[int, str]]) -> str | None:
+    """Return one of the names above; None where nobody answers over HTTP.
+
+    Args:
+        get: fetches a path such as `/v2` from the server and returns status and text; status 0 for no answer.
+    """
+    status, text = get("/v2")
+    if not status:
+        return None
+    # Triton's metrics port answers 200 with an empty body to every path, so a status alone says nothing.
+    if '"extensions"' in text and '"version"' in text:
+        return TRITON_HTTP
+    if "nv_inference" in get("/metrics")[1]:
+        return TRITON_METRICS
+    return FASTAPI if get("/healthz")[0] == 200 else ANOTHER

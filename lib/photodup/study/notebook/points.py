@@ -236,9 +236,9 @@ def reference_embeddings(run: Run) -> np.ndarray:
     """Return what the payload photographs embed to in this process, float32 [32, 512]; computed once a run."""
 
     def compute() -> dict[str, Any]:
-        from photodup.bench.backends import wires
         from photodup.embedding import imaging
         from photodup.embedding.engines.encoder import load_model
+        from photodup.embedding.wire import wires
         from photodup.study.notebook.weights import payload_photos
 
         model = load_model()

@@ -7,7 +7,6 @@ to answer the same embeddings. The peers' environments and servers are in tools/
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from photodup.bench.anyurl.http_protocols import Answer, Multipart, OpenAi, Post, rows_of_numbers
 from photodup.bench.anyurl.measure import adapter_of
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.embedding.backends import Backend
+from photodup.embedding.wire.http import Post
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
@@ -236,13 +233,6 @@ def fastest(server: Server) -> Server:
     return replace(server, precision=FASTEST_OF_PEERS)
 
 
-class PostedImage(Post):
-    """A JPEG as the body, answered with `embeddings`."""
-
-    def decode(self, answer: Answer) -> np.ndarray:
-        return rows_of_numbers(json.loads(answer[1])["embeddings"])
-
-
 def triton_model(server: Server) -> str:
     """Return the model that our Triton serves with this server's engine and precision, from JPEGs."""
     return Backend("triton", server.engine, server.precision, "http", "jpeg").triton_model
@@ -253,10 +243,10 @@ def adapter(server: Server, base: str, payloads: Payloads) -> Any:
     path = server.path or f"/v2/models/{triton_model(server)}"
     model = {"triton": triton_model(server), "infinity": "clip"}.get(server.name, "")
     target = Target(base, path, server.protocol, model)
-    if server.name == "triton":
-        return adapter_of(target, payloads)
-    kinds = {"infinity": OpenAi, "mosec": PostedImage, "ray": PostedImage}
-    return kinds.get(server.name, Multipart)(target, payloads)
+    under_test = adapter_of(target, payloads)
+    if server.protocol == "post":  # these two answer `embeddings`
+        return replace(under_test, protocol=Post(path, payloads.media_type, is_embedded=True))
+    return under_test
 
 
 @dataclass(frozen=True)

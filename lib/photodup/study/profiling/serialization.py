@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.imaging import decode, normalize, to_jpeg
+from photodup.embedding.wire.kserve import KserveHttp
 from photodup.errors import PhotodupError
 
 BODIES = ("json", "binary")
@@ -37,19 +38,11 @@ def encode_body(images: np.ndarray, form: str) -> bytes:
     """Return the body of a Triton HTTP request for float32 [n, 3, h, w].
 
     `json` writes every number as decimal text, as a client does that calls `.tolist()`; `binary` is the same
-    request with the array appended as it lies in memory, framed by `tritonclient`.
+    request with the array appended as it lies in memory.
     """
-    if form == "json":
-        data = {"name": "image", "shape": list(images.shape), "datatype": "FP32", "data": images.tolist()}
-        return json.dumps({"inputs": [data], "outputs": [{"name": "embedding"}]}).encode()
-    if form == "binary":
-        from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
-
-        tensor = InferInput("image", images.shape, "FP32")
-        tensor.set_data_from_numpy(images)
-        outputs = [InferRequestedOutput("embedding", binary_data=True)]
-        return bytes(InferenceServerClient.generate_request_body([tensor], outputs=outputs)[0])
-    raise PhotodupError(f"There is no body {form!r}: choose from {', '.join(BODIES)}.")
+    if form not in BODIES:
+        raise PhotodupError(f"There is no body {form!r}: choose from {', '.join(BODIES)}.")
+    return KserveHttp("model", as_json=form == "json").encode({"image": images}).body
 
 
 def decode_body(body: bytes, form: str) -> np.ndarray:

@@ -1,0 +1,205 @@
+"""Servers over HTTP and over gRPC: a protocol writes and reads, the connections here are what is timed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.backends.http_connection import HttpConnection, Prepared
+from photodup.embedding.backends import Backend
+from photodup.embedding.wire import wires
+from photodup.embedding.wire.http import Answer, Base64Json, HttpProtocol, Multipart
+from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, grpc_channel, infer_call
+from photodup.errors import PhotodupError
+
+CHANNELS = ("per-worker", "shared", "asyncio")
+
+
+@dataclass
+class OverHttp:
+    """A server over HTTP on the thin connection, so that only server and wire differ.
+
+    Args:
+        backend: a `Backend`, or what messages call another server.
+        columns: of every point.
+        payload: makes what the protocol encodes of a request's items; part of `prepare`.
+        headers: beside the protocol's own.
+        target: of a server that is no backend of ours (`bench.anyurl.target`).
+    """
+
+    backend: Any
+    protocol: HttpProtocol
+    connection: Callable[[], HttpConnection]
+    columns: Mapping[str, Any]
+    payload: Callable[[Sequence[Any]], Any] = list
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    target: Any = None
+    is_async: bool = field(default=False, init=False)
+    can_reconnect: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self._opened: list[HttpConnection] = []
+        self._heads = self.connection()  # never connected: it only writes heads
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.columns, "channel": None}
+
+    def prepare(self, items: Sequence[Any]) -> Prepared:
+        path, headers, body = self.protocol.encode(self.payload(items))
+        return self._heads.head("POST", path, len(body), {**headers, **self.headers}), body
+
+    def payload_bytes(self, prepared: Prepared) -> int:
+        return len(prepared[1])
+
+    def open(self) -> "HttpWorker":
+        self._opened.append(self.connection())
+        return HttpWorker(self._opened[-1], self.protocol.decode)
+
+    def n_reopened(self) -> int:
+        """Return how often a connection was made again after its first time."""
+        return sum(max(0, connection.n_opened - 1) for connection in self._opened)
+
+    def close(self) -> None:
+        """Workers close their own connections."""
+
+
+@dataclass
+class HttpWorker:
+    """One of a load's workers: its own connection, and how an answer is read."""
+
+    connection: HttpConnection
+    decode: Callable[[Answer], np.ndarray]
+
+    def request(self, prepared: Prepared) -> Answer:
+        """Send a prepared request and return the answer's headers and body."""
+        return self.connection.request(*prepared)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+@dataclass
+class OverGrpc:
+    """A server over gRPC, with the channel policy explicit: it decides how many TCP connections carry the load.
+
+    Args:
+        channel: `per-worker`: one connection each; `shared`: all workers on one, hence one congestion window (what the
+            published study measured); `asyncio`: one in an event loop.
+        connection: makes a channel, for an event loop with `in_loop`.
+        timeout_s: deadline of each call.
+        metadata: of each call.
+
+    The others are as of `OverHttp`.
+    """
+
+    backend: Any
+    protocol: KserveGrpc
+    connection: Callable[..., Any]
+    columns: Mapping[str, Any]
+    payload: Callable[[Sequence[Any]], Any] = dict
+    channel: str = "per-worker"
+    timeout_s: float = 60.0
+    metadata: Sequence[tuple[str, str]] = field(default=(), repr=False)
+    target: Any = None
+
+    def __post_init__(self) -> None:
+        if self.channel not in CHANNELS:
+            raise PhotodupError(f"channel {self.channel!r} is not one of {', '.join(CHANNELS)}.")
+        self.is_async, self.can_reconnect = self.channel == "asyncio", self.channel == "per-worker"
+        self.shared: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.columns, "channel": self.channel}
+
+    def prepare(self, items: Sequence[Any]) -> Any:
+        return self.protocol.encode(self.payload(items))
+
+    def payload_bytes(self, prepared: Any) -> int:
+        return prepared.ByteSize()
+
+    def open(self) -> "GrpcWorker":
+        if self.channel != "per-worker" and self.shared is None:
+            self.shared = self.connection(in_loop=self.is_async)  # which is bound to the loop that opens it
+        return GrpcWorker(self)
+
+    def n_reopened(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        if self.shared is not None and not self.is_async:
+            self.shared.close()
+            self.shared = None
+
+
+class GrpcWorker:
+    """One of a load's workers, on a channel of its own or on the shared one."""
+
+    def __init__(self, adapter: OverGrpc) -> None:
+        self._adapter, self.decode = adapter, adapter.protocol.decode
+        self._own: Any = None
+        self._call: Any = None
+
+    def request(self, prepared: Any) -> Any:
+        """Return the answer; in an event loop, what is awaited for it."""
+        if self._call is None:
+            channel = self._adapter.shared
+            if channel is None:
+                channel = self._own = self._adapter.connection()
+            self._call = infer_call(channel)
+        return self._call(prepared, timeout=self._adapter.timeout_s, metadata=self._adapter.metadata)
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
+        self._own = self._call = None
+
+    async def aclose(self) -> None:
+        shared, self._adapter.shared = self._adapter.shared, None
+        if shared is not None:
+            await shared.close()
+
+
+def fastapi(
+    backend: Backend,
+    url: str,
+    *,
+    answer: str = "float",
+    jpeg_quality: int | None = wires.JPEG_QUALITY,
+    **options: Any,
+) -> OverHttp:
+    """Return the adapter of the FastAPI service: `jpeg` is multipart, `base64` is JSON holding base64 JPEGs.
+
+    Args:
+        answer: `float` (JSON numbers, the published form) or `base64` (float32 in base64).
+        jpeg_quality: of the 224-pixel re-encode; None posts the photographs as they are.
+        options: of `HttpConnection`.
+    """
+    kind = Base64Json if backend.wire == "base64" else Multipart
+    protocol = kind(f"{kind.path}?encoding={answer}")
+    payload = partial(wires.jpegs, quality=jpeg_quality)
+    return OverHttp(backend, protocol, partial(HttpConnection, url, **options), backend.columns(), payload)
+
+
+def triton(
+    backend: Backend, url: str, *, model: str | None = None, channel: str = "per-worker", **options: Any
+) -> "OverHttp | OverGrpc":
+    """Return the adapter of a Triton model, another than the backend's own if `model` is given.
+
+    Args:
+        channel: of `OverGrpc`.
+        options: of `HttpConnection`; over gRPC `timeout_s`.
+    """
+    name = model or backend.triton_model
+
+    def payload(photos: Sequence[bytes]) -> dict[str, np.ndarray]:
+        return wires.named(wires.tensor(photos, backend.wire))
+
+    if backend.protocol == "http":
+        protocol = KserveHttp(name, as_json=backend.wire == "json")
+        return OverHttp(
+            backend, protocol, partial(HttpConnection, url, **options), backend.columns(), payload
+        )
+    connection = partial(grpc_channel, url.split("//")[-1].rstrip("/"))
+    return OverGrpc(backend, KserveGrpc(name), connection, backend.columns(), payload, channel, **options)

@@ -1,0 +1,303 @@
+"""The servers behind a client: what each says of itself, and how a batch travels to it and back, with retries."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from photodup.addresses import grpc_address
+from photodup.embedding.backends import Backend
+from photodup.embedding.client.answers import Patience, Remote, ServerError, Transient
+from photodup.embedding.client.http import FASTAPI, TRITON_HTTP, Http, bad_image, sentence, which_server
+from photodup.embedding.imaging import IMAGE_SIZE, ImageError
+from photodup.embedding.vectors import BrokenEmbedding
+from photodup.embedding.wire import wires
+from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json
+from photodup.embedding.wire.kserve import (
+    KserveGrpc,
+    KserveHttp,
+    about_model,
+    grpc_channel,
+    infer_call,
+    model_of,
+)
+from photodup.errors import PhotodupError
+from photodup.extras import need
+from photodup.settings import environment
+
+_INPUTS = {
+    "fp32": ("image", "FP32"),
+    "fp16": ("image", "FP16"),
+    "uint8": ("image", "UINT8"),
+    "jpeg": ("encoded", "BYTES"),
+}
+Answered = TypeVar("Answered")
+
+
+class EmbeddingServer(Protocol):
+    """A server of embeddings; thread-safe."""
+
+    def describe(self) -> Remote:
+        """Return what it says of itself; raises `ServerError` where it is not there, or another."""
+
+    def infer(self, images: Any) -> np.ndarray:
+        """Return float32 [n, dim] for n encoded images, or for uint8, float16 or float32 [n, 3, 224, 224].
+
+        Raises:
+            ImageError: an image cannot be read; `.index` is its position.
+            BrokenEmbedding: the model's answer to some images is no embedding.
+            ServerError: the server does not answer after the allowed attempts.
+        """
+
+    def close(self) -> None: ...
+
+
+def server_of(
+    url: str | None, backend: Backend, patience: Patience, model: str | None = None
+) -> EmbeddingServer:
+    """Return what speaks to a backend's server; `model` is another Triton model than the backend's own."""
+    if backend.server == "fastapi":
+        return FastApiServer(url or "http://localhost:8002", backend, patience)
+    model = model or backend.triton_model
+    if backend.protocol == "http":
+        return TritonOverHttp(url or "http://localhost:8003", backend, patience, model)
+    return TritonOverGrpc(address_for_grpc(url), backend, patience, model)
+
+
+class FastApiServer:
+    """The FastAPI service: `jpeg` sends files in a form, `base64` sends them in JSON."""
+
+    def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
+        key = environment().api_key
+        self._http = Http(url, patience, {"X-API-Key": key} if key else None)
+        kind = Base64Json if backend.wire == "base64" else Multipart
+        self._protocol = kind(f"{kind.path}?encoding=base64")
+        self.url = self._http.url
+
+    def describe(self) -> Remote:
+        response = self._http.call("GET", "/info")
+        try:
+            info = response.raise_for_status().json()
+            said = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
+            limits = info["limits"]
+            # base64 adds a third; the form's headers add about 150 bytes an image
+            most = {"max_images": limits["max_images"], "max_bytes": int(limits["max_body_bytes"] * 0.7)}
+            return Remote(precision=info.get("precision"), gate=info.get("gate"), **said, **most)
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
+                return Remote(max_images=8)  # a service like the published one, which says nothing of itself
+            raise self._http.explain(response, FASTAPI) from None
+
+    def infer(self, images: list[bytes]) -> np.ndarray:
+        response = self._http.post(self._protocol.encode(images))
+        if response.status_code == 400:
+            raise bad_image(response)
+        if response.status_code == 413 and len(images) > 1:  # too many pixels together, say
+            return self._halves(images)
+        if response.status_code == 500 and (rows := _broken(response)):
+            raise BrokenEmbedding(f"{self.url}: {sentence(response)}", rows)
+        if response.status_code in (413, 422):
+            raise ServerError(f"{self.url} refuses the request: {sentence(response)}")
+        if response.status_code != 200:
+            raise self._http.explain(response, FASTAPI)
+        try:
+            return self._protocol.decode((response.headers, response.content))
+        except AnswerError:
+            raise self._http.explain(response, FASTAPI) from None
+
+    def _halves(self, images: list[bytes]) -> np.ndarray:
+        middle = len(images) // 2
+        first = self.infer(images[:middle])
+        try:
+            return np.concatenate([first, self.infer(images[middle:])])
+        except ImageError as error:
+            if error.index is not None:
+                error.index += middle
+            raise
+        except BrokenEmbedding as error:
+            error.rows = [row + middle for row in error.rows]
+            raise
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def _broken(response: httpx.Response) -> list[int]:
+    """Return the images to which the service's model had no sound answer, as an error 500 lists them."""
+    try:
+        return [int(problem["index"]) for problem in response.json()["errors"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+class _Triton:
+    """What HTTP and gRPC share: reading what a model says of itself, and naming the tensors."""
+
+    def __init__(self, url: str, wire: str, model: str) -> None:
+        self.url, self._wire, self.model = url, wire, model
+        try:
+            need("tritonclient.grpc")
+        except PhotodupError as error:  # without its client there is no Triton, so `auto` looks elsewhere
+            raise ServerError(str(error)) from None
+
+    def _tensors(self, images: Any) -> dict[str, np.ndarray]:
+        return wires.named(wires.encoded(images) if self._wire == "jpeg" else images)
+
+    def _read(self, about: Mapping[str, Any], config_of: Callable[[str], dict[str, Any]]) -> Remote:
+        config = config_of(self.model)
+        try:
+            model = model_of(self.model, about, config)
+        except AnswerError as error:
+            raise ServerError(f"Triton at {self.url}: {error}") from None
+        wanted, found = _INPUTS[self._wire], [(t.name, t.datatype) for t in model.inputs]
+        shape, outputs = list(model.inputs[0].dims), {t.name: t.dims for t in model.outputs}
+        shape_ok = self._wire == "jpeg" or shape[-3:] == [3, IMAGE_SIZE, IMAGE_SIZE]
+        if wanted not in found or not shape_ok or not outputs.get("embedding"):
+            raise ServerError(
+                f"Triton's model {self.model} takes {found} {shape}, but the wire {self._wire} needs {wanted[1]} "
+                f"{wanted[0]!r} and an output 'embedding': choose another model or wire."
+            )
+        parameters = config.get("parameters") or {}
+        if not parameters and (steps := config.get("ensemble_scheduling", {}).get("step")):
+            parameters = config_of(steps[-1]["model_name"]).get("parameters") or {}
+        said = {key: value.get("string_value") for key, value in parameters.items()}
+        said = {key: None if value in ("", "unset") else value for key, value in said.items()}
+        return Remote(
+            digest=said.get("model_digest"),
+            name=self.model,
+            pretrained=said.get("pretrained"),
+            dim=outputs["embedding"][-1],
+            precision=said.get("precision"),
+            gate=said.get("gate"),
+            max_images=model.max_batch or 1,
+        )
+
+    def _missing(self, statistics: Mapping[str, Any]) -> ServerError:
+        ready = sorted({row["name"] for row in statistics.get("model_stats", [])})
+        return ServerError(
+            f"Triton at {self.url} has no model {self.model} ready: load it, or choose the backend of one "
+            f"that is ({', '.join(ready) or 'none is'})."
+        )
+
+    def _refused(self, said: str) -> ServerError:
+        return ServerError(f"Triton at {self.url}, model {self.model}: {said}")
+
+
+class TritonOverHttp(_Triton):
+    """Triton's HTTP port with binary tensors, never JSON."""
+
+    def __init__(self, url: str, backend: Backend, patience: Patience, model: str) -> None:
+        self._http, self._protocol = Http(url, patience), KserveHttp(model)
+        super().__init__(self._http.url, backend.wire, model)
+
+    def describe(self) -> Remote:
+        about = self._http.call("GET", f"/v2/models/{self.model}")
+        if about.status_code != 200:
+            # Statistics name the models that are ready; the repository's index may need a key.
+            statistics = self._http.call("GET", "/v2/models/stats")
+            if statistics.status_code == 200:
+                raise self._missing(statistics.json())
+            raise self._http.explain(about, TRITON_HTTP)
+        try:
+            return self._read(read_json(about.content), self._config)
+        except (AnswerError, AttributeError, TypeError, KeyError):
+            raise self._http.explain(about, TRITON_HTTP) from None
+
+    def _config(self, model: str) -> dict[str, Any]:
+        response = self._http.call("GET", f"/v2/models/{model}/config")
+        return read_json(response.content) if response.status_code == 200 else {}
+
+    def infer(self, images: Any) -> np.ndarray:
+        response = self._http.post(self._protocol.encode(self._tensors(images)))
+        if response.status_code == 400 and self._wire == "jpeg":
+            raise bad_image(response)
+        if response.status_code != 200:
+            raise self._refused(sentence(response))
+        try:
+            return self._protocol.decode((response.headers, response.content))
+        except AnswerError as error:
+            raise self._refused(str(error)) from None
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class TritonOverGrpc(_Triton):
+    """Triton's gRPC port; one channel."""
+
+    def __init__(self, url: str, backend: Backend, patience: Patience, model: str) -> None:
+        super().__init__(url, backend.wire, model)
+        self._patience, self._protocol = patience, KserveGrpc(model)
+        self._channel = grpc_channel(url)
+        self._call = infer_call(self._channel)
+
+    def describe(self) -> Remote:
+        return self._read(self._about("ModelMetadata", self.model, self._patience.connect_s), self._config)
+
+    def _config(self, model: str) -> dict[str, Any]:
+        return self._about("ModelConfig", model, self._patience.request_s)
+
+    def _about(self, what: str, model: str, seconds: float) -> dict[str, Any]:
+        return self._retried(lambda: about_model(self._channel, what, model, timeout=seconds))
+
+    def infer(self, images: Any) -> np.ndarray:
+        request = self._protocol.encode(self._tensors(images))
+        answer = self._retried(lambda: self._call(request, timeout=self._patience.request_s))
+        try:
+            return self._protocol.decode(answer)
+        except AnswerError as error:
+            raise self._refused(str(error)) from None
+
+    def _retried(self, call: Callable[[], Answered]) -> Answered:
+        return self._patience.retry(lambda: self._once(call))
+
+    def _once(self, call: Callable[[], Answered]) -> Answered:
+        import grpc
+
+        try:
+            return call()
+        except grpc.RpcError as error:
+            status, said = error.code().name, error.details() or ""
+        if status == "NOT_FOUND" or (status == "UNAVAILABLE" and "unknown model" in said):
+            raise self._missing(
+                about_model(self._channel, "ModelStatistics", "", timeout=self._patience.connect_s)
+            )
+        if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN", "UNIMPLEMENTED"):
+            if found := which_server(self._http_answer):
+                raise ServerError(
+                    f"{self.url} is {found}, not a gRPC port: Triton's gRPC port is usually one higher than HTTP."
+                )
+            raise Transient(
+                f"No gRPC server answers at {self.url} ({status}): start it, or correct the address (TRITON_GRPC_URL)."
+            )
+        if status == "INVALID_ARGUMENT" and self._wire == "jpeg":
+            raise ImageError(f"refused by Triton: {said}")
+        raise self._refused(said)
+
+    def _http_answer(self, path: str) -> tuple[int, str]:
+        try:
+            answer = httpx.get(f"http://{self.url}{path}", timeout=2)
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return 0, ""
+        return answer.status_code, answer.text
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def address_for_grpc(url: str | None) -> str:
+    """Return host:port; from an HTTP address, `TRITON_GRPC_URL` or the port one higher."""
+    configured = environment().triton_grpc_url
+    if url is None or urlsplit(url).scheme in ("http", "https"):
+        if configured:
+            return configured.removeprefix("grpc://").removeprefix("http://")
+        parts = urlsplit(url or "http://localhost:8003")
+        if not parts.hostname or not parts.port:
+            raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
+        return f"{parts.hostname}:{parts.port + 1}"
+    try:
+        return grpc_address(url)
+    except PhotodupError as error:
+        raise ServerError(str(error)) from None

@@ -1,0 +1,197 @@
+"""Images and texts over HTTP: photodup's own two forms, OpenAI's embeddings, and a plain POST."""
+
+import base64
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+
+_BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
+_JSON = {"Content-Type": "application/json"}
+# What hostile or broken JSON raises on its way to an array, nesting without end (RecursionError) included.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
+Answer = tuple[Mapping[str, str], bytes]  # headers, their names in lower case, and body
+Read = TypeVar("Read")
+
+
+class AnswerError(PhotodupError):
+    """A server answered with something that is not what was asked for."""
+
+
+class HttpRequest(NamedTuple):
+    """A POST: path, headers and body."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpProtocol(Protocol):
+    """Writes requests and reads their answers. `path` may hold a query."""
+
+    def encode(self, items: Any) -> HttpRequest: ...
+
+    def decode(self, answer: Answer) -> np.ndarray:
+        """Return float32 [items, values].
+
+        Raises:
+            AnswerError: the answer is something else; one sentence.
+        """
+
+
+def reading(what: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
+    """Let a function that reads what a server sent raise `AnswerError`, whatever was sent."""
+
+    def decorator(read: Callable[..., Read]) -> Callable[..., Read]:
+        @functools.wraps(read)
+        def guarded(*arguments: Any) -> Read:
+            try:
+                return read(*arguments)
+            except _UNREADABLE as error:
+                text = " ".join(str(error).split())[:200]
+                raise AnswerError(f"{what} cannot be read ({type(error).__name__}: {text}).") from None
+
+        return guarded
+
+    return decorator
+
+
+@dataclass(frozen=True)
+class Multipart:
+    """Images as files of a form; an answer with `embeddings`, or the rows alone, as BentoML answers."""
+
+    path: str = "/embed"
+    media_type: str = "image/jpeg"
+
+    def encode(self, images: Sequence[bytes]) -> HttpRequest:
+        boundary, kind = _BOUNDARY.encode(), self.media_type.encode()
+        parts = b"".join(
+            b'--%s\r\nContent-Disposition: form-data; name="files"; filename="%d.jpg"\r\n'
+            b"Content-Type: %s\r\n\r\n%s\r\n" % (boundary, number, kind, image)
+            for number, image in enumerate(images)
+        )
+        headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
+        return HttpRequest(self.path, headers, parts + b"--%s--\r\n" % boundary)
+
+    @reading("The answer")
+    def decode(self, answer: Answer) -> np.ndarray:
+        content = json.loads(answer[1])
+        if isinstance(content, list) and all(isinstance(row, list) for row in content):
+            return _rows(content)
+        return _rows(_member(content, "embeddings"))
+
+
+@dataclass(frozen=True)
+class Base64Json(Multipart):
+    """Images as base64 in `{"images": […]}`; answered as a form is."""
+
+    path: str = "/embed/base64"
+
+    def encode(self, images: Sequence[bytes]) -> HttpRequest:
+        return HttpRequest(
+            self.path, _JSON, json.dumps({"images": [_base64(image) for image in images]}).encode()
+        )
+
+
+@dataclass(frozen=True)
+class OpenAi:
+    """OpenAI's embeddings. Images are data URIs, with `modality: image` as Infinity asks for them.
+
+    Args:
+        encoding: of the answer's numbers, `float` or `base64`.
+    """
+
+    path: str
+    model: str
+    media_type: str = "image/jpeg"
+    encoding: str = "float"
+
+    def encode(self, items: Sequence[bytes | str]) -> HttpRequest:
+        request: dict[str, Any] = {"model": self.model, "encoding_format": self.encoding}
+        if all(isinstance(item, str) for item in items):
+            request["input"] = list(items)
+        else:
+            head = f"data:{self.media_type};base64,"
+            request |= {"input": [head + _base64(item) for item in items], "modality": "image"}
+        return HttpRequest(self.path, _JSON, json.dumps(request).encode())
+
+    @reading("The answer")
+    def decode(self, answer: Answer) -> np.ndarray:
+        data = _member(json.loads(answer[1]), "data")
+        return _rows([row["embedding"] for row in sorted(data, key=lambda row: row["index"])])
+
+
+@dataclass(frozen=True)
+class Post:
+    """One file or text as it is.
+
+    Args:
+        is_embedded: the answer has `embeddings`; otherwise any with a status of success counts, and nothing is read.
+    """
+
+    path: str
+    media_type: str = "application/octet-stream"
+    is_embedded: bool = False
+
+    def encode(self, items: Sequence[bytes | str]) -> HttpRequest:
+        item = items[0]
+        if isinstance(item, str):
+            return HttpRequest(self.path, {"Content-Type": "text/plain"}, item.encode())
+        return HttpRequest(self.path, {"Content-Type": self.media_type}, item)
+
+    def decode(self, answer: Answer) -> np.ndarray:
+        return Multipart().decode(answer) if self.is_embedded else np.empty((1, 0), np.float32)
+
+
+@reading("The answer")
+def read_json(body: bytes) -> Any:
+    """Return what JSON holds.
+
+    Raises:
+        AnswerError: it is none, or one that nests without end.
+    """
+    return json.loads(body)
+
+
+def _base64(data: bytes | str) -> str:
+    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
+
+
+def _member(content: Any, key: str) -> Any:
+    if not isinstance(content, dict):
+        raise AnswerError(f"The answer is no JSON object but {str(content)[:60]!r}: is the protocol right?")
+    if not isinstance(content.get(key), list):
+        found = f"a {key!r} that is no list" if key in content else f"no {key!r} but {_names(content)}"
+        raise AnswerError(f"The answer has {found}: is the protocol right?")
+    return content[key]
+
+
+def _names(content: dict[str, Any]) -> str:
+    return ", ".join(content)[:100] or "nothing"
+
+
+def _rows(rows: list[Any]) -> np.ndarray:
+    """Return rows of numbers, or of base64 of little-endian float32, as float32 [rows, values]."""
+    if rows and isinstance(rows[0], str):
+        found = np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
+    else:
+        found = np.asarray(rows, np.float32)
+    if found.ndim != 2 or not found.size:
+        raise AnswerError(
+            f"The answer's embeddings have the shape {list(found.shape)}, not [images, values]."
+        )
+    return found

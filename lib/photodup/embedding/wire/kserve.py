@@ -1,0 +1,213 @@
+"""KServe's v2 protocol, over HTTP (tensors in binary or as JSON) and over gRPC: a model's description, requests, answers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, reading
+from photodup.extras import need
+
+LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or an output of a model: `dims` without the batch dimension, -1 where any length is taken."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What a server says of a model.
+
+    Attributes:
+        batched: the first dimension of its tensors counts items.
+        max_batch: most items in a request; None where the server does not say.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    batched: bool
+    max_batch: int | None = None
+
+
+@reading("The server's description of the model")
+def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> ServedModel:
+    """Read a model's metadata, and its configuration, an extension of Triton's that may be empty.
+
+    Raises:
+        AnswerError: they have another form.
+    """
+    shapes = [
+        [(str(t["name"]), str(t["datatype"]), [int(d) for d in t.get("shape", ())]) for t in about[side]]
+        for side in ("inputs", "outputs")
+    ]
+    if not all(shapes):
+        raise AnswerError(f"The server names no {'outputs' if shapes[0] else 'inputs'} of the model {name}.")
+    max_batch = None if config.get("max_batch_size") is None else int(config["max_batch_size"])
+    # Other servers than Triton have no such setting; an open first dimension is a batch in nearly all their models.
+    batched = max_batch > 0 if max_batch is not None else all(s and s[0] == -1 for *_, s in shapes[0])
+    inputs, outputs = (tuple(Tensor(n, kind, tuple(s[batched:])) for n, kind, s in side) for side in shapes)
+    return ServedModel(name, inputs, outputs, batched, max_batch or None)
+
+
+@dataclass(frozen=True)
+class KserveHttp:
+    """A model behind HTTP.
+
+    Args:
+        as_json: numbers as decimal text in both directions, as a client does that calls `.tolist()`.
+    """
+
+    model: str
+    output: str = "embedding"
+    batched: bool = True
+    as_json: bool = False
+
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> HttpRequest:
+        inputs, data = [], []
+        for name, array in tensors.items():
+            tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype(array)}
+            if self.as_json:
+                tensor["data"] = array.tolist()
+            else:
+                data.append(_packed(array))
+                tensor["parameters"] = {"binary_data_size": len(data[-1])}
+            inputs.append(tensor)
+        output = {"name": self.output, "parameters": {"binary_data": not self.as_json}}
+        head = json.dumps({"inputs": inputs, "outputs": [output]}).encode()
+        headers = {"Content-Type": "application/json"}
+        if data:
+            headers = {
+                "Content-Type": "application/octet-stream",
+                "Inference-Header-Content-Length": str(len(head)),
+            }
+        return HttpRequest(f"/v2/models/{self.model}/infer", headers, b"".join((head, *data)))
+
+    @reading("The answer")
+    def decode(self, answer: Answer) -> np.ndarray:
+        headers, body = answer
+        length = int(headers.get("inference-header-content-length") or len(body))
+        output = json.loads(body[:length])["outputs"][0]
+        # A server that knows no binary tensors writes the numbers into the JSON.
+        size = output.get("parameters", {}).get("binary_data_size", 0)
+        return _rows(
+            output["datatype"],
+            output["shape"],
+            body[length : length + size] or output.get("data"),
+            self.batched,
+        )
+
+
+@dataclass(frozen=True)
+class KserveGrpc:
+    """The same model behind gRPC; messages are `tritonclient`'s protobufs."""
+
+    model: str
+    output: str = "embedding"
+    batched: bool = True
+
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> Any:
+        """Return a ModelInferRequest."""
+        from tritonclient.grpc import service_pb2
+
+        request = service_pb2.ModelInferRequest(model_name=self.model)
+        for name, array in tensors.items():
+            request.inputs.add(name=name, datatype=datatype(array)).shape.extend(array.shape)
+            request.raw_input_contents.append(_packed(array))
+        request.outputs.add(name=self.output)
+        return request
+
+    @reading("The answer")
+    def decode(self, answer: Any) -> np.ndarray:
+        """Read a ModelInferResponse."""
+        output = answer.outputs[0]
+        raw = answer.raw_output_contents
+        return _rows(
+            output.datatype,
+            output.shape,
+            raw[0] if raw else list(output.contents.fp32_contents),
+            self.batched,
+        )
+
+
+def grpc_channel(address: str, credentials: Any = None, *, in_loop: bool = False) -> Any:
+    """Return a channel with a TCP connection of its own, of `grpc.aio` where it is for an event loop."""
+    need("tritonclient.grpc")
+    import grpc
+
+    options = [
+        # Without this, channels to one address quietly share one TCP connection.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_send_message_length", LARGEST_MESSAGE),
+        ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ]
+    kind = grpc.aio if in_loop else grpc
+    if credentials is not None:
+        return kind.secure_channel(address, credentials, options=options)
+    return kind.insecure_channel(address, options=options)
+
+
+def infer_call(channel: Any) -> Any:
+    """Return what takes a ModelInferRequest over a channel: called with it, it answers a ModelInferResponse."""
+    from tritonclient.grpc import service_pb2_grpc
+
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+
+
+def about_model(channel: Any, what: str, model: str, **options: Any) -> dict[str, Any]:
+    """Ask over gRPC for a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics`; return it as HTTP has it.
+
+    Raises:
+        grpc.RpcError: the call failed.
+    """
+    from google.protobuf.json_format import MessageToDict
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    call = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), what)
+    answer = call(getattr(service_pb2, f"{what}Request")(name=model), **options)
+    found = MessageToDict(answer, preserving_proto_field_name=True)
+    return {"max_batch_size": 0, **found["config"]} if what == "ModelConfig" else found
+
+
+def datatype(array: np.ndarray) -> str:
+    """Return KServe's name of an array's type."""
+    from tritonclient.utils import np_to_triton_dtype
+
+    return np_to_triton_dtype(array.dtype)
+
+
+def dtype(datatype: str) -> np.dtype | None:
+    """Return NumPy's type of a KServe type, `object` for BYTES; None where it has none."""
+    from tritonclient.utils import triton_to_np_dtype
+
+    found = triton_to_np_dtype(datatype)
+    return None if found is None else np.dtype(found)
+
+
+def _packed(array: np.ndarray) -> bytes:
+    """Return a tensor as it travels: strings each after its length, numbers as they lie in memory."""
+    if array.dtype != np.object_:
+        return array.tobytes()
+    from tritonclient.utils import serialize_byte_tensor
+
+    packed = serialize_byte_tensor(array)
+    return packed.item() if packed.size else b""
+
+
+def _rows(datatype: str, shape: Sequence[Any], data: Any, batched: bool) -> np.ndarray:
+    """Return an output as float32 [items, values]; no values where they are no numbers."""
+    dims = [int(d) for d in shape]
+    items = dims[0] if batched and dims else 1
+    numbers = dtype(datatype)
+    if numbers is None or numbers.kind not in "fiu" or data is None:
+        return np.empty((items, 0), np.float32)
+    flat = np.frombuffer(data, numbers) if isinstance(data, bytes) else np.asarray(data, numbers)
+    return flat.reshape(dims).reshape(items, -1).astype(np.float32, copy=False)

@@ -273,6 +273,7 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     from support.triton import tiny_embedding
 
     from photodup.bench.backends import wires
+    from photodup.embedding.imaging import normalize
 
     server = tiny_triton
     system = adapter(
@@ -283,6 +284,7 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     worker.close()
     system.close()
     sent = wires.pixels(wires.jpegs(photos)) if wire == "jpeg" else wires.tensor(photos, wire)
+    sent = normalize(sent) if sent.dtype == np.uint8 else sent
 
     np.testing.assert_allclose(answer, tiny_embedding(sent), atol=2e-4)
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support.triton import executions, infer, needs_triton, tiny_embedding, tiny_graph
 
+from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.repository import add_version, render_repository
@@ -45,8 +46,9 @@ def test_answers_are_those_of_the_graph(
 ) -> None:
     answer = infer(tiny_triton, model, pixels.astype(CONVERT[wire]), protocol)
     assert answer.shape == (3, 512)
-    np.testing.assert_allclose(answer, tiny_embedding(pixels), atol=1e-5)
-    assert np.abs(answer - tiny_embedding(pixels, seed=1)).max() > 0.01  # other weights are noticed
+    seen = normalize(pixels) if wire == "uint8" else pixels
+    np.testing.assert_allclose(answer, tiny_embedding(seen), atol=1e-5)
+    assert np.abs(answer - tiny_embedding(seen, seed=1)).max() > 0.01  # other weights are noticed
 
 
 @pytest.mark.parametrize("bad", [np.zeros((1, 3, 224, 224), np.float64), np.zeros((1, 3, 9, 9), np.float32)])
@@ -127,6 +129,10 @@ def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray, tiny_rep
             def as_numpy(self): return self.array
         class Response:
             def __init__(self, tensors=None, error=None): self.tensors, self.error = tensors, error
+        class Family:
+            GAUGE = None
+            def __init__(self, **options): self.Metric = lambda labels: types.SimpleNamespace(set=print)
+        pb.MetricFamily = Family
         pb.Tensor, pb.InferenceResponse, pb.TritonError = Tensor, Response, str
         pb.get_input_tensor_by_name = lambda request, name: request
         pb.triton_string_to_numpy = lambda text: np.float32
@@ -135,7 +141,7 @@ def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray, tiny_rep
         import model
         m = model.TritonPythonModel()
         config = {"parameters": {}, "input": [{"dims": ["3", "224", "224"], "data_type": "TYPE_FP32"}]}
-        m.initialize({"model_config": json.dumps(config), "model_instance_name": "m_0_0",
+        m.initialize({"model_name": "m", "model_config": json.dumps(config), "model_instance_name": "m_0_0",
                       "model_repository": sys.argv[1] + "/openclip_vit_b32", "model_version": "1"})
         runs = []
         compute = m.run
@@ -167,7 +173,7 @@ def test_version_2_replaces_version_1_without_a_failed_request(
 
     server = tiny_triton
     model = "openclip_vit_b32_uint8"
-    old, new = tiny_embedding(pixels), tiny_embedding(pixels, seed=7)
+    old, new = (tiny_embedding(normalize(pixels), seed) for seed in (0, 7))
     failures, seen, stop = [], [], threading.Event()
 
     def ask() -> None:
@@ -188,7 +194,7 @@ def test_version_2_replaces_version_1_without_a_failed_request(
         thread.start()
     try:
         time.sleep(0.3)
-        new_graph = tiny_graph(tmp_path / "uint8-2.onnx", "uint8", seed=7)
+        new_graph = tiny_graph(tmp_path / "fp32-2.onnx", seed=7)
         folder = add_version(server.repository, model, 2, new_graph)
         server.load(model)
         time.sleep(0.3)

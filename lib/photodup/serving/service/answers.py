@@ -38,6 +38,9 @@ class Info(BaseModel):
     gate: str = Field(
         description="of a reduced precision: passed, refused, undecided or not asked; else not needed"
     )
+    runtime: dict[str, str] = Field(
+        description="of the engine: library, version, threads, whether they spin while they wait; Pillow's version"
+    )
     limits: Limits
 
 

@@ -158,6 +158,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
             engine=model.engine,
             precision=model.precision,
             gate=verdict_on(model),
+            runtime=getattr(model, "runtime", dict)(),
             limits=Limits(
                 max_images=s.max_images,
                 max_body_bytes=int(s.max_body_mb * 1e6),

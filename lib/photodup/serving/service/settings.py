@@ -20,7 +20,7 @@ class Settings(BaseSettings):
         None, description="pytorch, compile, onnx or openvino; by default as the weights come"
     )
     precision: str = Field("fp32", description="fp32, bf16 or int8, as far as the engine has it")
-    threads: int | None = Field(None, ge=1, description="CPU threads of the model; all cores by default")
+    threads: int = Field(default_factory=available_cores, ge=1, description="CPU threads of the model")
     streams: int = Field(1, ge=1, description="OpenVINO: inferences at once, which share the threads")
     host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")
     port: int = Field(8002, ge=0, le=65535)

@@ -1,7 +1,10 @@
 """The Python code of a rendered model: copied beside it, so that Triton's own Python needs no photodup."""
 
 from pathlib import Path
+from types import ModuleType
 
+from photodup.embedding import imaging, jpeg_scans
+from photodup.embedding.engines import cpu
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
@@ -18,11 +21,20 @@ _IMPORTS = {
 
 def copy_preprocessing(version_dir: Path) -> None:
     """Copy the preprocessing model and the modules of photodup that it imports."""
-    from photodup.embedding import imaging, jpeg_scans
     from photodup.serving.triton import decoders
 
     copy_code(project_root() / "model_repository" / PREPROCESS / "1" / "model.py", version_dir / "model.py")
-    for module in (imaging, jpeg_scans, decoders):
+    _copy_library(version_dir, imaging, jpeg_scans, decoders)
+
+
+def copy_encoder(version_dir: Path) -> None:
+    """Copy the model that runs a graph on the CPU, with the settings and the normalisation of the FastAPI service."""
+    copy_code(code_file("onnx_session.py"), version_dir / "model.py")
+    _copy_library(version_dir, imaging, jpeg_scans, cpu)
+
+
+def _copy_library(version_dir: Path, *modules: ModuleType) -> None:
+    for module in modules:
         source = Path(str(module.__file__))
         text = source.read_text()
         for ours, theirs in _IMPORTS.items():

@@ -23,7 +23,13 @@ from photodup.serving.triton.config import (
     write_config,
 )
 from photodup.serving.triton.encoders import describe, parse_encoder
-from photodup.serving.triton.model_code import PREPROCESS, code_file, copy_code, copy_preprocessing
+from photodup.serving.triton.model_code import (
+    PREPROCESS,
+    code_file,
+    copy_code,
+    copy_encoder,
+    copy_preprocessing,
+)
 from photodup.serving.triton.torch_model import TORCH, fill_in
 
 if TYPE_CHECKING:
@@ -271,6 +277,8 @@ def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> st
     if target not in ONLY.get(name, TARGETS):
         raise PhotodupError(f"{name} is for {' and '.join(ONLY[name])} only, not for {target}.")
     weights = encoder.weights if encoder else WEIGHTS.get(name)
+    if target == "cpu-embedded" and weights in ("fp16", "uint8"):
+        weights = "fp32"  # the graph that FastAPI runs; `onnx_session.py` converts what the wire carries
     if weights is not None and weights not in exported:
         remedy = "`photodup render` exports it"
         if weights.endswith("-int8"):
@@ -312,7 +320,7 @@ def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Pat
     set_parameter(config, threads=threads, pin=str(pin).lower())
     # On a CPU every batch size runs at speed from the second call on: one sample proves that the graph runs.
     del config.model_warmup[1:]
-    copy_code(code_file("onnx_session.py"), version_dir / "model.py")
+    copy_encoder(version_dir)
 
 
 def _stay_on_cpu(config: "ModelConfig", threads: int) -> None:

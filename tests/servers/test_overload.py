@@ -14,8 +14,10 @@ from support.service import as_files, check_against_openapi, stuck_upload, until
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.answers import Patience, ServerError
 from photodup.embedding.client.service import PyTorchHttp
+from photodup.serving.service import service
 from photodup.serving.service.admission import Admission, Pace, Refused
 from photodup.serving.service.gate import is_loopback
+from photodup.serving.service.settings import Settings
 
 PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
 FILES = as_files([PHOTO])
@@ -146,6 +148,13 @@ def test_the_expected_wait_is_that_of_the_slowest_stage():
         with pytest.raises(Refused, match=r"100\.0 s") as refused:
             admission.check()
         assert refused.value.retry_after_s == 98
+    batching = Admission(max_requests=100, max_wait_s=2, lanes=2, batch_max=8)
+    batching.computing.add(10, 2.5)
+    assert batching.batch_limit == 4  # of a quarter of a second each: half of the bound
+    with batching.enter(2):
+        assert batching.expected_wait_s == pytest.approx(4 * 0.25)  # two more may join its batch
+    with batching.enter(7), pytest.raises(Refused):
+        batching.check()
     assert admission.expected_wait_s == 0
     with admission.enter(64) as place:
         place.go_on_to("costly", 60)
@@ -164,6 +173,29 @@ def test_an_estimate_follows_a_change_within_seconds_of_work():
     for _ in range(5):
         pace.add(1, 1)
     assert pace.seconds_per_image > 0.5
+
+
+def test_the_first_guess_at_the_pace_is_not_that_of_a_cold_model(monkeypatch):
+    """INT8 right after its start refused four in flight: its second run was slow, and the only one that counted."""
+    calls = []
+
+    class Cold:
+        name, pretrained, digest = "cold", "random:0", "0" * 64
+
+        def embed_pixels(self, pixels):
+            calls.append(len(pixels))
+            time.sleep(0.5 if len(calls) < 4 else 0)
+
+    monkeypatch.setattr(service, "load_encoder", lambda *arguments, **options: Cold())
+    cold = service.Service(Settings(max_wait_s=2))
+    cold.load()
+    try:
+        assert calls == [1] * service.WARM_UPS and cold.admission.computing.seconds_per_image < 0.4
+        with contextlib.ExitStack() as in_flight:
+            for _ in range(4):
+                in_flight.enter_context(cold.admission.enter(1))
+    finally:
+        cold.close()
 
 
 # The key

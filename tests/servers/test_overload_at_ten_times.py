@@ -134,8 +134,8 @@ def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_ma
     )
     print(said)
     assert not overload.other and not capacity.refused, said
-    assert overload.p99 <= 3 * unloaded.p99 + bound_s + 0.3, said
-    assert overload.in_time_per_s >= 0.9 * capacity.per_s, said  # the goal is 0.95: room for a busy machine
+    assert overload.p99 <= unloaded.p99 + bound_s + 0.1, said
+    assert overload.in_time_per_s >= 0.95 * capacity.per_s, said
     assert len(overload.refused) > len(overload.accepted), said
     assert {int(seconds) for seconds in overload.retry_after} <= {1, 2, 3}, said
     assert len(after.accepted) == 10 and after.p99 <= 3 * unloaded.p99 + 0.3, said

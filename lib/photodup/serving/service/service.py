@@ -32,6 +32,8 @@ from photodup.serving.service.stages import Stages
 
 log = logging.getLogger("photodup.service")
 
+WARM_UPS = 5
+
 Reader = Callable[[Request, bodies.Share], "asyncio.Future[list[bytes]]"]
 
 
@@ -46,6 +48,7 @@ class Service:
             max_requests=settings.max_in_flight,
             max_wait_s=settings.max_wait_s,
             lanes=settings.decode_threads,
+            batch_max=settings.batch_max,
         )
         self.decoder = Decoder(
             threads=settings.decode_threads,
@@ -69,10 +72,9 @@ class Service:
             device=s.device,
             name=s.model_name,
         )
-        for _ in range(2):  # the first pays for what is set up once, the second is a first guess at the pace
-            started = time.perf_counter()
-            model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
-        self.admission.computing.add(1, time.perf_counter() - started)
+        # The first runs pay for what is set up once; the fastest is the first guess at the pace. Too slow a guess
+        # would refuse the first clients, too fast a one is corrected by their own runs.
+        self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
         log.info("%s/%s is ready, digest %s", model.name, model.pretrained, model.digest[:12])
         self.model = model
         self.batcher = Batcher(
@@ -80,6 +82,7 @@ class Service:
             batch_max=s.batch_max,
             delay_s=s.batch_delay_ms / 1000,
             on_execution=self._executed,
+            admission=self.admission,
         )
 
     def _executed(self, images: int, requests: int, seconds: float) -> None:
@@ -107,7 +110,7 @@ class Service:
                 started = time.perf_counter()
                 images = await read(request, share)
                 received = time.perf_counter()
-                work = Work(images, self.settings.max_request_pixels)
+                work = Work(images, self.settings.max_request_pixels, self.settings.max_wait_s)
                 del images
                 with self.admission.enter(len(work.images)) as place:
                     computed, decoded = await self._while_wanted(request, work, place)
@@ -164,7 +167,7 @@ class Service:
             pixels = work.pixels()
             place.go_on_to("computing")
             decoded = time.perf_counter()
-            return await asyncio.wrap_future(work.follow(self.batcher.submit(pixels))), decoded
+            return await asyncio.wrap_future(work.follow(self.batcher.submit(pixels, work.deadline))), decoded
         except (asyncio.CancelledError, Cancelled):
             if has_left:
                 raise RequestError(400, "The client closed the connection before the answer.") from None
@@ -216,6 +219,12 @@ class Service:
         if len(body) < 1 << 18:
             return read(bytes(body))
         return await asyncio.wrap_future(self.decoder.run(read, bytes(body)))
+
+
+def _seconds_of_one(model: ImageModel) -> float:
+    started = time.perf_counter()
+    model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
+    return time.perf_counter() - started
 
 
 def _require(request: Request, content_type: str) -> None:

@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     max_buffered_mb: float = Field(512, gt=0, description="bodies of all requests in flight")
     max_in_flight: int = Field(256, ge=1, description="complete requests in flight; more are answered 503")
     max_wait_s: float = Field(
-        2.0, gt=0, description="longest expected wait; beyond it requests are answered 503"
+        2.0, gt=0, description="longest wait, without the work on the own images; beyond it 503"
     )
     max_pixels: int = Field(50_000_000, ge=1, description="width × height of one image")
     max_request_pixels: int = Field(500_000_000, ge=1, description="of all images of one request")

@@ -150,10 +150,10 @@ def test_the_expected_wait_is_that_of_the_slowest_stage():
         assert refused.value.retry_after_s == 98
     batching = Admission(max_requests=100, max_wait_s=2, lanes=2, batch_max=8)
     batching.computing.add(10, 2.5)
-    assert batching.batch_limit == 4  # of a quarter of a second each: half of the bound
+    assert batching.batch_limit == 2  # of a quarter of a second each: a quarter of the bound
     with batching.enter(2):
-        assert batching.expected_wait_s == pytest.approx(4 * 0.25)  # two more may join its batch
-    with batching.enter(7), pytest.raises(Refused):
+        assert batching.expected_wait_s == pytest.approx(3 * 0.25)  # one more may join its batch
+    with batching.enter(6), pytest.raises(Refused):
         batching.check()
     assert admission.expected_wait_s == 0
     with admission.enter(64) as place:

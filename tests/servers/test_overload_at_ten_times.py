@@ -118,7 +118,7 @@ def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_ma
     async def measure() -> tuple[Load, Load, Load, Load]:
         client = Client(server)
         unloaded = await client.one_by_one(60)
-        capacity = await client.at_once(2 * batch_max + 2, int(2000 / slow_ms / batch_max) + 5)
+        capacity = await client.at_once(batch_max + 2, int(2000 / slow_ms / batch_max) + 5)
         overload = await client.at_rate(10 * capacity.per_s, 8)
         await asyncio.sleep(1)
         after = await client.one_by_one(10)

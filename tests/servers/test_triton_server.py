@@ -1,5 +1,6 @@
 """The embedded Triton as a process and as a server; every test talks to the real binary."""
 
+import io
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.triton import executions, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.imaging import normalize
@@ -89,6 +91,57 @@ def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
         assert (after[0] - before[0], after[1] - before[1]) == (16, 16)  # and without the batcher they do not
     finally:
         server.unload("emulated_4080trt")
+
+
+@pytest.mark.parametrize(
+    ("bound", "reason"),
+    [
+        ({"max_queue_size": 1}, "maximum queue size"),
+        ({"default_timeout_microseconds": 1000}, "timeout expired"),
+    ],
+)
+def test_a_queue_is_bounded_in_length_and_in_time(bound: dict, reason: str, tiny_triton) -> None:
+    """The bounds of the rendered configuration, made small: of eight at once some are answered, some refused."""
+    from tritonclient.utils import InferenceServerException
+
+    server, model = tiny_triton, "emulated_4080trt"
+    config = read_config(server.repository / model / "config.pbtxt")
+    set_parameter(config, base_ms=300)
+    set_batching(config, "single")
+    for name, value in bound.items():
+        assert getattr(config.dynamic_batching.default_queue_policy, name) > value
+        setattr(config.dynamic_batching.default_queue_policy, name, value)
+    image = np.zeros((1, 3, 224, 224), np.float32)
+
+    def ask(_: int) -> str:
+        try:
+            return str(infer(server, model, image, "grpc").shape)
+        except InferenceServerException as error:
+            assert error.status() == "StatusCode.UNAVAILABLE"
+            return error.message().lower()
+
+    server.load(model, config)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = list(pool.map(ask, range(8)))
+        assert ask(0) == "(1, 512)"  # and afterwards it serves as before
+    finally:
+        server.unload(model)
+    refused = [outcome for outcome in outcomes if outcome != "(1, 512)"]
+    assert 0 < len(refused) < 8 and all(reason in outcome for outcome in refused), outcomes
+
+
+def test_decoding_makes_no_batches(tiny_triton) -> None:
+    """A batch would keep one instance busy while the other has nothing to do."""
+    server, model = tiny_triton, "openclip_vit_b32_preprocess"
+    encoded = io.BytesIO()
+    Image.fromarray(np.zeros((2000, 2000, 3), np.uint8)).save(encoded, "PNG")
+    sent = np.array([[encoded.getvalue()]], dtype=object)
+    before = executions(server, model)
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda _: infer(server, model, sent, "grpc", "image"), range(24)))
+    after = executions(server, model)
+    assert (after[0] - before[0], after[1] - before[1]) == (24, 24)
 
 
 def test_a_configuration_tried_out_is_gone_after_the_next_load(tiny_triton) -> None:

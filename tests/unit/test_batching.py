@@ -143,7 +143,7 @@ def test_nothing_is_computed_for_a_caller_who_left():
 
 def test_who_would_wait_too_long_is_refused_when_its_turn_comes():
     """One whose time is over, and one whose batch would take a minute for the images of the others."""
-    model, admission = Model(), Admission(max_requests=9, max_wait_s=300, lanes=1, batch_max=4)
+    model, admission = Model(), Admission(max_requests=9, max_wait_s=600, lanes=1, batch_max=4)
     admission.computing.add(1, 30)
     batcher = Batcher(model, batch_max=4, admission=admission)
     requests = [images(value) for value in (1, 2, 3, 4)]
@@ -159,8 +159,8 @@ def test_who_would_wait_too_long_is_refused_when_its_turn_comes():
     batcher.close()
 
 
-def test_an_execution_takes_at_most_half_of_the_longest_wait():
-    model, admission = Model(), Admission(max_requests=99, max_wait_s=2, lanes=1, batch_max=8)
+def test_an_execution_takes_at_most_a_quarter_of_the_longest_wait():
+    model, admission = Model(), Admission(max_requests=99, max_wait_s=4, lanes=1, batch_max=8)
     admission.computing.add(10, 2.5)
     batcher = Batcher(model, batch_max=8, admission=admission)
     answers(held(model, batcher, *(images(value) for value in range(1, 9))))

@@ -17,8 +17,9 @@ _HALF_LIFE_S = 1.0
 # The rest of the bound is for a pace that changes while a request waits: few are refused after they waited.
 _EXPECTED_SHARE = 0.8
 
-# One execution may take this share of the bound, or those who join a batch would keep its first request waiting.
-_EXECUTION_SHARE = 0.5
+# One execution may take this share of the bound: who joins a batch keeps its first request waiting, and while it runs
+# two more of its size may wait.
+_EXECUTION_SHARE = 0.25
 
 
 class Pace:
@@ -94,7 +95,7 @@ class Admission:
 
     @property
     def batch_limit(self) -> int:
-        """Images in one execution: `batch_max`, or fewer where these would take half of the bound."""
+        """Images in one execution: `batch_max`, or fewer where these would take a quarter of the bound."""
         pace = self.computing.seconds_per_image
         fitting = int(_EXECUTION_SHARE * self._max_wait_s / pace) if pace else self._batch_max
         return max(1, min(self._batch_max, fitting))

@@ -64,6 +64,9 @@ ONLY: dict[str, tuple[Target, ...]] = {
 }
 """Models of some targets only. TensorRT has a target of its own: its first start builds engines."""
 
+PATIENT_US = 60_000_000
+"""How long the embedded servers let requests wait, for their queues are measured; as `service.start.PATIENT`."""
+
 _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 
 
@@ -78,7 +81,7 @@ def render_repository(
     threads: int = 0,
     pin: bool = False,
     preprocess_instances: int = 2,
-    preprocess_variant: str = "off",
+    preprocess_variant: str = "single",
     decoder: str = "pil",
     model_digest: str = "",
     pretrained: str = "",
@@ -101,7 +104,7 @@ def render_repository(
         threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
         pin: CPU only: instance i keeps to its own cores, so that instances stand for devices.
         preprocess_instances: Processes that decode images in front of the JPEG ensemble.
-        preprocess_variant: Batching in front of them; off, since decoding gains nothing from a batch.
+        preprocess_variant: Batching in front of them; one by one, since decoding gains nothing from a batch.
         decoder: How they decode: a name of `serving.decoders.DECODERS`.
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
@@ -163,6 +166,8 @@ def render_repository(
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
+        if target == "cpu-embedded" and config.dynamic_batching.HasField("default_queue_policy"):
+            config.dynamic_batching.default_queue_policy.default_timeout_microseconds = PATIENT_US
         check_config(config, folder)
         write_config(
             config, folder / "config.pbtxt", f"Rendered for {target} from model_repository/{source}."

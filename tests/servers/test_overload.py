@@ -14,9 +14,9 @@ from support.service import as_files, check_against_openapi, stuck_upload, until
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.answers import Patience, ServerError
 from photodup.embedding.client.service import PyTorchHttp
+from photodup.serving.process.ports import is_loopback
 from photodup.serving.service import service
 from photodup.serving.service.admission import Admission, Pace, Refused
-from photodup.serving.service.gate import is_loopback
 from photodup.serving.service.settings import Settings
 
 PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
@@ -244,6 +244,7 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     ("settings", "warns"),
     [
         ({"HOST": "0.0.0.0"}, True),
+        ({"HOST": "0.0.0.0", "LOG_LEVEL": "critical"}, True),
         ({"HOST": "0.0.0.0", "API_KEY": ""}, True),
         ({"HOST": "0.0.0.0", "API_KEY": KEY}, False),
         ({"HOST": "127.0.0.1"}, False),
@@ -254,7 +255,22 @@ def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, w
     server.wait()
     server.stop()
     assert ("asks for no key" in server.log.read_text()) is warns
-    assert server.log.read_text().count("API_KEY") == warns
+    assert server.log.read_text().count("API_KEY") == warns  # in one line
+
+
+def test_a_model_that_cannot_be_loaded_is_named_in_the_log_and_to_no_client(tmp_path, caplog):
+    from fastapi.testclient import TestClient
+
+    from photodup.serving.service.app import create_app
+
+    hidden = tmp_path / "secret-model.onnx"
+    with TestClient(create_app(Settings(model_pretrained=f"onnx:{hidden}", engine="onnx"))) as client:
+        until(lambda: client.get("/readyz").json() == {"status": "failed"})
+        answers = [client.get(path) for path in ("/readyz", "/health", "/info", "/v1/models")]
+        answers += [client.post("/embed", files=FILES)]
+    assert {answer.status_code for answer in answers} == {503}
+    assert not [answer.text for answer in answers if "secret" in answer.text or str(tmp_path) in answer.text]
+    assert str(hidden) in caplog.text
 
 
 def test_which_addresses_are_this_machine_only():

@@ -45,7 +45,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
 
     Args:
         settings: read from the environment by default.
-        on_failure: told the sentence when the model cannot be loaded.
+        on_failure: told the sentence when the model cannot be loaded; clients are not, for it may name a path.
     """
     service = Service(settings or read_settings())
 
@@ -140,7 +140,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
         """Tell whether images can be embedded now."""
         if service.batcher is not None and service.batcher.is_alive():
             return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": service.failure or "loading"}, 503)
+        return JSONResponse({"status": "failed" if service.failure else "loading"}, 503)
 
     @app.get("/info", response_model=Info, responses={503: {"model": Problem}})
     async def info() -> Info:
@@ -181,9 +181,11 @@ async def _load(service: Service, on_failure: Callable[[str], None] | None) -> N
     try:
         await asyncio.to_thread(service.load)
     except PhotodupError as error:
-        service.failure = str(error)
+        failure = str(error)
     except Exception as error:  # Anything else is a defect: keep the traceback, but do not hang half-started.
         log.exception("the model cannot be loaded")
-        service.failure = f"The model cannot be loaded ({type(error).__name__}: {error})."
-    if service.failure and on_failure:
-        on_failure(service.failure)
+        failure = f"The model cannot be loaded ({type(error).__name__}: {error})."
+    else:
+        return
+    service.failure = "The model cannot be loaded; the log of the service has the reason."
+    (on_failure or log.error)(failure)

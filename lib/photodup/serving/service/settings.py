@@ -3,6 +3,7 @@
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.settings import DEFAULT_NAME, DEFAULT_PRETRAINED
@@ -17,9 +18,9 @@ class Settings(BaseSettings):
     model_pretrained: str = DEFAULT_PRETRAINED
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
     engine: str | None = Field(
-        None, description="pytorch, compile, onnx or openvino; by default as the weights come"
+        None, description=f"{', '.join(ENGINES)}; by default as the weights come; trt: TensorRT"
     )
-    precision: str = Field("fp32", description="fp32, bf16 or int8, as far as the engine has it")
+    precision: str = Field("fp32", description=f"{', '.join(PRECISIONS)}, as far as the engine has it")
     threads: int = Field(default_factory=available_cores, ge=1, description="CPU threads of the model")
     streams: int = Field(1, ge=1, description="OpenVINO: inferences at once, which share the threads")
     host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")

@@ -268,7 +268,7 @@ def test_a_number_typed_into_the_readme_is_seen(tmp_path):
 
 def test_the_readme_names_every_setting_of_the_service_with_its_default():
     from photodup.embedding.engines.model import ENGINES, PRECISIONS
-    from photodup.serving.service.settings import Settings
+    from photodup.serving.service.settings import ServiceSettings
 
     table = (ROOT / "README.md").read_text().split("## Use it as a service")[1].split("\n## ")[0]
     named = {
@@ -276,15 +276,15 @@ def test_the_readme_names_every_setting_of_the_service_with_its_default():
         for row in re.findall(r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|", table, re.MULTILINE)
         for name in row.split("`")[1::2]
     }
-    assert named == set(Settings.model_fields)
+    assert named == set(ServiceSettings.model_fields)
     for name in ("batch_max", "max_wait_s", "max_images", "max_in_flight", "drain_seconds", "body_seconds"):
         row = next(line for line in table.splitlines() if f"`{name.upper()}`" in line)
         place = [n.lower() for n in row.split("|")[1].split("`")[1::2]].index(name)
-        assert float(row.split("|")[2].split(",")[place]) == Settings.model_fields[name].default
+        assert float(row.split("|")[2].split(",")[place]) == ServiceSettings.model_fields[name].default
     row = next(line for line in table.splitlines() if line.startswith("| `ENGINE`, `PRECISION` |"))
     assert set(row.split("|")[3].split("`")[1::2]) == {*ENGINES, *PRECISIONS}
     for name, values in (("engine", ENGINES), ("precision", PRECISIONS)):
-        assert ", ".join(values) in Settings.model_fields[name].description
+        assert ", ".join(values) in ServiceSettings.model_fields[name].description
 
 
 def test_each_planted_fault_has_its_line(root):

@@ -16,8 +16,8 @@ from photodup.embedding.client.answers import Patience, ServerError
 from photodup.embedding.client.service import PyTorchHttp
 from photodup.serving.process.ports import is_loopback
 from photodup.serving.service import service
-from photodup.serving.service.admission import Admission, Pace, Refused
-from photodup.serving.service.settings import Settings
+from photodup.serving.service.admission import Admission, Overloaded, Pace
+from photodup.serving.service.settings import ServiceSettings
 
 PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
 FILES = as_files([PHOTO])
@@ -145,7 +145,7 @@ def test_the_expected_wait_is_that_of_the_slowest_stage():
         assert admission.expected_wait_s == pytest.approx(1000 * 0.01 / 2)
         admission.computing.add(1, 0.1)
         assert admission.expected_wait_s == pytest.approx(1000 * 0.1)
-        with pytest.raises(Refused, match=r"100\.0 s") as refused:
+        with pytest.raises(Overloaded, match=r"100\.0 s") as refused:
             admission.check()
         assert refused.value.retry_after_s == 98
     batching = Admission(max_requests=100, max_wait_s=2, lanes=2, batch_max=8)
@@ -153,14 +153,14 @@ def test_the_expected_wait_is_that_of_the_slowest_stage():
     assert batching.batch_limit == 2  # of a quarter of a second each: a quarter of the bound
     with batching.enter(2):
         assert batching.expected_wait_s == pytest.approx(3 * 0.25)  # one more may join its batch
-    with batching.enter(6), pytest.raises(Refused):
+    with batching.enter(6), pytest.raises(Overloaded):
         batching.check()
     assert admission.expected_wait_s == 0
     with admission.enter(64) as place:
         place.go_on_to("costly", 60)
         admission.check()  # what may take long holds up nobody else
         admission.costly.add(1, 10)
-        with pytest.raises(Refused):
+        with pytest.raises(Overloaded):
             admission.check_costly()
 
 
@@ -187,7 +187,7 @@ def test_the_first_guess_at_the_pace_is_not_that_of_a_cold_model(monkeypatch):
             time.sleep(0.5 if len(calls) < 4 else 0)
 
     monkeypatch.setattr(service, "load_encoder", lambda *arguments, **options: Cold())
-    cold = service.Service(Settings(max_wait_s=2))
+    cold = service.Service(ServiceSettings(max_wait_s=2))
     cold.load()
     try:
         assert calls == [1] * service.WARM_UPS and cold.admission.computing.seconds_per_image < 0.4
@@ -264,7 +264,7 @@ def test_a_model_that_cannot_be_loaded_is_named_in_the_log_and_to_no_client(tmp_
     from photodup.serving.service.app import create_app
 
     hidden = tmp_path / "secret-model.onnx"
-    with TestClient(create_app(Settings(model_pretrained=f"onnx:{hidden}", engine="onnx"))) as client:
+    with TestClient(create_app(ServiceSettings(model_pretrained=f"onnx:{hidden}", engine="onnx"))) as client:
         until(lambda: client.get("/readyz").json() == {"status": "failed"})
         answers = [client.get(path) for path in ("/readyz", "/health", "/info", "/v1/models")]
         answers += [client.post("/embed", files=FILES)]

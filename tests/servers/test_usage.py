@@ -18,7 +18,7 @@ from photodup.bench.load.plan import Load, Stopping
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.serving.endpoints import from_ports
-from photodup.serving.service.gpu import GpuCollector
+from photodup.serving.service.stages import GpuCollector
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import Run
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.serving.service.admission import Admission, Refused
+from photodup.serving.service.admission import Admission, Overloaded
 from photodup.serving.service.batching import Batcher
 
 
@@ -149,7 +149,7 @@ def test_who_would_wait_too_long_is_refused_when_its_turn_comes():
     requests = [images(value) for value in (1, 2, 3, 4)]
     over, soon, patient, last = held(model, batcher, *requests, wait_s=(-1, 60, 100, math.inf))
     for refused in (over, soon):
-        with pytest.raises(Refused, match="MAX_WAIT_S"):
+        with pytest.raises(Overloaded, match="MAX_WAIT_S"):
             refused.result(60)
     assert answers([patient, last]) == [[3], [4]]
     assert model.sizes == [1, 2]  # nothing was computed for who was refused

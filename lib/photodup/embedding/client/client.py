@@ -23,7 +23,7 @@ from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.answers import Patience, Remote, ServerError
 from photodup.embedding.client.service import PyTorchHttp
-from photodup.embedding.client.triton import TritonGrpc, TritonHttp, address_for_grpc
+from photodup.embedding.client.triton import TritonOverGrpc, TritonOverHttp, address_for_grpc
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import BrokenEmbedding, digest_drafted
@@ -268,9 +268,9 @@ class RemoteEmbedder(_Base):
         if backend.server == "fastapi":
             self._server: Any = PyTorchHttp(url or DEFAULT_URL, backend, patience)
         elif backend.protocol == "http":
-            self._server = TritonHttp(url or "http://localhost:8003", backend, patience, triton_model)
+            self._server = TritonOverHttp(url or "http://localhost:8003", backend, patience, triton_model)
         else:
-            self._server = TritonGrpc(address_for_grpc(url), backend, patience, triton_model)
+            self._server = TritonOverGrpc(address_for_grpc(url), backend, patience, triton_model)
         try:
             self.remote: Remote = self._server.describe()
         except BaseException:
@@ -328,7 +328,7 @@ class RemoteEmbedder(_Base):
         )
 
     def _infer(self, chunk: Any) -> np.ndarray:
-        if self._wire == "jpeg" and isinstance(self._server, TritonHttp | TritonGrpc):
+        if self._wire == "jpeg" and isinstance(self._server, TritonOverHttp | TritonOverGrpc):
             chunk = np.array(chunk, dtype=np.object_).reshape(-1, 1)
         return self._server.infer(chunk)
 

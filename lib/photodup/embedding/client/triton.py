@@ -88,7 +88,7 @@ class _Triton:
         )
 
 
-class TritonHttp(_Triton):
+class TritonOverHttp(_Triton):
     """Triton's HTTP port with binary tensors, never JSON.
 
     tritonclient packs and unpacks; httpx carries it, because tritonclient's own HTTP client is bound to one
@@ -136,7 +136,7 @@ class TritonHttp(_Triton):
         self._http.close()
 
 
-class TritonGrpc(_Triton):
+class TritonOverGrpc(_Triton):
     """Triton's gRPC port; one channel, thread-safe."""
 
     def __init__(self, url: str, backend: Backend, patience: Patience, model: str | None = None) -> None:

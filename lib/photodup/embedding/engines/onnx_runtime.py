@@ -122,7 +122,7 @@ def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ImageInput:
     """How an exported encoder takes pictures.
 
     Attributes:
@@ -141,7 +141,7 @@ class Entry:
         return np.ascontiguousarray(images, self.dtype)
 
 
-def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> Entry | None:
+def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> ImageInput | None:
     """Read from an input's type and shape how it takes pictures; None if it takes something else.
 
     Args:
@@ -155,7 +155,7 @@ def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> Entr
     for channels_last, (channels, *sides) in ((False, shape[1:]), (True, (shape[3], *shape[1:3]))):
         said = {side for side in sides if isinstance(side, int)}
         if channels == 3 and len(said) < 2:
-            return Entry(dtypes[kind], channels_last, said.pop() if said else size)
+            return ImageInput(dtypes[kind], channels_last, said.pop() if said else size)
     return None
 
 

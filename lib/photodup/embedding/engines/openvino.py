@@ -11,7 +11,7 @@ import numpy as np
 
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_choice, check_images, digest_at
-from photodup.embedding.engines.onnx_runtime import Entry, entry_of, file_sha256
+from photodup.embedding.engines.onnx_runtime import ImageInput, entry_of, file_sha256
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
@@ -180,7 +180,7 @@ def _core() -> Any:
 _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's words
 
 
-def _check_shapes(network: Any, path: Path) -> tuple[Entry, int]:
+def _check_shapes(network: Any, path: Path) -> tuple[ImageInput, int]:
     """Return what it takes, and the length of an embedding; refuse what takes or gives something else."""
     shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
     one = len(network.inputs) == len(network.outputs) == 1

@@ -41,7 +41,7 @@ class Pace:
         return self._seconds / self._images if self._images else 0.0
 
 
-class Refused(Exception):
+class Overloaded(Exception):
     """More is in the queue than the bound allows.
 
     Attributes:
@@ -54,12 +54,12 @@ class Refused(Exception):
         self.sentence, self.retry_after_s = sentence, max(1, math.ceil(retry_after_s))
 
 
-def too_late() -> Refused:
+def too_late() -> Overloaded:
     """Return the refusal of a request that has waited too long when its turn comes."""
-    return Refused("The wait was longer than expected and than the limit (MAX_WAIT_S): retry later.", 1)
+    return Overloaded("The wait was longer than expected and than the limit (MAX_WAIT_S): retry later.", 1)
 
 
-class Place:
+class QueuePlace:
     """One admitted request: where its images are. Used in the event loop only."""
 
     def __init__(self, admission: "Admission", images: int) -> None:
@@ -115,29 +115,29 @@ class Admission:
         )
 
     def check(self) -> None:
-        """Raise Refused if a request that comes now would wait too long."""
+        """Raise Overloaded if a request that comes now would wait too long."""
         if self._requests >= self._max_requests:
-            raise Refused(f"{self._requests} requests are in flight already: retry in a second.", 1)
+            raise Overloaded(f"{self._requests} requests are in flight already: retry in a second.", 1)
         self._refuse_beyond(self.expected_wait_s)
 
     def check_costly(self) -> None:
-        """Raise Refused if an image that needs a deadline would wait too long for its process."""
+        """Raise Overloaded if an image that needs a deadline would wait too long for its process."""
         self._refuse_beyond(self._ahead["costly"] * self.costly.seconds_per_image / self._lanes)
 
     def _refuse_beyond(self, wait_s: float) -> None:
         if wait_s > _EXPECTED_SHARE * self._max_wait_s:
-            raise Refused(
+            raise Overloaded(
                 f"The expected wait is {wait_s:.1f} s, too long for the limit of {self._max_wait_s:g} s "
                 "(MAX_WAIT_S): retry later.",
                 wait_s - self._max_wait_s,
             )
 
     @contextlib.contextmanager
-    def enter(self, images: int) -> Iterator[Place]:
-        """Hold a place for a complete request of so many images; Refused if the wait is too long by now."""
+    def enter(self, images: int) -> Iterator[QueuePlace]:
+        """Hold a place for a complete request of so many images; Overloaded if the wait is too long by now."""
         self.check()
         self._requests += 1
-        place = Place(self, images)
+        place = QueuePlace(self, images)
         try:
             yield place
         finally:

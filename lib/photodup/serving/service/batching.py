@@ -73,7 +73,7 @@ class Batcher:
 
         Args:
             deadline: by `time.perf_counter()`. A request that would wait for longer when its turn comes, the other
-                images of its batch included, is not computed: the future raises `Refused`.
+                images of its batch included, is not computed: the future raises `Overloaded`.
         """
         request = _Request(images, deadline)
         with self._changed:

@@ -25,7 +25,7 @@ _DEADLINES_PER_REQUEST = 2
 _LAST_SECONDS = 3.0
 
 
-class Work:
+class RequestWork:
     """One request's images on their way through decoder and model; `cancel` drops them wherever they are.
 
     Attributes:
@@ -58,7 +58,7 @@ class Work:
                 self._future.cancel()
 
     def check_in_time(self) -> None:
-        """Raise Refused, or Cancelled, if nobody should or wants to work on it any more."""
+        """Raise Overloaded, or Cancelled, if nobody should or wants to work on it any more."""
         if self.cancellation.is_cancelled:
             raise Cancelled("The client has left.")
         if time.perf_counter() > self.deadline:
@@ -122,11 +122,11 @@ class Decoder:
         """Run a short piece of work in one of the threads."""
         return self._threads.submit(function, *arguments)
 
-    def usual(self, work: Work) -> Future:
+    def usual(self, work: RequestWork) -> Future:
         """Decode the images whose cost is known to be small; `work.costly` then names the others."""
         return work.follow(self._threads.submit(self._usual, work))
 
-    def costly(self, work: Work) -> Future:
+    def costly(self, work: RequestWork) -> Future:
         """Decode the others, each in a process with a deadline."""
         return work.follow(self._callers.submit(self._costly, work))
 
@@ -143,7 +143,7 @@ class Decoder:
         self._callers.shutdown(wait=True, cancel_futures=True)
         self._threads.shutdown(wait=True)
 
-    def _usual(self, work: Work) -> None:
+    def _usual(self, work: RequestWork) -> None:
         for index, data in enumerate(work.images):
             work.check_in_time()
             if not imaging.is_bounded(data):
@@ -152,7 +152,7 @@ class Decoder:
             read = partial(imaging.model_input, max_pixels=self._max_pixels)
             work.decode(index, read, self._admission.decoding)
 
-    def _costly(self, work: Work) -> None:
+    def _costly(self, work: RequestWork) -> None:
         work.check_in_time()
         end = time.monotonic() + _DEADLINES_PER_REQUEST * self._deadline_s
         for index in work.costly:
@@ -165,7 +165,7 @@ class Decoder:
                 )
             work.decode(index, partial(self._in_a_process, work=work, left_s=left_s), self._admission.costly)
 
-    def _in_a_process(self, data: bytes, work: Work, left_s: float) -> tuple[int, np.ndarray]:
+    def _in_a_process(self, data: bytes, work: RequestWork, left_s: float) -> tuple[int, np.ndarray]:
         packed = self._processes.run(
             data, work.cancellation, deadline_s=min(left_s, self._deadline_s), max_pixels=self._max_pixels
         )

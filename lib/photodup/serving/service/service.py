@@ -23,11 +23,11 @@ from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_encoder
 from photodup.embedding.vectors import BROKEN, broken
 from photodup.serving.service import bodies, openai_form
-from photodup.serving.service.admission import Admission, Place, Refused
+from photodup.serving.service.admission import Admission, Overloaded, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed
 from photodup.serving.service.bodies import RequestError
-from photodup.serving.service.decoding import Decoder, Work
-from photodup.serving.service.settings import Settings
+from photodup.serving.service.decoding import Decoder, RequestWork
+from photodup.serving.service.settings import ServiceSettings
 from photodup.serving.service.stages import Stages
 
 log = logging.getLogger("photodup.service")
@@ -40,10 +40,10 @@ Reader = Callable[[Request, bodies.Share], "asyncio.Future[list[bytes]]"]
 class Service:
     """State of a running service: model, threads, counters."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.stages = Stages()
-        self.budget = bodies.Budget(int(settings.max_buffered_mb * 1e6))
+        self.budget = bodies.BodyBudget(int(settings.max_buffered_mb * 1e6))
         self.admission = Admission(
             max_requests=settings.max_in_flight,
             max_wait_s=settings.max_wait_s,
@@ -110,7 +110,7 @@ class Service:
                 started = time.perf_counter()
                 images = await read(request, share)
                 received = time.perf_counter()
-                work = Work(images, self.settings.max_request_pixels, self.settings.max_wait_s)
+                work = RequestWork(images, self.settings.max_request_pixels, self.settings.max_wait_s)
                 del images
                 with self.admission.enter(len(work.images)) as place:
                     computed, decoded = await self._while_wanted(request, work, place)
@@ -129,7 +129,7 @@ class Service:
             return Response(
                 body, media_type="application/json", headers={"X-Model-Digest": self.model.digest}
             )
-        except Refused as error:
+        except Overloaded as error:
             raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         finally:
             self.stages.in_flight.dec()
@@ -146,7 +146,9 @@ class Service:
                 problems,
             )
 
-    async def _while_wanted(self, request: Request, work: Work, place: Place) -> tuple[Computed, float]:
+    async def _while_wanted(
+        self, request: Request, work: RequestWork, place: QueuePlace
+    ) -> tuple[Computed, float]:
         """Decode and compute; return the answer and when decoding was done. Ends as soon as the client leaves."""
         has_left = False
 
@@ -201,7 +203,7 @@ class Service:
     async def embed_openai(self, request: Request) -> Response:
         """Serve one request in OpenAI's form."""
         self.check_ready()
-        asked = openai_form.Asked(self.model, self.settings.max_images)
+        asked = openai_form.OpenAiRequest(self.model, self.settings.max_images)
 
         async def read(request: Request, share: bodies.Share) -> list[bytes]:
             return await self._json(request, share, asked.images)

@@ -9,7 +9,7 @@ from photodup.files import available_cores
 from photodup.settings import DEFAULT_NAME, DEFAULT_PRETRAINED
 
 
-class Settings(BaseSettings):
+class ServiceSettings(BaseSettings):
     """Each field is an environment variable of the same name in capitals."""
 
     model_config = SettingsConfigDict(protected_namespaces=(), extra="ignore")
@@ -45,14 +45,14 @@ class Settings(BaseSettings):
     decode_threads: int = Field(default_factory=lambda: min(8, available_cores()), ge=1)
 
 
-def read_settings() -> Settings:
+def read_settings() -> ServiceSettings:
     """Read the environment.
 
     Raises:
         PhotodupError: a variable has a value that makes no sense; it is named.
     """
     try:
-        return Settings()
+        return ServiceSettings()
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).upper()

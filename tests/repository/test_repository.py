@@ -25,6 +25,8 @@ DOCUMENTS = [
     ROOT / "results" / "README.md",
 ]
 
+CONSTRAINTS = ("constraints.txt", "constraints-triton.txt")
+
 
 def git(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
@@ -126,6 +128,13 @@ def test_every_import_is_declared_and_the_extra_that_is_named_brings_it():
         for module in set(modules) - UNDECLARED.keys():
             if known := distributions(module):
                 assert known & (base | extra(name)), f"{module} is not in the extra {name}"
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "openvino", "pillow"])
+def test_both_servers_compute_and_decode_with_one_version(library):
+    """Another version is another program: a comparison of the servers would compare that."""
+    pins = [re.findall(rf"(?m)^{library}==(.*)$", (ROOT / name).read_text()) for name in CONSTRAINTS]
+    assert pins[0] == pins[1] and len(pins[0]) == 1
 
 
 def test_the_two_onnxruntimes_never_share_an_environment():

@@ -39,7 +39,7 @@ install: .venv/.installed $(TRITON)/.installed
 $(TRITON)/.installed: constraints-triton.txt
 	@if [ "$$(uname -sm)" != "Linux x86_64" ]; then \
 	  echo "The embedded Triton runs on Linux x86-64 only: use an endpoints file for a Triton elsewhere." >&2; \
-	else $(PYTHON) -m venv $(TRITON) && $(TRITON)/bin/pip install -q --upgrade pip \
+	else $(PYTHON) -m venv --clear $(TRITON) && $(TRITON)/bin/pip install -q --upgrade pip \
 	  && $(TRITON)/bin/pip install -q -r constraints-triton.txt; fi
 	@mkdir -p $(TRITON) && touch $@
 

@@ -160,7 +160,13 @@ def unmapped_node_port(objects):
 
 
 def budget_blocks_drain(objects):
-    of_kind(objects, "PodDisruptionBudget")[0]["spec"]["minAvailable"] = 2
+    of_kind(objects, "PodDisruptionBudget")[0]["spec"]["maxUnavailable"] = 0
+
+
+def budget_keeps_all(objects):
+    budget = of_kind(objects, "PodDisruptionBudget")[0]["spec"]
+    del budget["maxUnavailable"]
+    budget["minAvailable"] = 2
 
 
 @pytest.mark.parametrize(
@@ -180,6 +186,7 @@ def budget_blocks_drain(objects):
         (selector_typo, "selector"),
         (unmapped_node_port, "port"),
         (budget_blocks_drain, "budget-allows-drain"),
+        (budget_keeps_all, "budget-allows-drain"),
     ],
 )
 def test_planted_fault_is_found(kind, fault, rule):
@@ -190,6 +197,12 @@ def test_planted_fault_is_found(kind, fault, rule):
 
 def test_measured_start_time_overrules_the_annotation(kind):
     assert "probe-allows-start" in rules(kind, start_s=120.0)
+
+
+def test_a_drain_evicts_one_pod_at_a_time(target):
+    """minAvailable: 1 let five of six be evicted at once."""
+    (budget,) = of_kind(render(OVERLAYS[target]), "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1 and "minAvailable" not in budget["spec"]
 
 
 def test_no_probe_asks_for_an_inference(target):

@@ -25,6 +25,8 @@ DOCUMENTS = [
     ROOT / "results" / "README.md",
 ]
 
+CONSTRAINTS = ("constraints.txt", "constraints-triton.txt")
+
 
 def git(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
@@ -126,6 +128,13 @@ def test_every_import_is_declared_and_the_extra_that_is_named_brings_it():
         for module in set(modules) - UNDECLARED.keys():
             if known := distributions(module):
                 assert known & (base | extra(name)), f"{module} is not in the extra {name}"
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "openvino", "pillow"])
+def test_both_servers_compute_and_decode_with_one_version(library):
+    """Another version is another program: a comparison of the servers would compare that."""
+    pins = [re.findall(rf"(?m)^{library}==(.*)$", (ROOT / name).read_text()) for name in CONSTRAINTS]
+    assert pins[0] == pins[1] and len(pins[0]) == 1
 
 
 def test_the_two_onnxruntimes_never_share_an_environment():
@@ -267,7 +276,8 @@ def test_a_number_typed_into_the_readme_is_seen(tmp_path):
 
 
 def test_the_readme_names_every_setting_of_the_service_with_its_default():
-    from photodup.serving.service.settings import Settings
+    from photodup.embedding.engines.model import ENGINES, PRECISIONS
+    from photodup.serving.service.settings import ServiceSettings
 
     table = (ROOT / "README.md").read_text().split("## Use it as a service")[1].split("\n## ")[0]
     named = {
@@ -275,11 +285,15 @@ def test_the_readme_names_every_setting_of_the_service_with_its_default():
         for row in re.findall(r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|", table, re.MULTILINE)
         for name in row.split("`")[1::2]
     }
-    assert named == set(Settings.model_fields)
+    assert named == set(ServiceSettings.model_fields)
     for name in ("batch_max", "max_wait_s", "max_images", "max_in_flight", "drain_seconds", "body_seconds"):
         row = next(line for line in table.splitlines() if f"`{name.upper()}`" in line)
         place = [n.lower() for n in row.split("|")[1].split("`")[1::2]].index(name)
-        assert float(row.split("|")[2].split(",")[place]) == Settings.model_fields[name].default
+        assert float(row.split("|")[2].split(",")[place]) == ServiceSettings.model_fields[name].default
+    row = next(line for line in table.splitlines() if line.startswith("| `ENGINE`, `PRECISION` |"))
+    assert set(row.split("|")[3].split("`")[1::2]) == {*ENGINES, *PRECISIONS}
+    for name, values in (("engine", ENGINES), ("precision", PRECISIONS)):
+        assert ", ".join(values) in ServiceSettings.model_fields[name].description
 
 
 def test_each_planted_fault_has_its_line(root):

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from support.triton import executions, infer, needs_triton, tiny_embedding
 
-from photodup.embedding.imaging import ImageError, decode, to_uint8
+from photodup.embedding.imaging import ImageError, decode, normalize, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo
 
@@ -103,7 +103,7 @@ def test_the_ensemble_embeds_what_the_uint8_model_embeds(protocol: str, tiny_tri
     photos = [_good()[name] for name in ("jpeg", "jpeg rotated by EXIF", "png", "webp")]
     pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
     answer = infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(*photos), protocol)
-    np.testing.assert_allclose(answer, tiny_embedding(pixels), atol=1e-5)
+    np.testing.assert_allclose(answer, tiny_embedding(normalize(pixels)), atol=1e-5)
     np.testing.assert_allclose(answer, infer(tiny_triton, "openclip_vit_b32_uint8", pixels), atol=1e-6)
 
 

@@ -14,8 +14,10 @@ from support.service import as_files, check_against_openapi, stuck_upload, until
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.answers import Patience, ServerError
 from photodup.embedding.client.servers import FastApiServer
-from photodup.serving.service.admission import Admission, Pace, Refused
-from photodup.serving.service.gate import is_loopback
+from photodup.serving.process.ports import is_loopback
+from photodup.serving.service import service
+from photodup.serving.service.admission import Admission, Overloaded, Pace
+from photodup.serving.service.settings import ServiceSettings
 
 PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
 FILES = as_files([PHOTO])
@@ -143,15 +145,22 @@ def test_the_expected_wait_is_that_of_the_slowest_stage():
         assert admission.expected_wait_s == pytest.approx(1000 * 0.01 / 2)
         admission.computing.add(1, 0.1)
         assert admission.expected_wait_s == pytest.approx(1000 * 0.1)
-        with pytest.raises(Refused, match=r"100\.0 s") as refused:
+        with pytest.raises(Overloaded, match=r"100\.0 s") as refused:
             admission.check()
         assert refused.value.retry_after_s == 98
+    batching = Admission(max_requests=100, max_wait_s=2, lanes=2, batch_max=8)
+    batching.computing.add(10, 2.5)
+    assert batching.batch_limit == 2  # of a quarter of a second each: a quarter of the bound
+    with batching.enter(2):
+        assert batching.expected_wait_s == pytest.approx(3 * 0.25)  # one more may join its batch
+    with batching.enter(6), pytest.raises(Overloaded):
+        batching.check()
     assert admission.expected_wait_s == 0
     with admission.enter(64) as place:
         place.go_on_to("costly", 60)
         admission.check()  # what may take long holds up nobody else
         admission.costly.add(1, 10)
-        with pytest.raises(Refused):
+        with pytest.raises(Overloaded):
             admission.check_costly()
 
 
@@ -164,6 +173,29 @@ def test_an_estimate_follows_a_change_within_seconds_of_work():
     for _ in range(5):
         pace.add(1, 1)
     assert pace.seconds_per_image > 0.5
+
+
+def test_the_first_guess_at_the_pace_is_not_that_of_a_cold_model(monkeypatch):
+    """INT8 right after its start refused four in flight: its second run was slow, and the only one that counted."""
+    calls = []
+
+    class Cold:
+        name, pretrained, digest = "cold", "random:0", "0" * 64
+
+        def embed_pixels(self, pixels):
+            calls.append(len(pixels))
+            time.sleep(0.5 if len(calls) < 4 else 0)
+
+    monkeypatch.setattr(service, "load_encoder", lambda *arguments, **options: Cold())
+    cold = service.Service(ServiceSettings(max_wait_s=2))
+    cold.load()
+    try:
+        assert calls == [1] * service.WARM_UPS and cold.admission.computing.seconds_per_image < 0.4
+        with contextlib.ExitStack() as in_flight:
+            for _ in range(4):
+                in_flight.enter_context(cold.admission.enter(1))
+    finally:
+        cold.close()
 
 
 # The key
@@ -212,6 +244,7 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     ("settings", "warns"),
     [
         ({"HOST": "0.0.0.0"}, True),
+        ({"HOST": "0.0.0.0", "LOG_LEVEL": "critical"}, True),
         ({"HOST": "0.0.0.0", "API_KEY": ""}, True),
         ({"HOST": "0.0.0.0", "API_KEY": KEY}, False),
         ({"HOST": "127.0.0.1"}, False),
@@ -222,7 +255,22 @@ def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, w
     server.wait()
     server.stop()
     assert ("asks for no key" in server.log.read_text()) is warns
-    assert server.log.read_text().count("API_KEY") == warns
+    assert server.log.read_text().count("API_KEY") == warns  # in one line
+
+
+def test_a_model_that_cannot_be_loaded_is_named_in_the_log_and_to_no_client(tmp_path, caplog):
+    from fastapi.testclient import TestClient
+
+    from photodup.serving.service.app import create_app
+
+    hidden = tmp_path / "secret-model.onnx"
+    with TestClient(create_app(ServiceSettings(model_pretrained=f"onnx:{hidden}", engine="onnx"))) as client:
+        until(lambda: client.get("/readyz").json() == {"status": "failed"})
+        answers = [client.get(path) for path in ("/readyz", "/health", "/info", "/v1/models")]
+        answers += [client.post("/embed", files=FILES)]
+    assert {answer.status_code for answer in answers} == {503}
+    assert not [answer.text for answer in answers if "secret" in answer.text or str(tmp_path) in answer.text]
+    assert str(hidden) in caplog.text
 
 
 def test_which_addresses_are_this_machine_only():

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
+import psutil
 import pytest
 from support.hostile_images import encoded, grain
 from support.paths import ROOT
@@ -103,24 +104,37 @@ class Client:
             writer.close()
 
 
+SLEEPING = {"program": (SLOW_ENCODER,), "MAX_WAIT_S": 1}
+REAL = {"MODEL_PRETRAINED": "random:0", "ENGINE": "openvino", "MAX_WAIT_S": 4}
+
+
 @pytest.mark.figures
-@pytest.mark.parametrize(("slow_ms", "batch_max"), [(20, 1), (20, 8), (50, 8)])
-def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_max, launch):
-    bound_s = 1.0
-    server = launch(
-        program=(SLOW_ENCODER,),
-        SLOW_MS=slow_ms,
-        BATCH_MAX=batch_max,
-        MAX_WAIT_S=bound_s,
-    )
+@pytest.mark.parametrize(
+    ("settings", "factor"),
+    [
+        (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 1}, 10),
+        (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 8}, 10),
+        (SLEEPING | {"SLOW_MS": 50, "BATCH_MAX": 8}, 10),
+        (REAL | {"BATCH_MAX": 8}, 3),
+    ],
+)
+def test_under_many_times_the_load_who_is_let_in_is_served_in_time(settings, factor, launch):
+    server, bound_s, clients = launch(**settings), settings["MAX_WAIT_S"], settings["BATCH_MAX"] + 2
     server.wait()
+    process, spent = psutil.Process(server.process.pid), []
+
+    async def measured(doing) -> Load:
+        before = sum(process.cpu_times()[:2])
+        load = await doing
+        spent.append((sum(process.cpu_times()[:2]) - before) / max(1, len(load.accepted)))
+        return load
 
     async def measure() -> tuple[Load, Load, Load, Load]:
         client = Client(server)
         unloaded = await client.one_by_one(60)
-        capacity = await client.at_once(2 * batch_max + 2, int(2000 / slow_ms / batch_max) + 5)
-        overload = await client.at_rate(10 * capacity.per_s, 8)
-        await asyncio.sleep(1)
+        capacity = await measured(client.at_once(clients, 100 // clients))
+        overload = await measured(client.at_rate(factor * capacity.per_s, 8))
+        await asyncio.sleep(3)
         after = await client.one_by_one(10)
         client.close()
         return unloaded, capacity, overload, after
@@ -128,14 +142,17 @@ def test_at_ten_times_the_load_who_is_let_in_is_served_in_time(slow_ms, batch_ma
     unloaded, capacity, overload, after = asyncio.run(measure())
     server.stop()
     said = (
-        f"{slow_ms} ms, batch {batch_max}: unloaded p99 {unloaded.p99:.3f} s, capacity {capacity.per_s:.1f}/s; at ten "
-        f"times: p99 {overload.p99:.3f} s, {overload.in_time_per_s:.1f}/s, {len(overload.accepted)} accepted, "
-        f"{len(overload.refused)} refused (p99 {np.percentile(overload.refused, 99):.3f} s), after p99 {after.p99:.3f}"
+        f"{settings}: unloaded p99 {unloaded.p99:.3f} s, capacity {capacity.per_s:.1f}/s; at {factor} times: p99 "
+        f"{overload.p99:.3f} s, {overload.in_time_per_s:.1f}/s, {len(overload.accepted)} accepted, "
+        f"{len(overload.refused)} refused (p99 {np.percentile(overload.refused, 99):.3f} s), after p99 {after.p99:.3f}; "
+        f"CPU seconds an accepted image {spent[0]:.4f} and {spent[1]:.4f}, refusals included"
     )
     print(said)
     assert not overload.other and not capacity.refused, said
-    assert overload.p99 <= 3 * unloaded.p99 + bound_s + 0.3, said
-    assert overload.in_time_per_s >= 0.9 * capacity.per_s, said  # the goal is 0.95: room for a busy machine
+    assert overload.p99 <= unloaded.p99 + bound_s + 0.1, said
+    if "program" in settings:  # else the clients compute on the cores of the model
+        assert overload.in_time_per_s >= 0.95 * capacity.per_s, said
+    else:
+        assert spent[0] >= 0.85 * spent[1], said
     assert len(overload.refused) > len(overload.accepted), said
-    assert {int(seconds) for seconds in overload.retry_after} <= {1, 2, 3}, said
     assert len(after.accepted) == 10 and after.p99 <= 3 * unloaded.p99 + 0.3, said

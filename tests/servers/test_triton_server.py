@@ -1,5 +1,6 @@
 """The embedded Triton as a process and as a server; every test talks to the real binary."""
 
+import io
 import os
 import shutil
 import signal
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.triton import executions, infer, needs_triton, tiny_embedding, tiny_graph
 
+from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.repository import add_version, render_repository
@@ -45,8 +48,9 @@ def test_answers_are_those_of_the_graph(
 ) -> None:
     answer = infer(tiny_triton, model, pixels.astype(CONVERT[wire]), protocol)
     assert answer.shape == (3, 512)
-    np.testing.assert_allclose(answer, tiny_embedding(pixels), atol=1e-5)
-    assert np.abs(answer - tiny_embedding(pixels, seed=1)).max() > 0.01  # other weights are noticed
+    seen = normalize(pixels) if wire == "uint8" else pixels
+    np.testing.assert_allclose(answer, tiny_embedding(seen), atol=1e-5)
+    assert np.abs(answer - tiny_embedding(seen, seed=1)).max() > 0.01  # other weights are noticed
 
 
 @pytest.mark.parametrize("bad", [np.zeros((1, 3, 224, 224), np.float64), np.zeros((1, 3, 9, 9), np.float32)])
@@ -89,6 +93,57 @@ def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
         server.unload("emulated_4080trt")
 
 
+@pytest.mark.parametrize(
+    ("bound", "reason"),
+    [
+        ({"max_queue_size": 1}, "maximum queue size"),
+        ({"default_timeout_microseconds": 1000}, "timeout expired"),
+    ],
+)
+def test_a_queue_is_bounded_in_length_and_in_time(bound: dict, reason: str, tiny_triton) -> None:
+    """The bounds of the rendered configuration, made small: of eight at once some are answered, some refused."""
+    from tritonclient.utils import InferenceServerException
+
+    server, model = tiny_triton, "emulated_4080trt"
+    config = read_config(server.repository / model / "config.pbtxt")
+    set_parameter(config, base_ms=300)
+    set_batching(config, "single")
+    for name, value in bound.items():
+        assert getattr(config.dynamic_batching.default_queue_policy, name) > value
+        setattr(config.dynamic_batching.default_queue_policy, name, value)
+    image = np.zeros((1, 3, 224, 224), np.float32)
+
+    def ask(_: int) -> str:
+        try:
+            return str(infer(server, model, image, "grpc").shape)
+        except InferenceServerException as error:
+            assert error.status() == "StatusCode.UNAVAILABLE"
+            return error.message().lower()
+
+    server.load(model, config)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = list(pool.map(ask, range(8)))
+        assert ask(0) == "(1, 512)"  # and afterwards it serves as before
+    finally:
+        server.unload(model)
+    refused = [outcome for outcome in outcomes if outcome != "(1, 512)"]
+    assert 0 < len(refused) < 8 and all(reason in outcome for outcome in refused), outcomes
+
+
+def test_decoding_makes_no_batches(tiny_triton) -> None:
+    """A batch would keep one instance busy while the other has nothing to do."""
+    server, model = tiny_triton, "openclip_vit_b32_preprocess"
+    encoded = io.BytesIO()
+    Image.fromarray(np.zeros((2000, 2000, 3), np.uint8)).save(encoded, "PNG")
+    sent = np.array([[encoded.getvalue()]], dtype=object)
+    before = executions(server, model)
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda _: infer(server, model, sent, "grpc", "image"), range(24)))
+    after = executions(server, model)
+    assert (after[0] - before[0], after[1] - before[1]) == (24, 24)
+
+
 def test_a_configuration_tried_out_is_gone_after_the_next_load(tiny_triton) -> None:
     """Triton keeps it if the model is merely loaded again: later tests would meet another server."""
     from tritonclient.grpc import InferenceServerClient
@@ -127,6 +182,10 @@ def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray, tiny_rep
             def as_numpy(self): return self.array
         class Response:
             def __init__(self, tensors=None, error=None): self.tensors, self.error = tensors, error
+        class Family:
+            GAUGE = None
+            def __init__(self, **options): self.Metric = lambda labels: types.SimpleNamespace(set=print)
+        pb.MetricFamily = Family
         pb.Tensor, pb.InferenceResponse, pb.TritonError = Tensor, Response, str
         pb.get_input_tensor_by_name = lambda request, name: request
         pb.triton_string_to_numpy = lambda text: np.float32
@@ -135,7 +194,7 @@ def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray, tiny_rep
         import model
         m = model.TritonPythonModel()
         config = {"parameters": {}, "input": [{"dims": ["3", "224", "224"], "data_type": "TYPE_FP32"}]}
-        m.initialize({"model_config": json.dumps(config), "model_instance_name": "m_0_0",
+        m.initialize({"model_name": "m", "model_config": json.dumps(config), "model_instance_name": "m_0_0",
                       "model_repository": sys.argv[1] + "/openclip_vit_b32", "model_version": "1"})
         runs = []
         compute = m.run
@@ -167,7 +226,7 @@ def test_version_2_replaces_version_1_without_a_failed_request(
 
     server = tiny_triton
     model = "openclip_vit_b32_uint8"
-    old, new = tiny_embedding(pixels), tiny_embedding(pixels, seed=7)
+    old, new = (tiny_embedding(normalize(pixels), seed) for seed in (0, 7))
     failures, seen, stop = [], [], threading.Event()
 
     def ask() -> None:
@@ -188,7 +247,7 @@ def test_version_2_replaces_version_1_without_a_failed_request(
         thread.start()
     try:
         time.sleep(0.3)
-        new_graph = tiny_graph(tmp_path / "uint8-2.onnx", "uint8", seed=7)
+        new_graph = tiny_graph(tmp_path / "fp32-2.onnx", seed=7)
         folder = add_version(server.repository, model, 2, new_graph)
         server.load(model)
         time.sleep(0.3)

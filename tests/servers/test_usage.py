@@ -19,7 +19,7 @@ from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.serving.endpoints import from_ports
-from photodup.serving.service.gpu import GpuCollector
+from photodup.serving.service.stages import GpuCollector
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import Run
 

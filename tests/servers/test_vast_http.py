@@ -21,7 +21,7 @@ from support.vast import ROW, SECRET
 
 from photodup.errors import PhotodupError
 from photodup.serving import gpu_image, vast
-from photodup.serving.vast_offers import find_offers
+from photodup.serving.vast import find_offers
 
 OFFER = {
     "id": 42, "gpu_name": "RTX 4090", "num_gpus": 1, "dph_total": 0.41239, "geolocation": "Texas, US",

@@ -1,7 +1,9 @@
 """Requests that wait together are computed together, and everyone gets their own answer."""
 
+import math
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from photodup.serving.service.admission import Admission, Overloaded
 from photodup.serving.service.batching import Batcher
 
 
@@ -42,12 +45,13 @@ def answers(futures) -> list[list[float]]:
     return [future.result(60).embeddings[:, 0].tolist() for future in futures]
 
 
-def held(model: Model, batcher: Batcher, *requests: np.ndarray) -> list:
-    """Queue requests while the model is busy with another."""
+def held(model: Model, batcher: Batcher, *requests: np.ndarray, wait_s: Sequence[float] = ()) -> list:
+    """Queue requests while the model is busy with another; each may wait for `wait_s`."""
     model.go.clear()
     first = batcher.submit(images(0))
     assert model.entered.acquire(timeout=60)
-    futures = [batcher.submit(request) for request in requests]
+    now, waits = time.perf_counter(), wait_s or [math.inf] * len(requests)
+    futures = [batcher.submit(request, now + wait) for request, wait in zip(requests, waits, strict=True)]
     model.go.set()
     first.result(60)
     return futures
@@ -134,6 +138,33 @@ def test_nothing_is_computed_for_a_caller_who_left():
     model.go.set()
     assert answers([first, stays]) == [[0], [2]]
     assert model.sizes == [1, 1]
+    batcher.close()
+
+
+def test_who_would_wait_too_long_is_refused_when_its_turn_comes():
+    """One whose time is over, and one whose batch would take a minute for the images of the others."""
+    model, admission = Model(), Admission(max_requests=9, max_wait_s=600, lanes=1, batch_max=4)
+    admission.computing.add(1, 30)
+    batcher = Batcher(model, batch_max=4, admission=admission)
+    requests = [images(value) for value in (1, 2, 3, 4)]
+    over, soon, patient, last = held(model, batcher, *requests, wait_s=(-1, 60, 100, math.inf))
+    for refused in (over, soon):
+        with pytest.raises(Overloaded, match="MAX_WAIT_S"):
+            refused.result(60)
+    assert answers([patient, last]) == [[3], [4]]
+    assert model.sizes == [1, 2]  # nothing was computed for who was refused
+    assert batcher.submit(images(5), time.perf_counter() + 60).result(
+        60
+    )  # alone, there is nobody to wait for
+    batcher.close()
+
+
+def test_an_execution_takes_at_most_a_quarter_of_the_longest_wait():
+    model, admission = Model(), Admission(max_requests=99, max_wait_s=4, lanes=1, batch_max=8)
+    admission.computing.add(10, 2.5)
+    batcher = Batcher(model, batch_max=8, admission=admission)
+    answers(held(model, batcher, *(images(value) for value in range(1, 9))))
+    assert model.sizes == [1, 4, 4]
     batcher.close()
 
 

@@ -33,8 +33,11 @@ def test_committed_encoders_are_for_a_gpu_with_the_stock_backend(root: Path) -> 
             assert config.backend == "onnxruntime"
             assert list(config.input[0].dims) == [3, 224, 224]
             assert list(config.output[0].dims) == [512]
-            assert config.HasField("dynamic_batching")
             assert not config.dynamic_batching.preferred_batch_size
+        if config.platform != "ensemble":
+            policy = config.dynamic_batching.default_queue_policy
+            assert (policy.max_queue_size, policy.default_timeout_microseconds) == (256, 2_000_000)
+            assert policy.timeout_action == policy.REJECT
 
 
 def test_tensorrt_profiles_cover_every_batch(root: Path) -> None:
@@ -138,7 +141,7 @@ def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path, ti
     [
         (("max_batch_size: 32", "max_batch_size: 0"), "max_batch_size"),
         (('backend: "onnxruntime"', ""), "no backend"),
-        (("dynamic_batching { }", "dynamic_batching { preferred_batch_size: [64] }"), "above max_batch_size"),
+        (("dynamic_batching {", "dynamic_batching { preferred_batch_size: [64]"), "above max_batch_size"),
         (("optimization {", "optimization { cuda { graphs: true }"), "graphs does nothing"),
         (('name: "openclip_vit_b32"', 'name: "other"'), "must be the folder's"),
     ],
@@ -185,7 +188,12 @@ def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports
     for name in names:
         config = read_config(out / name / "config.pbtxt")
         if WEIGHTS[name]:
-            assert (out / name / "1" / "model.onnx").samefile(tiny_exports[WEIGHTS[name]])
+            policy = config.dynamic_batching.default_queue_policy
+            assert policy.max_queue_size == 256  # whatever the variant of the batcher
+            assert policy.default_timeout_microseconds == (60e6 if target == "cpu-embedded" else 2e6)
+            # The embedded server runs the graph that FastAPI runs, whatever the wire.
+            graph = "fp32" if target == "cpu-embedded" else WEIGHTS[name]
+            assert (out / name / "1" / "model.onnx").samefile(tiny_exports[graph])
             assert config.instance_group[0].count == 3
             assert config.parameters["model_digest"].string_value == "abc"
             assert config.parameters["pretrained"].string_value == "random:0"
@@ -270,7 +278,8 @@ def test_new_weights_replace_old_ones(tmp_path: Path) -> None:
 def test_a_version_is_added_and_rendering_starts_from_version_1_again(tmp_path: Path, tiny_exports) -> None:
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
     folder = add_version(tmp_path, "openclip_vit_b32", 2, tiny_exports["fp32"])
-    assert {path.name for path in folder.iterdir()} == {"model.onnx", "model.py"}
+    code = {"model.py", "cpu.py", "imaging.py", "jpeg_scans.py"}
+    assert {path.name for path in folder.iterdir()} == {"model.onnx", *code}
     with pytest.raises(PhotodupError, match="no model other"):
         add_version(tmp_path, "other", 2, tiny_exports["fp32"])
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])

@@ -15,10 +15,10 @@ from support.vast import ROW, SECRET
 from typer.testing import CliRunner
 
 from photodup.errors import PhotodupError
-from photodup.serving import vast, vast_commands
+from photodup.serving import commands, vast
 from photodup.serving.control_key import VARIABLE
 from photodup.serving.endpoints import load_endpoints
-from photodup.serving.vast_offers import find_offers
+from photodup.serving.vast import find_offers
 
 
 class HTTPError(Exception):
@@ -287,7 +287,7 @@ def test_the_key_is_neither_printed_nor_stored(account, tmp_path, monkeypatch):
     output = []
     rent(account, progress=output.append)
     account.fail = {"show_instance": HTTPError(401)}
-    result = CliRunner().invoke(vast_commands.vast, ["endpoints", "rtx4090"])
+    result = CliRunner().invoke(commands.vast, ["endpoints", "rtx4090"])
     assert isinstance(result.exception, PhotodupError)
     assert str(result.exception) == "Vast.ai refused show instance (HTTP 401). Is the API key right?"
     assert result.exception.__cause__ is None and result.exception.__suppress_context__
@@ -299,15 +299,15 @@ def test_the_key_is_neither_printed_nor_stored(account, tmp_path, monkeypatch):
 def test_commands(account, monkeypatch):
     monkeypatch.setattr(vast, "connect", lambda: account)
     run = CliRunner()
-    offers = run.invoke(vast_commands.vast, ["offers", "--gpu", "RTX 4090"]).output
+    offers = run.invoke(commands.vast, ["offers", "--gpu", "RTX 4090"]).output
     assert "42  1 × RTX 4090" in offers and "900 Mbit/s  reliability 99.0%" in offers
     assert "for the image in 4 min" in offers and "Traffic is billed apart" in offers
     assert (
-        run.invoke(vast_commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2
+        run.invoke(commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2
     )  # no --max-hours
     rent(account)
-    assert "rtx4090.yaml" in run.invoke(vast_commands.vast, ["endpoints", "rtx4090"]).output
-    assert "destroyed" in run.invoke(vast_commands.vast, ["down", "rtx4090"]).output
+    assert "rtx4090.yaml" in run.invoke(commands.vast, ["endpoints", "rtx4090"]).output
+    assert "destroyed" in run.invoke(commands.vast, ["down", "rtx4090"]).output
     assert account.instances == {}
 
 

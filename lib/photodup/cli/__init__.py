@@ -14,7 +14,6 @@ from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 from photodup.names import escaped
 from photodup.serving import commands as serving
-from photodup.serving.vast_commands import vast
 
 app = typer.Typer(
     name="photodup",
@@ -53,7 +52,7 @@ app.command()(study.audit)
 app.command()(serving.serve)
 app.command()(serving.render)
 app.add_typer(serving.endpoints, name="endpoints")
-app.add_typer(vast, name="vast")
+app.add_typer(serving.vast, name="vast")
 app.command()(model.export)
 app.command()(model.tune)
 app.command()(photos.demo)

@@ -2,18 +2,37 @@
 
 A thread cannot be stopped in the middle of libjpeg. JPEGs whose cost is known to be small
 (`imaging.is_bounded`) need no worker: decoding those in the caller's thread saves the way through the pipe.
+
+A worker is this module as a program; the pipes carry one image at a time:
+
+    python -m photodup.embedding.decode_pool MODULE:FUNCTION
+
+The function takes (data, limits) and returns bytes. A request is two lengths, the limits as JSON and the image;
+a reply is a status, a length and bytes. Nothing that an image could shape is unpickled in the parent.
 """
 
 import contextlib
+import importlib
 import json
+import math
+import os
+import signal
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import BinaryIO
 
-from photodup.embedding.decode_worker import OK, REFUSED, REPLY, REQUEST
-from photodup.embedding.imaging import ImageError
+from photodup.embedding.imaging import MAX_PIXELS, ImageError
 from photodup.errors import PhotodupError
+
+REQUEST, REPLY = struct.Struct("<IQ"), struct.Struct("<BQ")
+OK, REFUSED, FAILED = 0, 1, 2
+# After the parent's own deadline: the kernel ends a worker whose parent died in the middle of an image.
+_GRACE_S = 5
+# Bytes that a worker may hold: some for Python and the libraries, and for each pixel two copies as RGBA and as floats.
+_BASE_BYTES, _BYTES_PER_PIXEL = 1_000_000_000, 32
 
 
 class TooSlow(ImageError):
@@ -144,7 +163,7 @@ class DecodePool:
 class _Worker:
     def __init__(self, job: str) -> None:
         # -P: the current folder may be a stranger's, and must not be imported from.
-        command = [sys.executable, "-P", "-m", "photodup.embedding.decode_worker", job]
+        command = [sys.executable, "-P", "-m", "photodup.embedding.decode_pool", job]
         try:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
@@ -212,3 +231,54 @@ class _Worker:
         if len(data) < size:
             raise EOFError
         return data
+
+
+def main() -> None:
+    """Serve requests from standard input until it closes."""
+    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not look like a reply
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
+    with contextlib.suppress(AttributeError, OSError):
+        os.nice(5)  # honest requests are computed in the parent
+    module, _, name = sys.argv[1].partition(":")
+    job = getattr(importlib.import_module(module), name)
+    _reply(replies, OK, b"ready")
+    while header := requests.read(REQUEST.size):
+        n_limits, n_bytes = REQUEST.unpack(header)
+        limits, data = json.loads(requests.read(n_limits)), requests.read(n_bytes)
+        deadline_s = limits.pop("deadline_s")
+        _limit_memory(limits.get("max_pixels", MAX_PIXELS))
+        if hasattr(signal, "alarm"):  # not on Windows; without a handler the signal ends the process
+            signal.alarm(math.ceil(deadline_s) + _GRACE_S)
+        try:
+            status, answer = OK, job(data, **limits)
+        except ImageError as error:
+            status, answer = REFUSED, error.reason.encode(errors="replace")
+        except Exception as error:
+            status, answer = FAILED, f"{type(error).__name__}: {error}".encode(errors="replace")
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
+        del data
+        _reply(replies, status, answer)
+
+
+def _limit_memory(max_pixels: int) -> None:
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows; a system with another idea of it
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        wanted = _BASE_BYTES + _BYTES_PER_PIXEL * max_pixels
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _reply(replies: BinaryIO, status: int, answer: bytes) -> None:
+    try:
+        replies.write(REPLY.pack(status, len(answer)) + answer)
+        replies.flush()
+    except BrokenPipeError:  # the parent has gone
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.endpoints import Endpoints, from_ports
-from photodup.serving.process.ports import claim_ports, reachable
+from photodup.serving.process.ports import claim_ports, exposure, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
@@ -145,6 +145,8 @@ def embedded_servers(
         wanted |= {"Triton HTTP": triton_http_port, "Triton gRPC": triton_grpc_port}
         wanted |= {"Triton metrics": triton_metrics_port}
     ports = claim_ports(host, wanted)  # before the minutes that an export may take
+    if not inherited(**(env or {})).get("API_KEY") and (warning := exposure(host, "FastAPI", "API_KEY")):
+        say(f"warning: {warning}")
     if repository is None and models:
         made = exported or {"files": {}, "model_digest": "", "pretrained": ""}
         if exported is None and not all(

@@ -10,7 +10,7 @@ from photodup.embedding.engines.model import check_choice
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.reduced import (
     Notes,
-    Source,
+    WeightsSource,
     draft_path,
     read_notes,
     reduced_path,
@@ -91,7 +91,7 @@ def export_precision(
 
 
 def ask_gate(
-    source: Source,
+    source: WeightsSource,
     precision: str,
     pictures: Pictures,
     path: Path,

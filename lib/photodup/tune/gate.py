@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.engines.reduced import NEXT_BETTER, Source
+from photodup.embedding.engines.reduced import NEXT_BETTER, WeightsSource
 from photodup.embedding.fidelity import compare
 from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.library.hashing import hamming, perceptual_hash
@@ -115,7 +115,7 @@ class GateResult:
 
 
 def gate(
-    source: Source,
+    source: WeightsSource,
     precision: str,
     pictures: Pictures,
     *,

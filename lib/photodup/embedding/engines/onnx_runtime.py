@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from photodup.embedding.engines.cpu import describe_onnx, onnx_options
 from photodup.embedding.engines.model import check_choice, check_images, digest_at
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
 from photodup.errors import PhotodupError
+from photodup.files import available_cores
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -38,7 +40,7 @@ def open_session(
         providers: in order of preference; the first must really run. ONNX Runtime itself would leave out one that
             it lacks or whose libraries do not load, and say so only in a warning.
         provider_options: by provider.
-        threads: CPU threads; ONNX Runtime's own choice unless given.
+        threads: CPU threads; default one for each core that this process may use.
         profile_prefix: where to write the operator profiler's trace, if anywhere.
         remedy: what to do about a file that cannot be loaded, for the error.
 
@@ -58,10 +60,7 @@ def open_session(
         )
     if "CUDAExecutionProvider" in providers:
         _load_cuda_libraries()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if threads:
-        options.intra_op_num_threads = threads
+    options = onnx_options(threads or available_cores())
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if profile_prefix:
@@ -123,7 +122,7 @@ def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ImageInput:
     """How an exported encoder takes pictures.
 
     Attributes:
@@ -142,7 +141,7 @@ class Entry:
         return np.ascontiguousarray(images, self.dtype)
 
 
-def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> Entry | None:
+def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> ImageInput | None:
     """Read from an input's type and shape how it takes pictures; None if it takes something else.
 
     Args:
@@ -156,7 +155,7 @@ def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> Entr
     for channels_last, (channels, *sides) in ((False, shape[1:]), (True, (shape[3], *shape[1:3]))):
         said = {side for side in sides if isinstance(side, int)}
         if channels == 3 and len(said) < 2:
-            return Entry(dtypes[kind], channels_last, said.pop() if said else size)
+            return ImageInput(dtypes[kind], channels_last, said.pop() if said else size)
     return None
 
 
@@ -236,6 +235,10 @@ class OnnxModel:
         (embedding,) = self.session.run([self._output], {self._input: self._entry.fit(images)})
         # Our own exports are of length 1 already; an encoder from elsewhere may not be.
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
+
+    def runtime(self) -> dict[str, str]:
+        """Return library, version, threads and so on, as the session reports them."""
+        return describe_onnx(self.session)
 
     @cached_property
     def source_digest(self) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_choice, check_images, digest_at
-from photodup.embedding.engines.onnx_runtime import Entry, entry_of, file_sha256
+from photodup.embedding.engines.onnx_runtime import ImageInput, entry_of, file_sha256
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
@@ -18,8 +19,6 @@ from photodup.errors import PhotodupError
 from photodup.files import available_cores
 
 NOTES = "photodup"  # the place in an IR's rt_info where quantise.py writes what it made the file from
-# INT8 is in the file; what is left in float stays FP32, so that the gate judges one change and not two.
-_HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 
 
 class OpenVinoModel:
@@ -67,19 +66,12 @@ class OpenVinoModel:
         self.pretrained = self._notes.get("model_pretrained", f"onnx:{path}")
         self.is_random = is_random(self.pretrained)
         self.streams = streams
-        compiled = _core().compile_model(
-            network,
-            "CPU",
-            {
-                # Not asked for, OpenVINO would choose: BF16 wherever the processor has it.
-                "INFERENCE_PRECISION_HINT": _HINTS[self.precision],
-                "NUM_STREAMS": streams,
-                "INFERENCE_NUM_THREADS": threads or available_cores(),
-            },
+        self._compiled = _core().compile_model(
+            network, "CPU", openvino_settings(self.precision, threads or available_cores(), streams)
         )
         self._free: SimpleQueue = SimpleQueue()
         for _ in range(streams):
-            self._free.put(compiled.create_infer_request())
+            self._free.put(self._compiled.create_infer_request())
         self._pool = ThreadPoolExecutor(streams, thread_name_prefix="openvino") if streams > 1 else None
 
     def embed(self, images: np.ndarray) -> np.ndarray:
@@ -102,6 +94,10 @@ class OpenVinoModel:
         finally:
             self._free.put(request)
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
+
+    def runtime(self) -> dict[str, str]:
+        """Return library, version, threads and so on, as the compiled model reports them."""
+        return describe_openvino(self._compiled)
 
     @functools.cached_property
     def source_digest(self) -> str:
@@ -130,7 +126,7 @@ def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "
     network = read_network(path)
     if sizes:
         network.reshape(f"[{sizes},3,{IMAGE_SIZE},{IMAGE_SIZE}]")
-    options = {"INFERENCE_PRECISION_HINT": _HINTS[precision], **({"CACHE_DIR": cache} if cache else {})}
+    options = {"INFERENCE_PRECISION_HINT": HINTS[precision], **({"CACHE_DIR": cache} if cache else {})}
     return _core().compile_model(network, "CPU", options)
 
 
@@ -184,7 +180,7 @@ def _core() -> Any:
 _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's words
 
 
-def _check_shapes(network: Any, path: Path) -> tuple[Entry, int]:
+def _check_shapes(network: Any, path: Path) -> tuple[ImageInput, int]:
     """Return what it takes, and the length of an embedding; refuse what takes or gives something else."""
     shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
     one = len(network.inputs) == len(network.outputs) == 1

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from photodup.embedding.engines.cpu import versions
 from photodup.embedding.engines.model import check_choice, check_images, digest_at
 from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random, load_visual
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View, to_uint8
 from photodup.errors import PhotodupError
+from photodup.settings import variable
 
 
 class TorchModel:
@@ -100,6 +102,16 @@ class TorchModel:
                 "or use the engine pytorch."
             ) from error
         return torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy()
+
+    def runtime(self) -> dict[str, str]:
+        """Return the library, its version, the threads, and whether OpenMP's spin between two images."""
+        import torch
+
+        spins = variable("OMP_WAIT_POLICY").upper() != "PASSIVE"
+        return versions(torch) | {
+            "threads": str(torch.get_num_threads()),
+            "spinning": "on" if spins else "off",
+        }
 
     @cached_property
     def source_digest(self) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.engines.openvino import NOTES, model_sha256, read_network
-from photodup.embedding.engines.reduced import Notes, Source, load_graph, reduced_path, write_notes
+from photodup.embedding.engines.reduced import Notes, WeightsSource, load_graph, reduced_path, write_notes
 from photodup.errors import PhotodupError
 from photodup.files import replacing
 from photodup.settings import variables
@@ -32,7 +32,7 @@ QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
 
 
 def quantise(
-    source: Source,
+    source: WeightsSource,
     images: np.ndarray,
     *,
     engine: str = "openvino",
@@ -93,7 +93,7 @@ def images_digest(images: np.ndarray) -> str:
 
 
 def _with_nncf(
-    source: Source, images: np.ndarray, keep_float: Sequence[str], notes: dict[str, Any], path: Path
+    source: WeightsSource, images: np.ndarray, keep_float: Sequence[str], notes: dict[str, Any], path: Path
 ) -> None:
     nncf = _import_nncf()
     from openvino import save_model
@@ -120,7 +120,7 @@ def _with_nncf(
     save_model(quantised, path, compress_to_fp16=False)
 
 
-def _with_onnx_runtime(source: Source, images: np.ndarray, notes: dict[str, Any], path: Path) -> None:
+def _with_onnx_runtime(source: WeightsSource, images: np.ndarray, notes: dict[str, Any], path: Path) -> None:
     import onnx
 
     try:

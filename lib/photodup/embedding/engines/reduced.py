@@ -30,7 +30,7 @@ _SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightsSource:
     """The float32 export that a reduced precision is made from.
 
     Attributes:
@@ -80,7 +80,7 @@ class Notes:
         return (self.gate or {}).get("verdict") == "passed"
 
 
-def source_of(path: Path) -> Source:
+def source_of(path: Path) -> WeightsSource:
     """Read from a float32 export which weights it holds; a graph from elsewhere goes by its file's digest.
 
     Raises:
@@ -100,10 +100,10 @@ def source_of(path: Path) -> Source:
         raise PhotodupError(
             f"{path} is {found['precision']} already: give the float32 export it was made from."
         )
-    return Source(path, **known)
+    return WeightsSource(path, **known)
 
 
-def reduced_path(source: Source, engine: str, precision: str, directory: Path | None = None) -> Path:
+def reduced_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:
     """Return where a precision of these weights is kept: the name carries weights, engine and recipe.
 
     The suffix is `.xml` for OpenVINO and `.onnx` for ONNX Runtime; `.json` where a precision has no file.
@@ -157,7 +157,7 @@ def write_notes(path: Path, notes: Notes) -> Path:
     return place
 
 
-def has_passed(source: Source, engine: str, precision: str, directory: Path | None = None) -> bool:
+def has_passed(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> bool:
     """Tell whether the gate let this precision of these weights through in this engine, and the file is that one."""
     if precision == "fp32":
         return True
@@ -193,11 +193,11 @@ def verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     if model.precision == "fp32":
         return "not needed"
     own = getattr(model, "path", None) if model.precision == "int8" else None
-    source = Source(Path(), model.name, model.pretrained, model.source_digest)
+    source = WeightsSource(Path(), model.name, model.pretrained, model.source_digest)
     return verdict_in(own or reduced_path(source, model.engine, model.precision, directory), source)
 
 
-def draft_path(source: Source, engine: str, precision: str, directory: Path | None = None) -> Path:
+def draft_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:
     """Return where the gate's answer about JPEGs decoded at a reduced scale is kept.
 
     At FP32 the engine makes no difference that a decision could see; what other precisions give is the engine's own.
@@ -207,7 +207,7 @@ def draft_path(source: Source, engine: str, precision: str, directory: Path | No
 
 def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     """Return what the gate said of a loaded encoder with JPEGs decoded at a reduced scale, as `verdict_on` does."""
-    source = Source(Path(), model.name, model.pretrained, model.source_digest)
+    source = WeightsSource(Path(), model.name, model.pretrained, model.source_digest)
     path = draft_path(source, model.engine, model.precision, directory)
     notes, own = read_notes(path), getattr(model, "path", None)
     if notes is None or notes.draft_size != model.view.draft_size:
@@ -217,7 +217,7 @@ def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     return verdict_in(path, source)
 
 
-def verdict_in(path: Path, source: Source) -> str:
+def verdict_in(path: Path, source: WeightsSource) -> str:
     """Return what the notes at `path` say of these weights: a verdict, or `not asked`."""
     notes = read_notes(path)
     if notes is None or notes.model_digest != source.model_digest or not notes.gate:

@@ -24,7 +24,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from photodup.embedding.engines.onnx_runtime import Entry, entry_of, file_sha256, open_session, providers_for
+from photodup.embedding.engines.onnx_runtime import (
+    ImageInput,
+    entry_of,
+    file_sha256,
+    open_session,
+    providers_for,
+)
 from photodup.embedding.engines.pytorch import torch_device
 from photodup.embedding.imaging import View
 from photodup.errors import PhotodupError
@@ -78,7 +84,7 @@ class SscdModel:
                 "correct MODEL_PRETRAINED."
             )
         self.path, self.size = path, INPUT_SIZE
-        self.pretrained, self._entry = f"{PREFIX}{path}", Entry(np.float32, False, self.size)
+        self.pretrained, self._entry = f"{PREFIX}{path}", ImageInput(np.float32, False, self.size)
         self.engine, load = "onnx", self._load_onnx
         if is_archive(path):
             self.engine, load = "pytorch", self._load_torchscript

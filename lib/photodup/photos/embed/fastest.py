@@ -6,7 +6,14 @@ from pathlib import Path
 
 from photodup.embedding.engines.model import SUPPORTED, digest_at
 from photodup.embedding.engines.processor import can_compute
-from photodup.embedding.engines.reduced import FASTEST_FIRST, Notes, Source, has_passed, read_notes, source_of
+from photodup.embedding.engines.reduced import (
+    FASTEST_FIRST,
+    Notes,
+    WeightsSource,
+    has_passed,
+    read_notes,
+    source_of,
+)
 from photodup.embedding.vectors import is_among
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
@@ -72,8 +79,8 @@ def _passed(weights: str, folder: Path) -> Iterator[Notes]:
                 yield one
 
 
-def _source(notes: Notes) -> Source:
-    return Source(Path(), notes.model_name, notes.model_pretrained, notes.model_digest)
+def _source(notes: Notes) -> WeightsSource:
+    return WeightsSource(Path(), notes.model_name, notes.model_pretrained, notes.model_digest)
 
 
 def _digest(notes: Notes) -> str:

@@ -1,5 +1,6 @@
 """TCP ports for the servers that are started here."""
 
+import ipaddress
 import socket
 
 from photodup.addresses import cannot_listen
@@ -9,6 +10,27 @@ from photodup.errors import PhotodupError
 def reachable(host: str) -> str:
     """Return the address under which a client on this machine reaches a server that listens on `host`."""
     return "127.0.0.1" if host in ("", "0.0.0.0") else host
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches a service that listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, or empty for all addresses
+        return False
+
+
+def exposure(host: str, service: str, variable: str) -> str:
+    """Return the warning about a server without a key that others reach; empty on loopback."""
+    where = host or "all addresses"
+    return (
+        ""
+        if is_loopback(host)
+        else f"{service} listens at {where} and asks for no key, so everybody who reaches this machine can use it: "
+        f"set {variable}, or listen at 127.0.0.1."
+    )
 
 
 def claim_ports(host: str, wanted: dict[str, int]) -> dict[str, int]:

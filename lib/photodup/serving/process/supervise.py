@@ -46,7 +46,7 @@ def _start(command: list[str]) -> subprocess.Popen:
     return hidden_arguments.start(command, prepare, **options)
 
 
-class Group:
+class ProcessGroup:
     """The command and everything it starts, in a process group of its own."""
 
     def __init__(self, command: list[str]) -> None:
@@ -103,7 +103,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGCHLD, lambda *_: os.write(wake_write, b"x"))
     starter = os.getppid()
-    group = Group(sys.argv[1:])
+    group = ProcessGroup(sys.argv[1:])
     while not stopping and os.getppid() == starter:
         group.reap()
         if group.status is not None:

@@ -3,8 +3,11 @@
 import sys
 
 from photodup.extras import missing_extra
+from photodup.settings import set_variables, variable
 
 if __name__ == "__main__":
+    # Read by OpenMP when PyTorch loads it: threads that wait sleep, as those of the other engines (engines/cpu.py).
+    set_variables(OMP_WAIT_POLICY=variable("OMP_WAIT_POLICY") or "PASSIVE")
     try:
         from photodup.serving.service.run import main
     except ImportError as error:

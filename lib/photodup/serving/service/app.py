@@ -1,7 +1,8 @@
-"""The routes of the FastAPI service, and what its faults are answered with."""
+"""The routes of the FastAPI service, what they answer, and what ends before them: no key, or too long a wait."""
 
 import asyncio
 import contextlib
+import hmac
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -10,20 +11,15 @@ from typing import Literal
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.errors import PhotodupError
-from photodup.serving.service.answers import (
-    FILES,
-    OPENAI_RESPONSES,
-    RESPONSES,
-    Embeddings,
-    Info,
-    Limits,
-    Status,
-)
-from photodup.serving.service.bodies import Base64Request, Problem, RequestError
-from photodup.serving.service.gate import Gate
+from photodup.serving.service import openai_form
+from photodup.serving.service.admission import Overloaded
+from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
 from photodup.serving.service.openai_form import (
     EmbeddingsAnswer,
     EmbeddingsRequest,
@@ -33,19 +29,146 @@ from photodup.serving.service.openai_form import (
     models_of,
 )
 from photodup.serving.service.service import Service, encode
-from photodup.serving.service.settings import Settings, read_settings
+from photodup.serving.service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("photodup.service")
 
 Encoding = Literal["float", "base64"]
 
 
-def create_app(settings: Settings | None = None, on_failure: Callable[[str], None] | None = None) -> FastAPI:
+class Embeddings(BaseModel):
+    """One embedding per image, in the order sent, of length 1.
+
+    Numbers by default; with `?encoding=base64` each is the base64 of its float32 values, little-endian.
+    """
+
+    embeddings: list[list[float]] | list[str]
+
+
+class Limits(BaseModel):
+    max_images: int
+    max_body_bytes: int
+    max_pixels: int
+    max_request_pixels: int
+    batch_max: int
+    batch_delay_ms: float
+
+
+class Info(BaseModel):
+    """What the service computes. Embeddings are comparable if their `digest` is the same."""
+
+    name: str
+    pretrained: str
+    digest: str
+    is_random: bool
+    dim: int
+    device: str
+    engine: str
+    precision: str
+    gate: str = Field(
+        description="of a reduced precision: passed, refused, undecided or not asked; else not needed"
+    )
+    runtime: dict[str, str] = Field(
+        description="of the engine: library, version, threads, whether they spin while they wait; Pillow's version"
+    )
+    limits: Limits
+
+
+class Status(BaseModel):
+    status: str
+
+
+_ERRORS = {
+    400: "An image cannot be read, or is too large once decoded; or the body is cut short",
+    401: "An API key is needed",
+    408: "The body arrives too slowly",
+    413: "Too many images or pixels, or too large a body",
+    415: "Another content type is needed",
+    422: "The body has another form",
+    500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
+    503: "Not ready, or too much at a time: retry",
+}
+OPENAI_RESPONSES = {
+    status: {"model": OpenAiProblem, "description": text}
+    for status, text in (_ERRORS | {404: "There is no such model"}).items()
+}
+RESPONSES = {status: {"model": RequestProblem, "description": text} for status, text in _ERRORS.items()}
+FILES = {
+    "type": "object",
+    "properties": {
+        "files": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+    },
+    "required": ["files"],
+}
+
+# Asked by whoever watches the service, a cluster say, and without a secret.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/health"})
+_WORK_PATHS = frozenset({"/embed", "/embed/base64", openai_form.PATH})
+
+
+def refusal(path: str, status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return the answer of a 4xx or 503."""
+    body = openai_form.error_body(
+        path, status, sentence, lambda: RequestProblem(detail=sentence).model_dump()
+    )
+    return JSONResponse(body, status, headers)
+
+
+class Gate:
+    """ASGI middleware. Under ten times the load nine of ten requests end here, and must cost next to nothing.
+
+    Args:
+        app: the application.
+        api_key: asked of every path but the health checks; None asks for none.
+        check: raises Overloaded when a request for embeddings would wait too long.
+        count: told the status of each request for embeddings that is refused here.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, api_key: str | None, check: Callable[[], None], count: Callable[[int], None]
+    ) -> None:
+        self._app, self._check, self._count = app, check, count
+        self._api_key = api_key.encode() if api_key else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (answer := self._refuse(scope)):
+            await answer(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refuse(self, scope: Scope) -> JSONResponse | None:
+        path = scope["path"]
+        if self._api_key and path not in OPEN_PATHS and not self._is_known(Headers(scope=scope)):
+            if path in _WORK_PATHS:
+                self._count(401)
+            return refusal(
+                path,
+                401,
+                "This service asks for an API key: send it as X-API-Key, or as Authorization: Bearer KEY.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        if path in _WORK_PATHS and scope["method"] == "POST":
+            try:
+                self._check()
+            except Overloaded as error:
+                self._count(503)
+                return refusal(path, 503, error.sentence, {"Retry-After": str(error.retry_after_s)})
+        return None
+
+    def _is_known(self, headers: Headers) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
+        return self._api_key is not None and hmac.compare_digest(given.encode(), self._api_key)
+
+
+def create_app(
+    settings: ServiceSettings | None = None, on_failure: Callable[[str], None] | None = None
+) -> FastAPI:
     """Build the application; the model is loaded when it starts, while `/healthz` answers already.
 
     Args:
         settings: read from the environment by default.
-        on_failure: told the sentence when the model cannot be loaded.
+        on_failure: told the sentence when the model cannot be loaded; clients are not, for it may name a path.
     """
     service = Service(settings or read_settings())
 
@@ -85,12 +208,12 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
     async def refuse_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         service.stages.request(422)
-        return JSONResponse(Problem(detail=f"{first['loc'][-1]}: {first['msg']}.").model_dump(), 422)
+        return JSONResponse(RequestProblem(detail=f"{first['loc'][-1]}: {first['msg']}.").model_dump(), 422)
 
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> JSONResponse:
         service.stages.request(500)
-        said = Problem(detail="The service failed; its log says why.")
+        said = RequestProblem(detail="The service failed; its log says why.")
         return JSONResponse(error_body(request.url.path, 500, said.detail, said.model_dump), 500)
 
     multipart = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FILES}}}}
@@ -140,9 +263,9 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
         """Tell whether images can be embedded now."""
         if service.batcher is not None and service.batcher.is_alive():
             return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": service.failure or "loading"}, 503)
+        return JSONResponse({"status": "failed" if service.failure else "loading"}, 503)
 
-    @app.get("/info", response_model=Info, responses={503: {"model": Problem}})
+    @app.get("/info", response_model=Info, responses={503: {"model": RequestProblem}})
     async def info() -> Info:
         """Tell which model this is and what a request may hold."""
         if (model := service.model) is None:
@@ -158,6 +281,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
             engine=model.engine,
             precision=model.precision,
             gate=verdict_on(model),
+            runtime=getattr(model, "runtime", dict)(),
             limits=Limits(
                 max_images=s.max_images,
                 max_body_bytes=int(s.max_body_mb * 1e6),
@@ -180,9 +304,11 @@ async def _load(service: Service, on_failure: Callable[[str], None] | None) -> N
     try:
         await asyncio.to_thread(service.load)
     except PhotodupError as error:
-        service.failure = str(error)
+        failure = str(error)
     except Exception as error:  # Anything else is a defect: keep the traceback, but do not hang half-started.
         log.exception("the model cannot be loaded")
-        service.failure = f"The model cannot be loaded ({type(error).__name__}: {error})."
-    if service.failure and on_failure:
-        on_failure(service.failure)
+        failure = f"The model cannot be loaded ({type(error).__name__}: {error})."
+    else:
+        return
+    service.failure = "The model cannot be loaded; the log of the service has the reason."
+    (on_failure or log.error)(failure)

@@ -9,6 +9,7 @@ send their next image as soon as they have an answer end up in one batch, and a 
 """
 
 import collections
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from photodup.serving.service.admission import Admission, too_late
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,10 @@ class Computed:
     compute_s: float
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
     images: np.ndarray
+    deadline: float
     arrived: float = field(default_factory=time.perf_counter)
     done: "Future[Computed]" = field(default_factory=Future)
 
@@ -42,6 +46,7 @@ class Batcher:
         batch_max: images in one execution across requests; 1 computes one request at a time.
         delay_s: longest wait for further requests once the model is free.
         on_execution: told (images, requests, seconds) after each execution, in the model's thread.
+        admission: knows how long an image takes, and with that how many an execution may take; None: no limits.
     """
 
     def __init__(
@@ -51,7 +56,9 @@ class Batcher:
         batch_max: int = 1,
         delay_s: float = 0.0,
         on_execution: Callable[[int, int, float], None] = lambda images, requests, seconds: None,
+        admission: Admission | None = None,
     ) -> None:
+        self._admission = admission
         self._compute, self._on_execution = compute, on_execution
         self._batch_max, self._delay_s = batch_max, delay_s
         self._waiting: collections.deque[_Request] = collections.deque()
@@ -61,9 +68,14 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
-    def submit(self, images: np.ndarray) -> "Future[Computed]":
-        """Queue a request of one or more images, uint8 [n, 3, h, w]; never blocks."""
-        request = _Request(images)
+    def submit(self, images: np.ndarray, deadline: float = math.inf) -> "Future[Computed]":
+        """Queue a request of one or more images, uint8 [n, 3, h, w]; never blocks.
+
+        Args:
+            deadline: by `time.perf_counter()`. A request that would wait for longer when its turn comes, the other
+                images of its batch included, is not computed: the future raises `Overloaded`.
+        """
+        request = _Request(images, deadline)
         with self._changed:
             if self._closed:
                 raise RuntimeError("the batcher is closed")
@@ -108,19 +120,24 @@ class Batcher:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._batch_max > 1 and self._delay_s > 0:
                     self._changed.wait_for(self._enough, timeout=self._delay_s)
-                if (batch := self._pop()) or self._closed:
+                if (batch := self._pop()) or (self._closed and not self._waiting):
                     return batch
 
     def _pop(self) -> list[_Request]:
         batch: list[_Request] = []
-        n_images = 0
-        while self._waiting and (not batch or n_images + len(self._waiting[0].images) <= self._batch_max):
+        n_images, limit = 0, self._admission.batch_limit if self._admission else self._batch_max
+        while self._waiting and (not batch or n_images + len(self._waiting[0].images) <= limit):
             request = self._waiting.popleft()
             # False: the caller went away while it waited, nobody wants it computed.
             if request.done.set_running_or_notify_cancel():
                 batch.append(request)
                 n_images += len(request.images)
-        return batch
+        pace = self._admission.computing.seconds_per_image if self._admission else 0.0
+        now = time.perf_counter()
+        late = [r for r in batch if now + (n_images - len(r.images)) * pace > r.deadline]
+        for request in late:
+            request.done.set_exception(too_late())
+        return [request for request in batch if request not in late]
 
     def _enough(self) -> bool:
         return (

@@ -21,7 +21,7 @@ class ImageProblem(BaseModel):
     reason: str
 
 
-class Problem(BaseModel):
+class RequestProblem(BaseModel):
     """Body of every 4xx and 5xx answer: a sentence, and which image it is about (null: the request)."""
 
     detail: str
@@ -46,10 +46,12 @@ class RequestError(Exception):
         super().__init__(detail)
         self.retry_after_s = retry_after_s
         self.status = status
-        self.problem = Problem(detail=detail, index=errors[0].index if errors else None, errors=errors or [])
+        self.problem = RequestProblem(
+            detail=detail, index=errors[0].index if errors else None, errors=errors or []
+        )
 
 
-class Budget:
+class BodyBudget:
     """Bytes of request bodies that the service holds at one time, over all connections."""
 
     def __init__(self, limit: int) -> None:
@@ -67,7 +69,7 @@ class Budget:
 class Share:
     """What one request holds of the budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: BodyBudget) -> None:
         self._budget, self.held = budget, 0
 
     def take(self, n_bytes: int) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import Cancellation, Cancelled, DecodePool
 from photodup.embedding.imaging import ImageError
-from photodup.serving.service.admission import Admission
+from photodup.serving.service.admission import Admission, Pace, too_late
 from photodup.serving.service.bodies import ImageProblem, RequestError, bad_images
 
 # The images of one request that need a deadline may take this many deadlines together.
@@ -25,10 +25,15 @@ _DEADLINES_PER_REQUEST = 2
 _LAST_SECONDS = 3.0
 
 
-class Work:
-    """One request's images on their way through decoder and model; `cancel` drops them wherever they are."""
+class RequestWork:
+    """One request's images on their way through decoder and model; `cancel` drops them wherever they are.
 
-    def __init__(self, images: list[bytes], max_request_pixels: int) -> None:
+    Attributes:
+        deadline: by `time.perf_counter()`, until when it may wait; the work on its own images moves it.
+    """
+
+    def __init__(self, images: list[bytes], max_request_pixels: int, max_wait_s: float) -> None:
+        self.deadline = time.perf_counter() + max_wait_s
         self.images: list[bytes | None] = list(images)
         self.cancellation = Cancellation()
         self.costly: list[int] = []
@@ -52,12 +57,20 @@ class Work:
             if self._future:
                 self._future.cancel()
 
-    def decode(self, index: int, decode: Callable[[bytes], tuple[int, np.ndarray]]) -> None:
-        """Decode one image and forget its bytes; a bad one is noted.
+    def check_in_time(self) -> None:
+        """Raise Overloaded, or Cancelled, if nobody should or wants to work on it any more."""
+        if self.cancellation.is_cancelled:
+            raise Cancelled("The client has left.")
+        if time.perf_counter() > self.deadline:
+            raise too_late()
+
+    def decode(self, index: int, decode: Callable[[bytes], tuple[int, np.ndarray]], pace: Pace) -> None:
+        """Decode one image and forget its bytes; a bad one is noted. `pace` receives the time that it took.
 
         Raises:
             RequestError: 413, the images together have too many pixels.
         """
+        started = time.perf_counter()
         try:
             n_pixels, pixels = decode(self.images[index])
         except ImageError as error:
@@ -65,6 +78,9 @@ class Work:
             return
         finally:
             self.images[index] = None
+            seconds = time.perf_counter() - started
+            self.deadline += seconds
+            pace.add(1, seconds)
         self._pixels += n_pixels
         if self._pixels > self._limit:
             raise RequestError(
@@ -106,11 +122,11 @@ class Decoder:
         """Run a short piece of work in one of the threads."""
         return self._threads.submit(function, *arguments)
 
-    def usual(self, work: Work) -> Future:
+    def usual(self, work: RequestWork) -> Future:
         """Decode the images whose cost is known to be small; `work.costly` then names the others."""
         return work.follow(self._threads.submit(self._usual, work))
 
-    def costly(self, work: Work) -> Future:
+    def costly(self, work: RequestWork) -> Future:
         """Decode the others, each in a process with a deadline."""
         return work.follow(self._callers.submit(self._costly, work))
 
@@ -127,18 +143,17 @@ class Decoder:
         self._callers.shutdown(wait=True, cancel_futures=True)
         self._threads.shutdown(wait=True)
 
-    def _usual(self, work: Work) -> None:
+    def _usual(self, work: RequestWork) -> None:
         for index, data in enumerate(work.images):
-            if work.cancellation.is_cancelled:
-                raise Cancelled("The client has left.")
+            work.check_in_time()
             if not imaging.is_bounded(data):
                 work.costly.append(index)
                 continue
-            started = time.perf_counter()
-            work.decode(index, lambda data: imaging.model_input(data, max_pixels=self._max_pixels))
-            self._admission.decoding.add(1, time.perf_counter() - started)
+            read = partial(imaging.model_input, max_pixels=self._max_pixels)
+            work.decode(index, read, self._admission.decoding)
 
-    def _costly(self, work: Work) -> None:
+    def _costly(self, work: RequestWork) -> None:
+        work.check_in_time()
         end = time.monotonic() + _DEADLINES_PER_REQUEST * self._deadline_s
         for index in work.costly:
             left_s = end - time.monotonic()
@@ -148,11 +163,9 @@ class Decoder:
                     f"The images of this request take longer than {_DEADLINES_PER_REQUEST * self._deadline_s:g} "
                     "seconds to decode: send fewer in a request, or raise DECODE_SECONDS.",
                 )
-            started = time.perf_counter()
-            work.decode(index, partial(self._in_a_process, work=work, left_s=left_s))
-            self._admission.costly.add(1, time.perf_counter() - started)
+            work.decode(index, partial(self._in_a_process, work=work, left_s=left_s), self._admission.costly)
 
-    def _in_a_process(self, data: bytes, work: Work, left_s: float) -> tuple[int, np.ndarray]:
+    def _in_a_process(self, data: bytes, work: RequestWork, left_s: float) -> tuple[int, np.ndarray]:
         packed = self._processes.run(
             data, work.cancellation, deadline_s=min(left_s, self._deadline_s), max_pixels=self._max_pixels
         )

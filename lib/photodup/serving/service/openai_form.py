@@ -39,7 +39,7 @@ class Embedding(BaseModel):
     embedding: list[float] | str
 
 
-class Usage(BaseModel):
+class TokenUsage(BaseModel):
     prompt_tokens: int
     total_tokens: int
 
@@ -50,7 +50,7 @@ class EmbeddingsAnswer(BaseModel):
     object: Literal["list"]
     data: list[Embedding]
     model: str
-    usage: Usage
+    usage: TokenUsage
 
 
 class ModelEntry(BaseModel):
@@ -100,7 +100,7 @@ def models_of(model: ImageModel) -> dict[str, Any]:
     }
 
 
-class Asked:
+class OpenAiRequest:
     """One request: what its body says of the images and of the form of the answer."""
 
     def __init__(self, model: ImageModel, max_images: int) -> None:

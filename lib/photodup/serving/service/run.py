@@ -7,13 +7,10 @@ from types import FrameType
 import uvicorn
 
 from photodup.errors import PhotodupError
-from photodup.serving.process.ports import claim_ports
+from photodup.serving.process.ports import claim_ports, exposure
 from photodup.serving.service.app import create_app
-from photodup.serving.service.gate import is_loopback
 from photodup.serving.service.settings import read_settings
 from photodup.serving.service.slow_clients import ImpatientProtocol
-
-log = logging.getLogger("photodup.service")
 
 
 def main() -> int:
@@ -29,12 +26,8 @@ def main() -> int:
     logging.basicConfig(
         level=level.upper().replace("TRACE", "DEBUG"), format="%(levelname)s %(name)s: %(message)s"
     )
-    if not is_loopback(settings.host) and not settings.api_key:
-        log.warning(
-            "The service listens at %s and asks for no key, so everybody who reaches this machine can use it: "
-            "set API_KEY, or HOST=127.0.0.1.",
-            settings.host or "all addresses",
-        )
+    if not settings.api_key and (warning := exposure(settings.host, "The service", "API_KEY")):
+        print(f"photodup: warning: {warning}", file=sys.stderr, flush=True)  # whatever LOG_LEVEL hides
     failures: list[str] = []
 
     def stop(sentence: str) -> None:

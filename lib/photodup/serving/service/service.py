@@ -23,14 +23,16 @@ from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_encoder
 from photodup.embedding.vectors import BROKEN, broken
 from photodup.serving.service import bodies, openai_form
-from photodup.serving.service.admission import Admission, Place, Refused
+from photodup.serving.service.admission import Admission, Overloaded, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed
 from photodup.serving.service.bodies import RequestError
-from photodup.serving.service.decoding import Decoder, Work
-from photodup.serving.service.settings import Settings
+from photodup.serving.service.decoding import Decoder, RequestWork
+from photodup.serving.service.settings import ServiceSettings
 from photodup.serving.service.stages import Stages
 
 log = logging.getLogger("photodup.service")
+
+WARM_UPS = 5
 
 Reader = Callable[[Request, bodies.Share], "asyncio.Future[list[bytes]]"]
 
@@ -38,14 +40,15 @@ Reader = Callable[[Request, bodies.Share], "asyncio.Future[list[bytes]]"]
 class Service:
     """State of a running service: model, threads, counters."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.stages = Stages()
-        self.budget = bodies.Budget(int(settings.max_buffered_mb * 1e6))
+        self.budget = bodies.BodyBudget(int(settings.max_buffered_mb * 1e6))
         self.admission = Admission(
             max_requests=settings.max_in_flight,
             max_wait_s=settings.max_wait_s,
             lanes=settings.decode_threads,
+            batch_max=settings.batch_max,
         )
         self.decoder = Decoder(
             threads=settings.decode_threads,
@@ -69,10 +72,9 @@ class Service:
             device=s.device,
             name=s.model_name,
         )
-        for _ in range(2):  # the first pays for what is set up once, the second is a first guess at the pace
-            started = time.perf_counter()
-            model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
-        self.admission.computing.add(1, time.perf_counter() - started)
+        # The first runs pay for what is set up once; the fastest is the first guess at the pace. Too slow a guess
+        # would refuse the first clients, too fast a one is corrected by their own runs.
+        self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
         log.info("%s/%s is ready, digest %s", model.name, model.pretrained, model.digest[:12])
         self.model = model
         self.batcher = Batcher(
@@ -80,6 +82,7 @@ class Service:
             batch_max=s.batch_max,
             delay_s=s.batch_delay_ms / 1000,
             on_execution=self._executed,
+            admission=self.admission,
         )
 
     def _executed(self, images: int, requests: int, seconds: float) -> None:
@@ -107,7 +110,7 @@ class Service:
                 started = time.perf_counter()
                 images = await read(request, share)
                 received = time.perf_counter()
-                work = Work(images, self.settings.max_request_pixels)
+                work = RequestWork(images, self.settings.max_request_pixels, self.settings.max_wait_s)
                 del images
                 with self.admission.enter(len(work.images)) as place:
                     computed, decoded = await self._while_wanted(request, work, place)
@@ -126,7 +129,7 @@ class Service:
             return Response(
                 body, media_type="application/json", headers={"X-Model-Digest": self.model.digest}
             )
-        except Refused as error:
+        except Overloaded as error:
             raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         finally:
             self.stages.in_flight.dec()
@@ -143,7 +146,9 @@ class Service:
                 problems,
             )
 
-    async def _while_wanted(self, request: Request, work: Work, place: Place) -> tuple[Computed, float]:
+    async def _while_wanted(
+        self, request: Request, work: RequestWork, place: QueuePlace
+    ) -> tuple[Computed, float]:
         """Decode and compute; return the answer and when decoding was done. Ends as soon as the client leaves."""
         has_left = False
 
@@ -164,7 +169,7 @@ class Service:
             pixels = work.pixels()
             place.go_on_to("computing")
             decoded = time.perf_counter()
-            return await asyncio.wrap_future(work.follow(self.batcher.submit(pixels))), decoded
+            return await asyncio.wrap_future(work.follow(self.batcher.submit(pixels, work.deadline))), decoded
         except (asyncio.CancelledError, Cancelled):
             if has_left:
                 raise RequestError(400, "The client closed the connection before the answer.") from None
@@ -198,7 +203,7 @@ class Service:
     async def embed_openai(self, request: Request) -> Response:
         """Serve one request in OpenAI's form."""
         self.check_ready()
-        asked = openai_form.Asked(self.model, self.settings.max_images)
+        asked = openai_form.OpenAiRequest(self.model, self.settings.max_images)
 
         async def read(request: Request, share: bodies.Share) -> list[bytes]:
             return await self._json(request, share, asked.images)
@@ -216,6 +221,12 @@ class Service:
         if len(body) < 1 << 18:
             return read(bytes(body))
         return await asyncio.wrap_future(self.decoder.run(read, bytes(body)))
+
+
+def _seconds_of_one(model: ImageModel) -> float:
+    started = time.perf_counter()
+    model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
+    return time.perf_counter() - started
 
 
 def _require(request: Request, content_type: str) -> None:

@@ -3,12 +3,13 @@
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.settings import DEFAULT_NAME, DEFAULT_PRETRAINED
 
 
-class Settings(BaseSettings):
+class ServiceSettings(BaseSettings):
     """Each field is an environment variable of the same name in capitals."""
 
     model_config = SettingsConfigDict(protected_namespaces=(), extra="ignore")
@@ -17,10 +18,10 @@ class Settings(BaseSettings):
     model_pretrained: str = DEFAULT_PRETRAINED
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
     engine: str | None = Field(
-        None, description="pytorch, compile, onnx or openvino; by default as the weights come"
+        None, description=f"{', '.join(ENGINES)}; by default as the weights come; trt: TensorRT"
     )
-    precision: str = Field("fp32", description="fp32, bf16 or int8, as far as the engine has it")
-    threads: int | None = Field(None, ge=1, description="CPU threads of the model; all cores by default")
+    precision: str = Field("fp32", description=f"{', '.join(PRECISIONS)}, as far as the engine has it")
+    threads: int = Field(default_factory=available_cores, ge=1, description="CPU threads of the model")
     streams: int = Field(1, ge=1, description="OpenVINO: inferences at once, which share the threads")
     host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")
     port: int = Field(8002, ge=0, le=65535)
@@ -32,7 +33,7 @@ class Settings(BaseSettings):
     max_buffered_mb: float = Field(512, gt=0, description="bodies of all requests in flight")
     max_in_flight: int = Field(256, ge=1, description="complete requests in flight; more are answered 503")
     max_wait_s: float = Field(
-        2.0, gt=0, description="longest expected wait; beyond it requests are answered 503"
+        2.0, gt=0, description="longest wait, without the work on the own images; beyond it 503"
     )
     max_pixels: int = Field(50_000_000, ge=1, description="width × height of one image")
     max_request_pixels: int = Field(500_000_000, ge=1, description="of all images of one request")
@@ -44,14 +45,14 @@ class Settings(BaseSettings):
     decode_threads: int = Field(default_factory=lambda: min(8, available_cores()), ge=1)
 
 
-def read_settings() -> Settings:
+def read_settings() -> ServiceSettings:
     """Read the environment.
 
     Raises:
         PhotodupError: a variable has a value that makes no sense; it is named.
     """
     try:
-        return Settings()
+        return ServiceSettings()
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).upper()

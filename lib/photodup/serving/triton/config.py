@@ -19,7 +19,9 @@ BATCHING: dict[str, str] = {
     "published-early": (
         "dynamic_batching { preferred_batch_size: [8, 16, 32] max_queue_delay_microseconds: 5000 }"
     ),
-    # Every request is executed on its own.
+    # Every request is executed on its own; the queue has its bounds.
+    "single": "dynamic_batching { preferred_batch_size: [1] }",
+    # The same without a batcher, whose bounds go with it.
     "off": "",
 }
 """Named variants of the batcher. Anywhere a name is taken, a pbtxt snippet of your own is taken too."""
@@ -90,15 +92,22 @@ def check_config(config: "ModelConfig", folder: Path) -> None:
 
 
 def set_batching(config: "ModelConfig", variant: str) -> None:
-    """Give `config` a batcher: a name of `BATCHING` or a pbtxt snippet (`dynamic_batching { ... }`)."""
+    """Give `config` a batcher: a name of `BATCHING` or a pbtxt snippet (`dynamic_batching { ... }`).
+
+    The bounds of its queue stay, unless the snippet has its own.
+    """
     snippet = BATCHING.get(variant, variant)
     if variant not in BATCHING and "dynamic_batching" not in variant:
         raise PhotodupError(
             f"Batching variant {variant!r} is unknown: use one of {', '.join(BATCHING)}, or a snippet "
             "such as 'dynamic_batching { max_queue_delay_microseconds: 2000 }'."
         )
+    wanted = parse_config(snippet, f"batching variant {variant!r}").dynamic_batching
+    if snippet and not wanted.HasField("default_queue_policy"):
+        wanted.default_queue_policy.CopyFrom(config.dynamic_batching.default_queue_policy)
     config.ClearField("dynamic_batching")
-    config.MergeFrom(parse_config(snippet, f"batching variant {variant!r}"))
+    if snippet:
+        config.dynamic_batching.CopyFrom(wanted)
 
 
 def set_parameter(config: "ModelConfig", **values: Any) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.openvino import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
-from photodup.embedding.imaging import MEAN, STD
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import set_parameter
 
@@ -104,7 +103,4 @@ def describe(config: "ModelConfig", encoder: Encoder, file: Path | None, model_d
         precision=encoder.precision,
         gate=gate,
         model_digest=digest_at(encoder.precision, model_digest, sha256) if model_digest else "unset",
-        # The graph takes float32; pixels are normalised in front of it.
-        mean=",".join(map(str, MEAN.tolist())),
-        std=",".join(map(str, STD.tolist())),
     )

@@ -10,10 +10,13 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
+from photodup.embedding import imaging, jpeg_scans
+from photodup.embedding.engines import cpu
 from photodup.errors import PhotodupError
-from photodup.files import available_cores, replacing
+from photodup.files import available_cores, replacing, write_atomically
 from photodup.paths import project_root
 from photodup.serving.triton.config import (
     check_config,
@@ -23,8 +26,6 @@ from photodup.serving.triton.config import (
     write_config,
 )
 from photodup.serving.triton.encoders import describe, parse_encoder
-from photodup.serving.triton.model_code import PREPROCESS, code_file, copy_code, copy_preprocessing
-from photodup.serving.triton.torch_model import TORCH, fill_in
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -58,7 +59,20 @@ ONLY: dict[str, tuple[Target, ...]] = {
 }
 """Models of some targets only. TensorRT has a target of its own: its first start builds engines."""
 
+PATIENT_US = 60_000_000
+"""How long the embedded servers let requests wait, for their queues are measured; as `service.start.PATIENT`."""
+
 _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
+PREPROCESS = "openclip_vit_b32_preprocess"
+TORCH = "openclip_vit_b32_pytorch_uint8"
+TORCH_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+
+# Library modules run inside Triton as plain files: its Python has no photodup.
+_IMPORTS = {
+    "from photodup.errors import PhotodupError": "PhotodupError = Exception",
+    "from photodup.embedding import imaging": "import imaging",
+    "from photodup.embedding import jpeg_scans": "import jpeg_scans",
+}
 
 
 def render_repository(
@@ -72,7 +86,7 @@ def render_repository(
     threads: int = 0,
     pin: bool = False,
     preprocess_instances: int = 2,
-    preprocess_variant: str = "off",
+    preprocess_variant: str = "single",
     decoder: str = "pil",
     model_digest: str = "",
     pretrained: str = "",
@@ -95,7 +109,7 @@ def render_repository(
         threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
         pin: CPU only: instance i keeps to its own cores, so that instances stand for devices.
         preprocess_instances: Processes that decode images in front of the JPEG ensemble.
-        preprocess_variant: Batching in front of them; off, since decoding gains nothing from a batch.
+        preprocess_variant: Batching in front of them; one by one, since decoding gains nothing from a batch.
         decoder: How they decode: a name of `serving.decoders.DECODERS`.
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
@@ -145,18 +159,20 @@ def render_repository(
         elif encoder:
             describe(config, encoder, None, model_digest)
         if name == TORCH:
-            fill_in(config, folder / "1", target in ON_GPU, precision, pretrained, model_digest)
+            _fill_in_torch(config, folder / "1", target in ON_GPU, precision, pretrained, model_digest)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
             set_parameter(config, decoder=decoder)
-            copy_preprocessing(folder / "1")
+            _copy_preprocessing(folder / "1")
         elif name == _PREPROCESS_DALI:
             code = project_root() / "model_repository" / name / "1" / "pipeline.py"
-            copy_code(code, folder / "1" / code.name)
+            _copy_code(code, folder / "1" / code.name)
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
+        if target == "cpu-embedded" and config.dynamic_batching.HasField("default_queue_policy"):
+            config.dynamic_batching.default_queue_policy.default_timeout_microseconds = PATIENT_US
         check_config(config, folder)
         write_config(
             config, folder / "config.pbtxt", f"Rendered for {target} from model_repository/{source}."
@@ -216,7 +232,7 @@ def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
     folder = first.with_name(str(version))
     link_weights(onnx, folder)
     for code in first.glob("*.py"):
-        copy_code(code, folder / code.name)
+        _copy_code(code, folder / code.name)
     return folder
 
 
@@ -272,6 +288,8 @@ def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> st
     if target not in ONLY.get(name, TARGETS):
         raise PhotodupError(f"{name} is for {' and '.join(ONLY[name])} only, not for {target}.")
     weights = encoder.weights if encoder else WEIGHTS.get(name)
+    if target == "cpu-embedded" and weights in ("fp16", "uint8"):
+        weights = "fp32"  # the graph that FastAPI runs; `onnx_session.py` converts what the wire carries
     if weights is not None and weights not in exported:
         remedy = "`photodup render` exports it"
         if weights.endswith("-int8"):
@@ -313,7 +331,7 @@ def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Pat
     set_parameter(config, threads=threads, pin=str(pin).lower())
     # On a CPU every batch size runs at speed from the second call on: one sample proves that the graph runs.
     del config.model_warmup[1:]
-    copy_code(code_file("onnx_session.py"), version_dir / "model.py")
+    _copy_encoder(version_dir)
 
 
 def _stay_on_cpu(config: "ModelConfig", threads: int) -> None:
@@ -347,5 +365,86 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
         source=preset.source,
         assumption=preset.assumption,
     )
-    copy_code(code_file("emulated_model.py"), version_dir / "model.py")
-    copy_code(code_file("emulation.py"), version_dir / "emulation.py")
+    _copy_code(_code_file("emulated_model.py"), version_dir / "model.py")
+    _copy_code(_code_file("emulation.py"), version_dir / "emulation.py")
+
+
+def _fill_in_torch(
+    config: "ModelConfig",
+    version_dir: Path,
+    on_gpu: bool,
+    precision: str = "fp32",
+    pretrained: str = "",
+    model_digest: str = "",
+) -> None:
+    """Fill in what a target decides for the encoder that PyTorch runs, and put its code into the version's folder.
+
+    Args:
+        config: the committed configuration; changed.
+        on_gpu: False counts the instance on the CPU and computes there.
+        precision: one of `TORCH_PRECISIONS`.
+
+    Raises:
+        PhotodupError: no such precision, or one that a CPU has not.
+    """
+    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+    if precision not in TORCH_PRECISIONS or (precision == "tf32" and not on_gpu):
+        raise PhotodupError(
+            f"Precision {precision!r} is unknown here: use {', '.join(TORCH_PRECISIONS)}; tf32 on a GPU only."
+        )
+    set_parameter(
+        config,
+        precision=precision,
+        device="cuda" if on_gpu else "cpu",
+        library=str(Path(__file__).resolve().parents[3]),
+        pretrained=pretrained or "unset",
+        model_digest=model_digest or "unset",
+    )
+    if not on_gpu:
+        config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
+        del config.model_warmup[1:]
+    _copy_code(project_root() / "model_repository" / TORCH / "1" / "model.py", version_dir / "model.py")
+
+
+def _copy_preprocessing(version_dir: Path) -> None:
+    """Copy the preprocessing model and the modules of photodup that it imports."""
+    from photodup.serving.triton import decoders
+
+    _copy_code(project_root() / "model_repository" / PREPROCESS / "1" / "model.py", version_dir / "model.py")
+    _copy_library(version_dir, imaging, jpeg_scans, decoders)
+
+
+def _copy_encoder(version_dir: Path) -> None:
+    """Copy the model that runs a graph on the CPU, with the settings and the normalisation of the FastAPI service."""
+    _copy_code(_code_file("onnx_session.py"), version_dir / "model.py")
+    _copy_library(version_dir, imaging, jpeg_scans, cpu)
+
+
+def _copy_library(version_dir: Path, *modules: ModuleType) -> None:
+    for module in modules:
+        source = Path(str(module.__file__))
+        text = source.read_text()
+        for ours, theirs in _IMPORTS.items():
+            text = text.replace(ours, theirs)
+        if any(
+            "photodup" in line for line in text.splitlines() if line.lstrip().startswith(("import", "from"))
+        ):
+            raise PhotodupError(f"{source.name} imports more of photodup than Triton's Python can be given.")
+        _write_if_changed(version_dir / source.name, text)
+
+
+def _code_file(name: str) -> Path:
+    """Return the file of a Python model of ours."""
+    return Path(__file__).parent / "models" / name
+
+
+def _copy_code(source: Path, destination: Path) -> None:
+    """Copy one file of code."""
+    _write_if_changed(destination, source.read_text())
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    """Leave an equal file alone: Triton takes a newer file for a new model."""
+    if not path.exists() or path.read_text() != text:
+        write_atomically(path, text)

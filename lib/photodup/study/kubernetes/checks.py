@@ -201,15 +201,11 @@ def references(objects: list[dict[str, Any]], workload: Workload) -> list[Findin
                 findings.append(Finding("port", where, message))
     least = int(workload.hpa.get("minReplicas", 1))
     for budget in of_kind(objects, "PodDisruptionBudget"):
-        kept = budget["spec"].get("minAvailable")
-        if isinstance(kept, int) and kept >= least:
-            findings.append(
-                Finding(
-                    "budget-allows-drain",
-                    f"PodDisruptionBudget/{budget['metadata']['name']}",
-                    f"keeps {kept} of {least} pods: at minReplicas no node can be drained; keep fewer.",
-                )
-            )
+        kept = budget["spec"].get("minAvailable", 0)
+        if budget["spec"].get("maxUnavailable") == 0 or (isinstance(kept, int) and kept >= least):
+            where = f"PodDisruptionBudget/{budget['metadata']['name']}"
+            message = f"lets none of {least} pods go: no node can be drained; write maxUnavailable: 1."
+            findings.append(Finding("budget-allows-drain", where, message))
     return findings
 
 

@@ -1,0 +1,66 @@
+"""The settings of ONNX Runtime and OpenVINO on a CPU, the same in FastAPI and in Triton: Triton runs a copy of this file.
+
+Waiting threads sleep, they never spin. ONNX Runtime's default spins for about 50 ms of CPU after each answer: it gains
+microseconds and takes the cores of whatever shares them, a second server, the decoder, the client.
+"""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import PIL
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_SPINNING = "session.intra_op.allow_spinning"
+# INT8 is in the file; what is left in float stays FP32, so that the accuracy check judges one change and not two.
+HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+
+
+def onnx_options(threads: int) -> "onnxruntime.SessionOptions":
+    """Return the session options for that many threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry(_SPINNING, "0")
+    options.log_severity_level = 3
+    return options
+
+
+def openvino_settings(precision: str, threads: int, streams: int = 1) -> dict[str, Any]:
+    """Return the settings for `compile_model`. Without a hint OpenVINO would compute in BF16 wherever it can."""
+    return {
+        "INFERENCE_PRECISION_HINT": HINTS[precision],
+        "NUM_STREAMS": streams,
+        "INFERENCE_NUM_THREADS": threads,
+    }
+
+
+def describe_onnx(session: "onnxruntime.InferenceSession") -> dict[str, str]:
+    """Return what a session really uses, read from it: library, version, threads, spinning."""
+    import onnxruntime
+
+    options = session.get_session_options()
+    spins = options.get_session_config_entry(_SPINNING) != "0"
+    return versions(onnxruntime) | {
+        "threads": str(options.intra_op_num_threads),
+        "spinning": "on" if spins else "off",
+    }
+
+
+def describe_openvino(compiled: Any) -> dict[str, str]:
+    """Return what a compiled model really uses; OpenVINO's threads (oneTBB) have no switch for spinning."""
+    import openvino
+
+    found = {
+        "threads": compiled.get_property("INFERENCE_NUM_THREADS"),
+        "streams": compiled.get_property("NUM_STREAMS"),
+        "computes_in": compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
+    }
+    return versions(openvino) | {key: str(value) for key, value in found.items()}
+
+
+def versions(library: ModuleType) -> dict[str, str]:
+    """Return the versions of what computes and of what decodes."""
+    return {"library": library.__name__, "version": library.__version__, "pillow": PIL.__version__}

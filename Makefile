@@ -31,7 +31,7 @@ install: .venv/.installed $(TRITON)/.installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --upgrade pip
 	$(BIN)/pip install -q -c constraints.txt torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(BIN)/pip install -q -c constraints.txt -e '.[embed,service,cpu,openvino,app,study,test]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[study,cpu,openvino,test]'
 	touch $@
 
 # Triton lives apart: nvidia-pytriton needs NumPy 1.x, and a server's dependencies are the server's business.

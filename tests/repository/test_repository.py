@@ -14,7 +14,7 @@ import pytest
 import yaml
 from support.paths import ROOT
 
-from photodup.extras import EXTRAS
+from photodup.extras import EXTRAS, USES
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -60,12 +60,22 @@ def test_git_ignores_what_can_be_made_again(path):
     assert git("check-ignore", path).stdout.strip() == path
 
 
-def test_environment_yml_is_one_line_of_extras():
-    (listed,) = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"][-1]["pip"]
-    extras = re.fullmatch(r"--editable \.\[(.+)\]", listed)[1].split(",")
+def pins(file: str) -> dict[str, str]:
+    """Return distribution -> exact version, as a constraints file says it."""
+    lines = (line.split("#")[0].split(";")[0].strip() for line in (ROOT / file).read_text().splitlines())
+    return {package(line): line.partition("==")[2] for line in lines if "==" in line}
 
-    assert set(extras) <= PYPROJECT["optional-dependencies"].keys()
-    assert {"gpu", "study", "test"} <= set(extras) and "cpu" not in extras
+
+def test_environment_yml_pins_everything_that_it_installs():
+    python, _, listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    constraint, onnxruntime, ours = listed["pip"]
+    extras = re.fullmatch(r"--editable \.\[(.+)\]", ours)[1].split(",")
+    pinned = pins("constraints.txt")
+
+    assert python == "python=3.11" and constraint == "--constraint constraints.txt"
+    assert onnxruntime == f"onnxruntime-gpu=={pinned['onnxruntime']}"
+    assert extra(*extras) - pinned.keys() == {"onnxruntime-gpu"}
+    assert "onnxruntime" not in extra(*extras)
 
 
 def test_every_package_has_tests_that_import_from_it():
@@ -126,14 +136,14 @@ def test_every_import_is_declared_and_the_extra_that_is_named_brings_it():
         for module in set(modules) - UNDECLARED.keys():
             if known := distributions(module):
                 assert known & (base | extra(name)), f"{module} is not in the extra {name}"
+    for use, parts in USES.items():
+        assert extra(use) == extra(*parts), f"photodup.extras: the parts of {use}"
 
 
 def test_the_two_onnxruntimes_never_share_an_environment():
-    conda = (ROOT / "environment.yml").read_text()
-
     assert "onnxruntime" in extra("cpu") and "onnxruntime-gpu" not in extra("cpu")
     assert "onnxruntime-gpu" in extra("gpu") and "onnxruntime" not in extra("gpu")
-    assert re.search(r"\.\[.*\bgpu\b.*\]", conda) and not re.search(r"\.\[.*\bcpu\b.*\]", conda)
+    assert not extra("study") & {"onnxruntime", "onnxruntime-gpu"}
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "constraints-triton.txt"])
@@ -146,12 +156,9 @@ def test_constraints_are_exact(name):
 
 
 def test_everything_required_is_pinned():
-    pinned = {package(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
-    required = {package(r) for r in PYPROJECT["dependencies"]} | extra(
-        "embed", "service", "cpu", "app", "study", "test"
-    )
+    required = {package(r) for r in PYPROJECT["dependencies"]} | extra("study", "cpu", "test")
 
-    assert required - pinned == set()
+    assert required - pins("constraints.txt").keys() == set()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))

@@ -16,6 +16,13 @@ from photodup.names import escaped
 from photodup.serving import commands as serving
 from photodup.serving.vast_commands import vast
 
+# The extra that the commands of one use need; those not listed here belong to the study.
+_COMMANDS = {
+    "photos": ("demo", "scan", "embed", "group", "review", "evaluate", "trash"),
+    "load": ("load",),
+    "serve": ("serve", "render", "export"),
+}
+
 app = typer.Typer(
     name="photodup",
     help="Find near-duplicate photos, and study how the embedding behind it is served.",
@@ -78,7 +85,9 @@ def main() -> None:
     except PhotodupError as error:
         said = str(error)
     except ImportError as error:
-        if not (missing := missing_extra(error)):
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        use = next((use for use, commands in _COMMANDS.items() if command in commands), "study")
+        if not (missing := missing_extra(error, use)):
             raise
         said = missing
     else:

@@ -83,7 +83,7 @@ PYTEST := $(BIN)/pytest -n 3 --dist loadfile
 test-unit test-package test-code test-notebooks test-study: export OMP_NUM_THREADS := 1
 
 test-format: install
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python tools/shape.py
 
 test-unit: install
 	$(PYTEST) --durations 25 $(GATE) tests/unit
@@ -133,7 +133,7 @@ bench: install
 	$(BIN)/photodup bench
 
 lint: install
-	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/python tools/shape.py
 
 # Which modules are checked is said in pyproject.toml.
 types: install

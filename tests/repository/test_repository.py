@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -296,3 +297,17 @@ def test_each_planted_fault_has_its_line(root):
     faults = yaml.safe_load((root / "tests/planted/faults.yaml").read_text())
     texts = {name: ((root / "lib/photodup" / file), text) for name, (file, text, _, _) in faults.items()}
     assert [name for name, (file, text) in texts.items() if file.read_text().count(text) != 1] == []
+
+
+def test_the_shape_counts_code_and_sees_a_name_that_stands_twice(tmp_path):
+    """`make lint` holds it to the ceilings of pyproject.toml."""
+    shape = runpy.run_path(str(ROOT / "tools/shape.py"))["shape"]
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "lib/a.py").write_text(
+        '"""Two\nlines."""\n\nclass Side:  # one\n    """None."""\n    x = """two\nlines"""\n'
+    )
+    (tmp_path / "lib/b.py").write_text("# none\nclass Side: ...\nclass _Own: ...\n")
+    (tmp_path / "lib/c.py").write_text("class _Own: ...\n")
+    (tmp_path / "tests/test_a.py").write_text("\nx = 1\n")
+    assert shape(tmp_path) == {"lib_code_lines": 6, "tests_lines": 2, "class_names_twice": 1}

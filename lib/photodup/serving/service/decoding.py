@@ -29,7 +29,7 @@ class Work:
     """One request's images on their way through decoder and model; `cancel` drops them wherever they are."""
 
     def __init__(self, images: list[bytes], max_request_pixels: int) -> None:
-        self.images: list[bytes | None] = list(images)
+        self.images = list(images)
         self.cancellation = Cancellation()
         self.costly: list[int] = []
         self.problems: list[ImageProblem] = []
@@ -64,7 +64,7 @@ class Work:
             self.problems.append(ImageProblem(index=index, reason=error.reason))
             return
         finally:
-            self.images[index] = None
+            self.images[index] = b""
         self._pixels += n_pixels
         if self._pixels > self._limit:
             raise RequestError(

@@ -4,12 +4,10 @@ import ast
 import functools
 import re
 import runpy
-import shlex
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,12 +17,6 @@ from photodup.extras import EXTRAS, USES
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-DOCUMENTS = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docker").glob("*.md")),
-    *sorted((ROOT / "k8s").glob("*.md")),
-    ROOT / "results" / "README.md",
-]
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess:
@@ -160,85 +152,6 @@ def test_everything_required_is_pinned():
     required = {package(r) for r in PYPROJECT["dependencies"]} | extra("study", "cpu", "test")
 
     assert required - pins("constraints.txt").keys() == set()
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_somewhere(document):
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|<img[^>]+src=\"([^\"]+)\"", document.read_text())
-    local = [a or b for a, b in targets if not re.match(r"https?:|mailto:", a or b)]
-
-    assert [t for t in local if not (document.parent / t).exists()] == []
-
-
-def commands(document: Path) -> list[str]:
-    """Return every line of the document's shell blocks that starts with one of our commands."""
-    blocks = re.findall(r"```(?:bash|sh|console)\n(.*?)```", document.read_text(), re.DOTALL)
-    lines = [
-        line.strip().removeprefix("$ ")
-        for block in blocks
-        for line in block.replace("\\\n", " ").splitlines()
-    ]
-    return [
-        line
-        for line in lines
-        if re.match(r"(make|photodup|papermill|\.venv/bin/\w+|python -m photodup)\b", line)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("document", "line"),
-    [(d, line) for d in DOCUMENTS for line in commands(d)],
-    ids=lambda v: v if isinstance(v, str) else v.stem,
-)
-def test_documented_commands_exist(document, line):
-    assert command_fault(line) == ""
-
-
-def test_the_command_check_sees_planted_faults():
-    assert command_fault("make does-not-exist")
-    assert command_fault("photodup fly")
-    assert command_fault("photodup scan --warp 9 photos")
-    assert command_fault("papermill notebooks/99_nothing.ipynb out.ipynb")
-    assert command_fault("papermill notebooks/_template.ipynb out.ipynb -p ENGIN onnx")
-
-
-def command_fault(line: str) -> str:
-    """Say why a documented command would not run, or return an empty string."""
-    words = shlex.split(line, comments=True)
-    program, *rest = words
-    if program == "make":
-        targets = [w for w in rest if "=" not in w and not w.startswith("-")]
-        known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        return "" if set(targets) <= set(known) else f"no make target {targets}"
-    if Path(program).name == "papermill":
-        return papermill_fault(rest)
-    return typer_fault(rest) if Path(program).name == "photodup" else ""
-
-
-def papermill_fault(rest: list[str]) -> str:
-    from photodup.study.runner.execute import declared_parameters
-
-    notebook = ROOT / rest[0]
-    if not notebook.is_file():
-        return f"no notebook {rest[0]}"
-    given = {rest[i + 1] for i, word in enumerate(rest) if word in ("-p", "-r")}
-    unknown = given - set(declared_parameters(notebook))
-    return f"{rest[0]} declares no {unknown}" if unknown else ""
-
-
-def typer_fault(rest: list[str]) -> str:
-    import typer
-
-    from photodup.cli import app
-
-    command = typer.main.get_command(app)
-    while rest and hasattr(command, "commands"):
-        if rest[0] not in command.commands:
-            return f"photodup has no command {rest[0]}"
-        command, rest = command.commands[rest[0]], rest[1:]
-    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help", "-p"}
-    unknown = [w for w in rest if w.startswith("-") and w.split("=")[0] not in options]
-    return f"photodup {command.name} has no option {unknown}" if unknown else ""
 
 
 def test_readme_tables_are_the_records(tmp_path):

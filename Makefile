@@ -6,6 +6,7 @@
 # make serve    the embedded servers, until Ctrl-C
 # make rehearsal  the notebooks against a "rented machine": a namespace of this one behind a link (Linux, root)
 # make bench    the project's own speed figures, as ratios measured in one run
+# make sizes    MB that `pip install .` and each extra fill, each in an environment of its own (USES="load serve")
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
 PYTHON   ?= python3.11
 RUN      ?= quick
@@ -20,7 +21,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -131,6 +132,13 @@ serve: install
 
 bench: install
 	$(BIN)/photodup bench
+
+USES ?= base load serve photos study
+sizes:
+	@for use in $(USES); do rm -rf build/sizes && $(PYTHON) -m venv build/sizes && \
+	  build/sizes/bin/pip install -q -c constraints.txt ".$$(test $$use = base || echo "[$$use]")" && \
+	  echo "$$use $$(du -sm --exclude='pip*' --exclude='setuptools*' --exclude=pkg_resources build/sizes/lib/python*/site-packages | cut -f1) MB"; \
+	done; rm -rf build/sizes
 
 lint: install
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/python tools/shape.py

@@ -52,13 +52,13 @@ def missing_extra(error: ImportError, use: str = "") -> str | None:
     return _sentence(parts, {module})
 
 
-def require(use: str) -> None:
-    """Check that all libraries of a use are installed.
+def require(*parts: str) -> None:
+    """Check that all libraries of some parts are installed.
 
     Raises:
-        PhotodupError: some are not; names them and the extra.
+        PhotodupError: some are not; names them and the extras.
     """
-    if said := _sentence(USES[use], set()):
+    if said := _sentence(parts, set()):
         raise PhotodupError(said)
 
 

@@ -151,7 +151,7 @@ def test_where_only_a_part_is_missing_that_part_is_named(monkeypatch):
     assert missing_extra(error, "photos") == f"{lacking} are not installed: pip install 'photodup[demo]'."
     require("load")
     with pytest.raises(PhotodupError, match=r"photodup\[demo\]"):
-        require("photos")
+        require("app", "demo")
 
 
 @pytest.mark.long

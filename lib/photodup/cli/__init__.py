@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from photodup.cli import bench, kubernetes, load, model, photos, study, trash
+from photodup.cli import bench, load, model, photos, study, trash
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 from photodup.names import escaped
@@ -54,7 +54,6 @@ def _options(
 app.add_typer(study.study, name="study")
 app.add_typer(bench.benchmarks, name="bench")
 app.command()(load.load)
-app.command("bench-device", hidden=True)(bench.bench_device)
 app.command()(study.report)
 app.command()(study.audit)
 app.command()(serving.serve)
@@ -70,7 +69,7 @@ app.command()(photos.group)
 app.command()(photos.review)
 app.command()(photos.evaluate)
 app.add_typer(trash.trash, name="trash")
-app.add_typer(kubernetes.kube_app, name="kube")
+app.add_typer(study.kube_app, name="kube")
 
 
 def main() -> None:

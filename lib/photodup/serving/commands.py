@@ -1,5 +1,6 @@
 """The `serve`, `endpoints` and `render` commands. Each imports what it needs when it runs."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -35,7 +36,7 @@ def serve(
     from photodup.serving.embedded import MODELS, embedded_servers
 
     with (
-        _quiet_interrupt(),
+        contextlib.suppress(KeyboardInterrupt),
         embedded_servers(
             pytorch_port=port,
             triton_http_port=triton_http_port,
@@ -106,12 +107,6 @@ def render(
             pretrained=made["pretrained"],
         )
     )
-
-
-def _quiet_interrupt():
-    import contextlib
-
-    return contextlib.suppress(KeyboardInterrupt)
 
 
 def _wait_for_signal() -> None:

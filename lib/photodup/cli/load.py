@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from photodup.errors import PhotodupError
+from photodup.extras import require
 
 
 def load(
@@ -66,6 +67,7 @@ def load(
     The URL says what is spoken: http://HOST:PORT/v1/embeddings, http://HOST:PORT/v2/models/MODEL, grpc://HOST:PORT/MODEL,
     http://HOST:PORT/embed; a server without a path is asked. Ends with status 1 where nothing could be decided.
     """
+    require("load")  # before anything is measured, for the page and the Parquet file come last
     from photodup.bench.anyurl.arrivals import pattern
     from photodup.bench.anyurl.measure import Asked
     from photodup.bench.anyurl.payloads import payloads_for

@@ -95,8 +95,13 @@ def scan(
     if not embed and (url or backend or weights or endpoints):
         raise PhotodupError("Who embeds is asked with --embed only: add it, or leave the model out.")
     asked = _asked(url, backend, weights, endpoints, batch) if embed else None
-    scanning = scan_apple_photos if apple_photos else scan
-    scan_and_embed_and_print(lambda beside: scanning(directory, beside=beside, **options), asked)
+
+    def scanning(beside: Any) -> Any:
+        if directory is None or apple_photos:
+            return scan_apple_photos(directory, beside=beside, **options)
+        return scan(directory, beside=beside, **options)
+
+    scan_and_embed_and_print(scanning, asked)
 
 
 def embed(

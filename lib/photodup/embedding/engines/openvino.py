@@ -16,6 +16,7 @@ from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
 from photodup.errors import PhotodupError
+from photodup.extras import need
 from photodup.files import available_cores
 
 NOTES = "photodup"  # the place in an IR's rt_info where quantise.py writes what it made the file from
@@ -168,13 +169,7 @@ def read_network(path: Path) -> Any:
 
 @functools.cache
 def _core() -> Any:
-    try:
-        from openvino import Core
-    except ImportError:
-        raise PhotodupError(
-            "The engine openvino needs OpenVINO: pip install 'photodup[openvino]', or use the engine onnx."
-        ) from None
-    return Core()
+    return need("openvino").Core()
 
 
 _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's words

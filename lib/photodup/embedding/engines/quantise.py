@@ -23,6 +23,7 @@ import numpy as np
 from photodup.embedding.engines.openvino import NOTES, model_sha256, read_network
 from photodup.embedding.engines.reduced import Notes, WeightsSource, load_graph, reduced_path, write_notes
 from photodup.errors import PhotodupError
+from photodup.extras import need
 from photodup.files import replacing
 from photodup.settings import variables
 
@@ -193,13 +194,7 @@ def quiet_tools() -> Iterator[None]:
 def _import_nncf() -> Any:
     # NNCF reports its use to a Google Analytics account unless it takes this for its own tests. Nobody asked the owner.
     with variables(NNCF_CI="1"):
-        try:
-            import nncf
-        except ImportError:
-            raise PhotodupError(
-                "INT8 for OpenVINO is made by NNCF: pip install 'photodup[openvino]', or use bf16 or fp32."
-            ) from None
-    return nncf
+        return need("nncf")
 
 
 @contextlib.contextmanager

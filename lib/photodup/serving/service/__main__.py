@@ -11,7 +11,7 @@ if __name__ == "__main__":
     try:
         from photodup.serving.service.run import main
     except ImportError as error:
-        if not (said := missing_extra(error, "service")):
+        if not (said := missing_extra(error, "serve")):
             raise
         print(f"photodup: {said}", file=sys.stderr)
         sys.exit(2)

@@ -88,11 +88,11 @@ _ERRORS = {
     500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
     503: "Not ready, or too much at a time: retry",
 }
-OPENAI_RESPONSES = {
+OPENAI_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": OpenAiProblem, "description": text}
     for status, text in (_ERRORS | {404: "There is no such model"}).items()
 }
-RESPONSES = {status: {"model": RequestProblem, "description": text} for status, text in _ERRORS.items()}
+RESPONSES: dict[int | str, dict[str, Any]] = {status: {"model": RequestProblem, "description": text} for status, text in _ERRORS.items()}
 FILES = {
     "type": "object",
     "properties": {
@@ -187,10 +187,15 @@ def create_app(
     )
     app.state.service = service
     key = service.settings.api_key
+
+    def check() -> None:
+        if service.batcher:
+            service.admission.check()
+
     app.add_middleware(
         Gate,
         api_key=key.get_secret_value() if key else None,
-        check=lambda: service.batcher and service.admission.check(),
+        check=check,
         count=service.stages.request,
     )
 
@@ -249,8 +254,7 @@ def create_app(
     @app.get("/v1/models", response_model=Models, responses={503: {"model": OpenAiProblem}})
     async def models() -> Response:
         """List the one model, in OpenAI's form."""
-        service.check_ready()
-        return JSONResponse(models_of(service.model))
+        return JSONResponse(models_of(service.ready()[0]))
 
     @app.get("/healthz", response_model=Status)
     async def healthz() -> dict:

@@ -34,7 +34,7 @@ class RequestWork:
 
     def __init__(self, images: list[bytes], max_request_pixels: int, max_wait_s: float) -> None:
         self.deadline = time.perf_counter() + max_wait_s
-        self.images: list[bytes | None] = list(images)
+        self.images = list(images)
         self.cancellation = Cancellation()
         self.costly: list[int] = []
         self.problems: list[ImageProblem] = []
@@ -77,7 +77,7 @@ class RequestWork:
             self.problems.append(ImageProblem(index=index, reason=error.reason))
             return
         finally:
-            self.images[index] = None
+            self.images[index] = b""
             seconds = time.perf_counter() - started
             self.deadline += seconds
             pace.add(1, seconds)

@@ -13,7 +13,7 @@ import base64
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import numpy as np
 from fastapi import Request, Response
@@ -34,7 +34,7 @@ log = logging.getLogger("photodup.service")
 
 WARM_UPS = 5
 
-Reader = Callable[[Request, bodies.Share], "asyncio.Future[list[bytes]]"]
+Reader = Callable[[Request, bodies.Share], Awaitable[list[bytes]]]
 
 
 class Service:
@@ -94,16 +94,17 @@ class Service:
         if self.batcher:
             self.batcher.close()
 
-    def check_ready(self) -> None:
-        """Raise RequestError 503 while there is no model."""
-        if self.batcher is None:
+    def ready(self) -> tuple[ImageModel, Batcher]:
+        """Return the model and what feeds it; RequestError 503 while there is none."""
+        if self.model is None or self.batcher is None:
             raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
+        return self.model, self.batcher
 
     async def embed(
         self, request: Request, read: "Reader", encode: Callable[[np.ndarray], bytes]
     ) -> Response:
         """Serve one request for embeddings; `encode` writes the body of the answer."""
-        self.check_ready()
+        model, batcher = self.ready()
         self.stages.in_flight.inc()
         try:
             with self.budget.open() as share:
@@ -113,8 +114,8 @@ class Service:
                 work = RequestWork(images, self.settings.max_request_pixels, self.settings.max_wait_s)
                 del images
                 with self.admission.enter(len(work.images)) as place:
-                    computed, decoded = await self._while_wanted(request, work, place)
-            self._require_sound(computed.embeddings)
+                    computed, decoded = await self._while_wanted(request, work, place, batcher)
+            self._require_sound(computed.embeddings, model.precision)
             before = time.perf_counter()
             body = encode(computed.embeddings)
             for name, seconds in (
@@ -126,28 +127,26 @@ class Service:
             ):
                 self.stages.stage(name, seconds)
             self.stages.request(200)
-            return Response(
-                body, media_type="application/json", headers={"X-Model-Digest": self.model.digest}
-            )
+            return Response(body, media_type="application/json", headers={"X-Model-Digest": model.digest})
         except Overloaded as error:
             raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         finally:
             self.stages.in_flight.dec()
 
-    def _require_sound(self, embeddings: np.ndarray) -> None:
+    def _require_sound(self, embeddings: np.ndarray, precision: str) -> None:
         """Refuse to answer with what is no embedding: half a precision too few overflows without a word."""
         if rows := broken(embeddings):
             self.stages.broken_embeddings.inc(len(rows))
             problems = [bodies.ImageProblem(index=row, reason=BROKEN) for row in rows]
             raise RequestError(
                 500,
-                f"For {len(rows)} of {len(embeddings)} images {BROKEN} (at {self.model.precision}): serve a higher "
+                f"For {len(rows)} of {len(embeddings)} images {BROKEN} (at {precision}): serve a higher "
                 "precision, or export the model again.",
                 problems,
             )
 
     async def _while_wanted(
-        self, request: Request, work: RequestWork, place: QueuePlace
+        self, request: Request, work: RequestWork, place: QueuePlace, batcher: Batcher
     ) -> tuple[Computed, float]:
         """Decode and compute; return the answer and when decoding was done. Ends as soon as the client leaves."""
         has_left = False
@@ -169,7 +168,7 @@ class Service:
             pixels = work.pixels()
             place.go_on_to("computing")
             decoded = time.perf_counter()
-            return await asyncio.wrap_future(work.follow(self.batcher.submit(pixels, work.deadline))), decoded
+            return await asyncio.wrap_future(work.follow(batcher.submit(pixels, work.deadline))), decoded
         except (asyncio.CancelledError, Cancelled):
             if has_left:
                 raise RequestError(400, "The client closed the connection before the answer.") from None
@@ -180,7 +179,7 @@ class Service:
             watching.cancel()
             work.cancel()
 
-    def _stream(self, request: Request, share: bodies.Share) -> AsyncIterator[bytes]:
+    def _stream(self, request: Request, share: bodies.Share) -> AsyncGenerator[bytes, None]:
         s = self.settings
         return bodies.stream(
             request,
@@ -202,8 +201,7 @@ class Service:
 
     async def embed_openai(self, request: Request) -> Response:
         """Serve one request in OpenAI's form."""
-        self.check_ready()
-        asked = openai_form.OpenAiRequest(self.model, self.settings.max_images)
+        asked = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
 
         async def read(request: Request, share: bodies.Share) -> list[bytes]:
             return await self._json(request, share, asked.images)

@@ -146,8 +146,8 @@ def render_repository(
             if name == "openclip_vit_b32_trt" and HALF in exported:
                 weights = HALF
                 _leave_precision_to_the_graph(config)
-            if encoder or name == "openclip_vit_b32_openvino":
-                describe(config, encoder or parse_encoder(name), exported[weights], model_digest)
+            if described := encoder or (parse_encoder(name) if name == "openclip_vit_b32_openvino" else None):
+                describe(config, described, exported[weights], model_digest)
             cores = threads or max(1, available_cores() // instances)
             if target == "cpu-embedded":
                 _run_on_cpu(config, cores, pin, folder / "1")

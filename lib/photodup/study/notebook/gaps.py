@@ -105,16 +105,15 @@ class _Cells(ast.NodeTransformer):
         self._statements, self._has_gap = list(module.body), False
         if not module.body or any(isinstance(node, ast.Await) for node in ast.walk(module)):
             return module
-        *body, last = module.body
-        if not isinstance(last, ast.Expr):
-            body, last = [*body, last], None
-        guarded = []
+        last = module.body[-1]
+        body = module.body[:-1] if isinstance(last, ast.Expr) else module.body
+        guarded: list[ast.stmt] = []
         if body:
-            say = ast.parse("try: pass\nexcept Exception:\n if not _say_gap(): raise").body[0]
+            say: Any = ast.parse("try: pass\nexcept Exception:\n if not _say_gap(): raise").body[0]
             say.body = body
             guarded.append(ast.copy_location(say, body[0]))
-        if last:
-            shown = ast.parse("_unless_gap(lambda: 0)").body[0]
+        if isinstance(last, ast.Expr):
+            shown: Any = ast.parse("_unless_gap(lambda: 0)").body[0]
             shown.value.args[0].body = last.value
             guarded.append(ast.copy_location(shown, last))
         module.body = guarded
@@ -137,7 +136,10 @@ class _Cells(ast.NodeTransformer):
         The names that the rest of the cell would have set are missing from then on. A library may ask what a
         `Missing` is before it uses it and raise an error of its own: that is the same gap.
         """
-        _, error, traceback = sys.exc_info()
+        error = sys.exception()
+        traceback = error.__traceback__ if error else None
+        if traceback is None:
+            return False
         while traceback.tb_next and traceback.tb_frame.f_globals is not self._names:
             traceback = traceback.tb_next
         after = [s for s in self._statements if (s.end_lineno or 0) >= traceback.tb_lineno]
@@ -146,7 +148,7 @@ class _Cells(ast.NodeTransformer):
             gap = next((value for value in used if isinstance(value, Missing)), None)
             if gap is None:
                 return False
-            error = repr(gap).removeprefix("not measured: ")
+            error = NotMeasured(repr(gap).removeprefix("not measured: "))
         missing = {name for statement in after for name in _set_by(statement)}
         if _is_need(after[0]):  # what it asked about was set above, in this cell
             asked = {node.id for node in ast.walk(after[0]) if isinstance(node, ast.Name)}

@@ -72,6 +72,8 @@ class Measurement:
         """Measure from the far end of an emulated link; a link that was late takes the point's validity."""
         from photodup.bench.link.link import Link
 
+        if self.url is None:
+            raise PhotodupError(f"{self.backend.name} runs in this process: no link leads to it.")
         with Link(preset) as link:
             metrics_url = link.url(self.metrics_url) if self.metrics_url else None
             far = replace(self, url=link.url(self.url), metrics_url=metrics_url, way=emulated(preset))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -132,8 +131,7 @@ def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = 
                 f"{readme.name} has no place for its part {name!r}: put {begin} and {end} into it."
             )
         body = f"{begin}\n{content}\n{end}" if content else f"{begin}\n{end}"
-        text = re.sub(
-            f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, body=body: body, text, flags=re.DOTALL
-        )
+        before, _, rest = text.partition(begin)
+        text = before + body + rest.partition(end)[2]
     write_atomically(readme, text)
     return readme

@@ -115,7 +115,7 @@ def tune(
         say(f"tune: exact rate of {setting.name}")
         result = rate(setting, rates[setting], exact_seconds, exact_measurements)
         why = result.get("because") or result.get("error") or ""
-        finalists.append(Found(setting, *(result.get(n) for n in ("rate_per_s", "low", "high")), why))
+        finalists.append(Found(setting, result.get("rate_per_s"), result.get("low"), result.get("high"), why))
     finalists.sort(key=lambda f: -(f.rate_per_s or 0))
     in_flight = max((kept.get(f.setting, 1) for f in finalists[:1]), default=1)
     finalists, turns_s = in_turns(run, finalists, in_flight, say)
@@ -222,7 +222,7 @@ def tune_here(
                 say("No INT8 file: `photodup export --precision int8` makes one; going on without.")
             field = candidates(available_cores(), int8=int8, servers=servers)
             models = sorted({s.backend.triton_model for s in field if s.server == "triton"})
-            free = dict.fromkeys(
+            free: dict[str, Any] = dict.fromkeys(
                 ("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0
             )
             say(f"Starting Triton with {len(models)} models" if models else "No Triton is needed")

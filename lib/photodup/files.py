@@ -6,7 +6,9 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from photodup.beneath import (
+from photodup.errors import PhotodupError
+from photodup.names import printable
+from photodup.safe_open import (
     LinkError,
     Place,
     opened,
@@ -15,8 +17,6 @@ from photodup.beneath import (
     status_of,
     writing,
 )
-from photodup.errors import PhotodupError
-from photodup.names import printable
 
 
 def real_path(folder: Path | str) -> Path:

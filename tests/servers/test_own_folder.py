@@ -15,15 +15,14 @@ from support.review_library import make_library, photo, save
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import Catalogue, CatalogueError
+from photodup.photos.library.catalogue import Catalogue, CatalogueError, FileKind, kind_of
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import Settings, load_settings, save_settings
-from photodup.photos.own.catalogue_file import Kind, kind_of
-from photodup.photos.own.own_folder import MARKER, OwnFolder, OwnFolderError
 from photodup.photos.review.pictures import picture
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.search.kept_pairs import stored_pairs
+from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
 
 MD5 = "ab" + "0" * 30
 
@@ -315,9 +314,9 @@ def test_a_scan_that_was_killed_at_its_beginning_goes_on(tmp_path):
     save(photo("coffee"), tmp_path / "library" / "a.jpg")
     file = tmp_path / "P" / "c.sqlite"
     OwnFolder(tmp_path / "P" / "c.sqlite.d").prepare()
-    assert kind_of(file) is Kind.ABSENT
+    assert kind_of(file) is FileKind.ABSENT
     assert scan(tmp_path / "library", file, progress=False).n_read == 1
-    assert kind_of(file) is Kind.OURS
+    assert kind_of(file) is FileKind.OURS
     with Catalogue(tmp_path / "library", file) as opened:
         assert find_tiers(opened).n_photos == 1
 

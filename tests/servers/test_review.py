@@ -17,13 +17,14 @@ from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
-from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review import pictures
 from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.trash.trash import TRASH_FOLDER, Trash
+from photodup.photos.state.own_folder import OwnFolder
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_files import TRASH_FOLDER
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from photodup.photos.embed.choose import KNOWN, choose, known_backends, probe
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import Settings, inside, load_settings, save_settings
-from photodup.photos.own.own_folder import MARKER, OwnFolder
 from photodup.photos.review.reviewed_folder import Encoders
 from photodup.photos.review.serve import ReviewServer
+from photodup.photos.state.own_folder import MARKER, OwnFolder
 
 SILENT = "http://127.0.0.1:9"
 

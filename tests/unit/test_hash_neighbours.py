@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.search import kept_pairs
 from photodup.photos.search.hash_neighbours import (
     MAX_RADIUS,
@@ -19,6 +18,7 @@ from photodup.photos.search.hash_neighbours import (
     search_radius,
 )
 from photodup.photos.search.kept_pairs import stored_hash_pairs
+from photodup.photos.state.own_folder import OwnFolder
 
 
 def distance(a: int, b: int) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.trash.trash import Operation, Trash, TrashError
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import Operation, TrashError
 
 _NOT_OURS = (
     "Not written by your photodup on this machine (somebody else wrote it, or your key is "

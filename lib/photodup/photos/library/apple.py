@@ -12,12 +12,12 @@ from photodup.photos.library.catalogue import Catalogue, open_sound
 from photodup.photos.library.scan import DECODE_SECONDS, Beside, ScanReport, update
 from photodup.photos.library.walking import Entry, Listing, Problem
 
-CATALOGUE = "~/Pictures/photodup-apple/catalogue.sqlite"
+DEFAULT_CATALOGUE = "~/Pictures/photodup-apple/catalogue.sqlite"
 
 
 def scan_apple_photos(
     library: Path | str | None = None,
-    catalogue: Path | str = CATALOGUE,
+    catalogue: Path | str = DEFAULT_CATALOGUE,
     *,
     workers: int | None = None,
     progress: bool = True,

@@ -12,13 +12,13 @@ from typing import Literal, TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.own.journal import Journal
-from photodup.photos.own.own_folder import OwnFolder
+from photodup.photos.state.journal import Journal
+from photodup.photos.state.own_folder import OwnFolder
 
 # same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
 # pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).
-Kind = Literal["same", "not_duplicate", "keep_both", "keeper"]
-Label = tuple[Kind, Iterable[str]]  # and the contents (MD5) that it is about
+LabelKind = Literal["same", "not_duplicate", "keep_both", "keeper"]
+Label = tuple[LabelKind, Iterable[str]]  # and the contents (MD5) that it is about
 
 _DAMAGED = {"kind": "damaged"}  # keeps its place: labels are taken back by their number
 _MAX_LABELLED = 1000  # contents in one label; their pairs grow with the square
@@ -35,7 +35,7 @@ class Feedback:
         self.problems: list[str] = []
         self._lines = self._read()
 
-    def add(self, kind: Kind, md5s: Iterable[str], files: Sequence[str] = ()) -> int:
+    def add(self, kind: LabelKind, md5s: Iterable[str], files: Sequence[str] = ()) -> int:
         """Record a label for these contents together; return its number, for `undo`.
 
         Args:
@@ -93,7 +93,7 @@ class Feedback:
         self.problems = [self._journal.damaged(number) for number in damaged]
         return lines
 
-    def _pairs(self, kind: Kind) -> set[frozenset[str]]:
+    def _pairs(self, kind: LabelKind) -> set[frozenset[str]]:
         standing = (line["md5s"] for line in self._standing() if line["kind"] == kind)
         return {frozenset(pair) for md5s in standing for pair in combinations(md5s, 2)}
 

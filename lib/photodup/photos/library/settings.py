@@ -4,7 +4,7 @@ Not in the catalogue: a catalogue can be made again from the files, settings can
 
 The file comes with the library, and the address of a server in it is where photographs are sent. So an
 address counts only if this user chose it on this machine: what the page stores is signed with the user's
-own key (`photodup.photos.own.own_key`). Any other address is shown and not used until it is chosen; one of this
+own key (`photodup.photos.state.own_key`). Any other address is shown and not used until it is chosen; one of this
 machine too, since behind a loopback address there may be any service, or a tunnel to elsewhere.
 """
 
@@ -19,8 +19,8 @@ from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.own.own_folder import OwnFolder
-from photodup.photos.own.own_key import is_signed, own_key, read_key, signature
+from photodup.photos.state.own_folder import OwnFolder
+from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
 LEAST_THRESHOLD = 0.01

@@ -5,11 +5,11 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from photodup.beneath import open_file, opened
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.own.own_folder import is_own_folder
+from photodup.photos.state.own_folder import is_own_folder
+from photodup.safe_open import open_file, opened
 
 SUFFIXES = frozenset(
     b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif".split()

@@ -9,9 +9,9 @@ from photodup.errors import PhotodupError
 from photodup.names import as_text
 from photodup.photos.groups.results import TierGroup
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.own.journal import Journal
-from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
+from photodup.photos.state.journal import Journal
+from photodup.photos.state.own_folder import OwnFolder
 
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable
 

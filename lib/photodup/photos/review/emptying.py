@@ -3,10 +3,10 @@
 import threading
 
 from photodup.errors import PhotodupError
-from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review.history import Step
 from photodup.photos.review.items import Item, Outcome
 from photodup.photos.review.removal import digest_of_ids
+from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum
 from photodup.photos.trash.trash import Trash
 

@@ -11,16 +11,16 @@ from typing import BinaryIO
 
 from PIL import ExifTags, Image
 
-from photodup.beneath import open_file, opened
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
-from photodup.photos.own.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
+from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 from photodup.photos.trash.trash_entries import Moved
 from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.safe_open import open_file, opened
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))

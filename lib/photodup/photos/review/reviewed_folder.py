@@ -19,8 +19,8 @@ from photodup.photos.library import apple
 from photodup.photos.library.catalogue import Catalogue, Model
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
 from photodup.photos.library.settings import load_settings
-from photodup.photos.own.own_folder import locate_catalogue
 from photodup.photos.review.session import ReviewSession
+from photodup.photos.state.own_folder import locate_catalogue
 
 _GROUPING = "Finding copies"
 
@@ -139,7 +139,9 @@ class ReviewedFolder:
     def _scanned(self, task: Task) -> Finished:
         task.step("Looking for photos in all folders")
         if self.session is not None and not self.session.trash.moves_files:
-            report = apple.scan_apple_photos(self.root, self._catalogue or apple.CATALOGUE, progress=False)
+            report = apple.scan_apple_photos(
+                self.root, self._catalogue or apple.DEFAULT_CATALOGUE, progress=False
+            )
         else:
             report = scan(self.root, self._catalogue, progress=False)
         self._opened(task)

@@ -26,7 +26,8 @@ from photodup.photos.review.removal import (
 )
 from photodup.photos.review.told_apart import apart_in
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.trash.trash import Operation, PartlyRestoredError, Removal, Trash
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import Operation, PartlyRestoredError, Removal
 
 
 class ReviewSession(Emptying, GroupList):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from photodup.names import printable
-from photodup.photos.groups.tiers import TierGroup
+from photodup.photos.groups.results import TierGroup
 from photodup.photos.library.catalogue import Photo
 
 

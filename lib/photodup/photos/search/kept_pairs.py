@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from photodup.errors import PhotodupError
-from photodup.photos.own.own_folder import OwnFolder, OwnFolderError
 from photodup.photos.search.hash_neighbours import HashPairs, near_hashes, nearest_hashes, search_radius
 from photodup.photos.search.neighbours import EXACT_BELOW, NeighbourIndex, Pairs
+from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
 
 _VERSION = 2
 _DIGEST = re.compile(r"[0-9a-f]{16}")

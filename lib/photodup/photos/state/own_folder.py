@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from photodup.beneath import TEMPORARY, Place, open_file, parts_of, writing
 from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import printable
+from photodup.safe_open import TEMPORARY, Place, open_file, parts_of, writing
 
 MARKER = "photodup-folder.txt"
 THUMBNAIL_SIZES = ("small", "screen", "large")

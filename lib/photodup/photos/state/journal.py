@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from photodup.beneath import Place, open_file, opened, refuse_what_is_no_file
 from photodup.errors import PhotodupError
 from photodup.names import printable
+from photodup.safe_open import Place, open_file, opened, refuse_what_is_no_file
 
 
 class JournalError(PhotodupError):

@@ -14,7 +14,7 @@ from support.review_library import make_library, photo, save
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.items import DONE
+from photodup.photos.review.decisions import DONE
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.apple_album import ALBUM

@@ -18,7 +18,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.review import pictures
-from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
+from photodup.photos.review.decisions import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
@@ -704,7 +704,7 @@ def test_a_page_that_cannot_start_gives_its_port_back(server, library, tmp_path)
 
 
 def test_the_trash_commands(library, capsys):
-    from photodup.photos.commands.trash_command import list_trash, purge_trash, restore_trash
+    from photodup.cli.trash import list_trash, purge_trash, restore_trash
 
     session = ReviewSession(library)
     session.accept_all()

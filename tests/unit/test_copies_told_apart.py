@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from support.review_library import make_library
 
-from photodup.photos.commands.group_command import print_groups
+from photodup.cli.photos import print_groups
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.items import TODO, Item
+from photodup.photos.review.decisions import TODO, Item
 from photodup.photos.review.session import ReviewSession
 
 

@@ -246,11 +246,11 @@ SCAN_SLOWLY = """
 import sys, time
 from photodup.photos.library import scan as library
 library._BATCH_FILES = 5
-read = library.read_facts
-def slow(data, **options):
+read = library.read_facts_and_look
+def slow(data, look, **options):
     time.sleep(0.02)
-    return read(data, **options)
-library.read_facts = slow
+    return read(data, look, **options)
+library.read_facts_and_look = slow
 from photodup.cli import main
 sys.argv = ["photodup", "scan", sys.argv[1], "--workers", "2"]
 main()

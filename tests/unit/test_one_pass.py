@@ -24,15 +24,14 @@ from photodup.embedding.client.client import connect
 from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
 from photodup.embedding.vectors import digest_drafted
 from photodup.errors import PhotodupError
-from photodup.photos.commands.embed_command import choose_decoding
-from photodup.photos.embed.choose import choose
+from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.embed.one_pass import OnePass
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts, read_facts_and_look
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import Settings
+from photodup.photos.library.settings import LibrarySettings
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
 
@@ -78,12 +77,12 @@ def one_pass(root: Path, place: Path, embedder, **options):
     done = []
 
     @contextmanager
-    def beside(opened):
+    def open_sink(opened):
         with OnePass(opened, embedder, progress=False, **options) as one:
             yield one
         done.append(one.embed_the_rest())
 
-    return scan(root, place, progress=False, beside=beside), done[0]
+    return scan(root, place, progress=False, open_sink=open_sink), done[0]
 
 
 def stored(root: Path, place: Path) -> dict[str, np.ndarray]:
@@ -196,7 +195,7 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
         catalogue.connection.execute("DELETE FROM file WHERE path <> ?", (b"a.jpg",))
     with (
         Catalogue(photographs, tmp_path / "new.sqlite") as catalogue,
-        choose(Settings(), weights=graph).connect() as embedder,
+        choose(LibrarySettings(), EncoderRequest(weights=graph)).connect() as embedder,
     ):
         assert choose_decoding(embedder, [drafted, embedder.model_digest])[0]
         assert not choose_decoding(embedder, [embedder.model_digest, drafted])[0]

@@ -11,7 +11,7 @@ import pytest
 from support.paths import ROOT
 from support.trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
-from photodup.photos.commands.trash_command import list_trash
+from photodup.cli.trash import list_trash
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.state import own_key
 from photodup.photos.state.journal import Journal, JournalError

@@ -41,7 +41,7 @@ class Feedback:
         Args:
             kind: what was said.
             md5s: about which contents.
-            files: where the photos share one content: the path of the one told apart, then those of the others.
+            files: where the photos share one content: the path of the one dismissed, then those of the others.
         """
         line = {"kind": kind, "md5s": sorted(set(md5s))}
         return self._append([line | {"files": list(files)} if files else line])[0]
@@ -65,12 +65,12 @@ class Feedback:
         """Take labels back."""
         self._append([{"kind": "undo", "number": number} for number in numbers])
 
-    def apart(self) -> set[frozenset[str]]:
+    def dismissed_pairs(self) -> set[frozenset[str]]:
         """Return the pairs of contents that must not be grouped again."""
         return self._pairs("not_duplicate") | self._pairs("keep_both")
 
-    def copies_apart(self) -> dict[str, list[list[str]]]:
-        """Return, by content, the `files` of each label that told byte-identical copies apart."""
+    def dismissed_copies(self) -> dict[str, list[list[str]]]:
+        """Return, by content, the `files` of each label that dismissed byte-identical copies."""
         found: dict[str, list[list[str]]] = {}
         for line in self._standing():
             is_apart = line["kind"] in ("not_duplicate", "keep_both") and len(line["md5s"]) == 1

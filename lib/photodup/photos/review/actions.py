@@ -1,14 +1,18 @@
-"""What a reviewer does on the page: decide about a group, undo, remove, restore. Nothing here decides itself."""
+"""What a reviewer does on the page: decide, undo, remove, restore, set, start long work. Nothing here decides itself."""
+
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
-from photodup.photos.background.work import Finished, Task
+from photodup.photos.groups.keepers import DEFAULT_RULES
+from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
 from photodup.photos.review.facts import size
-from photodup.photos.review.removal import back_in_folders
+from photodup.photos.review.session import back_in_folders
 from photodup.photos.review.site import CurrentSite, form_of, number_of
+from photodup.photos.review.work import Finished, Task
 
 router = APIRouter()
 
@@ -100,3 +104,74 @@ async def empty_trash(site: CurrentSite, request: Request) -> Response:
         return Finished(title="The trash is empty", sentence=said)
 
     return await site.run(Task("Emptying the trash", delete, can_stop=False))
+
+
+@router.post("/settings/backend")
+async def set_backend(site: CurrentSite, request: Request) -> Response:
+    """Store which server embeds; choosing its address here is what makes it this user's."""
+    fields = await form_of(request)
+    chosen = fields.get("backend", [AUTO])[0]
+    if chosen == "other":
+        chosen = f"{fields.get('name', [''])[0].strip()} {fields.get('url', [''])[0].strip()}"
+    name, _, url = chosen.partition(" ")
+    changed = replace(site.session.settings, backend=name or AUTO, url=url or None, ignored=None)
+    await run_in_threadpool(site.session.change, changed)
+    return site.go("/settings")
+
+
+@router.post("/settings/keep")
+async def set_keep_rules(site: CurrentSite, request: Request) -> Response:
+    """Store the order of the keep rules, and the folders by priority."""
+    fields = await form_of(request)
+    places = {rule: number_of(fields.get(rule, ["0"])[0] or "0") for rule in DEFAULT_RULES}
+    order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
+    folders = inside(fields.get("folders", [""])[0].splitlines())
+    session = site.session
+    changed = replace(session.settings, keep=tuple(order), folders=folders)
+
+    def change(task: Task) -> Finished:
+        session.change(changed)
+        return Finished("/settings")
+
+    return await site.run(Task("Choosing the photos to keep", change, can_stop=False))
+
+
+@router.post("/work/stop")
+async def stop(site: CurrentSite) -> Response:
+    """Stop the work after the photo at hand."""
+    if task := site.folder.work.running:
+        task.stop()
+    return site.go("/work")
+
+
+@router.post("/open")
+async def open_folder(site: CurrentSite) -> Response:
+    """Open the folder with what is in its catalogue."""
+    return site.go("/") if site.folder.session else await site.run(site.folder.opening())
+
+
+@router.post("/scan")
+async def scan(site: CurrentSite) -> Response:
+    """Look for photos in the folder: new ones, changed ones, and those that are gone."""
+    return await site.run(site.folder.scanning())
+
+
+@router.post("/similar")
+async def similar(site: CurrentSite, request: Request) -> Response:
+    """Look at what the photos show, so that similar scenes are found."""
+    name = (await form_of(request)).get("encoder", [""])[0]
+    return await site.run(site.folder.finding_scenes(name))
+
+
+@router.post("/threshold")
+async def threshold(site: CurrentSite, request: Request) -> Response:
+    """Show similar scenes from another threshold on, in percent; the model's own if it is left out."""
+    fields = await form_of(request)
+    text = "" if "usual" in fields else fields.get("percent", [""])[0].strip()
+    try:
+        chosen = float(text) / 100 if text else None
+    except ValueError:
+        chosen = -1.0
+    if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
+        raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
+    return await site.run(site.folder.showing_from(chosen))

@@ -9,10 +9,9 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped
-from photodup.photos.background.work import Finished, Task, Work
-from photodup.photos.commands.group_command import tiers_by_settings, with_bar
-from photodup.photos.embed.choose import choose
+from photodup.photos.embed.choose import EncoderRequest, choose
 from photodup.photos.embed.embed import embed_library
+from photodup.photos.groups.by_settings import tiers_by_settings, with_bar
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.results import Tiers
 from photodup.photos.library import apple
@@ -20,33 +19,26 @@ from photodup.photos.library.catalogue import Catalogue, Model
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
 from photodup.photos.library.settings import load_settings
 from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.work import Finished, Task, TaskRunner
 from photodup.photos.state.own_folder import locate_catalogue
 
 _GROUPING = "Finding copies"
 
 
 @dataclass(frozen=True)
-class Encoders:
-    """Who looks at what the photos show.
+class Encoders(EncoderRequest):
+    """Who looks at what the photos show: as the command line says, or an encoder that the page offers.
 
     Attributes:
-        backend: as the command line says, or None.
-        url: address of the server, as the command line says, or None.
-        weights: those of the model in this process, as the command line says, or None.
-        endpoints: more servers that may be asked, by backend.
         more: name in words -> makes the weights of another encoder ready and returns them.
         small_model: what the model of these is called in a catalogue; where it was used before, it is offered first.
     """
 
-    backend: str | None = None
-    url: str | None = None
-    weights: str | None = None
-    endpoints: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     small_model: str = ""
 
 
-AS_SET_UP = Encoders()  # the environment and the settings decide
+NO_MORE_ENCODERS = Encoders()
 
 
 class ReviewedFolder:
@@ -74,13 +66,13 @@ class ReviewedFolder:
         catalogue: Path | None = None,
         *,
         find: Callable[[Catalogue], Tiers] | None = None,
-        encoders: Encoders = AS_SET_UP,
+        encoders: Encoders = NO_MORE_ENCODERS,
         **options: Any,
     ) -> None:
         self.root, self.encoders = existing_folder(root), encoders
         self._catalogue, self._find, self._options = catalogue, find, options
         self.session: ReviewSession | None = None
-        self.work = Work()
+        self.work = TaskRunner()
         self.n_new = 0
 
     @property
@@ -161,19 +153,15 @@ class ReviewedFolder:
         return Task("Finding similar scenes", partial(self._scenes_found, name), is_exclusive=False)
 
     def _scenes_found(self, name: str, task: Task) -> Finished:
-        asked = {"backend": self.encoders.backend, "url": self.encoders.url, "weights": self.encoders.weights}
+        request: EncoderRequest = self.encoders
         if name:
             task.step("Getting ready to look")
-            asked = {"weights": self.encoders.more[name]()}
+            request = EncoderRequest(weights=self.encoders.more[name](), endpoints=self.encoders.endpoints)
         task.step("Getting ready to look")
         with Catalogue(self.root, self._catalogue) as opened:
             models = [model for model in opened.models() if model.n_embeddings]
-            choice = choose(
-                load_settings(opened.own.path),
-                **asked,
-                digests=[model.digest for model in models],
-                endpoints=self.encoders.endpoints,
-            )
+            digests = [model.digest for model in models]
+            choice = choose(load_settings(opened.own.path), request, digests)
             with choice.connect() as embedder:
                 self._require_one_model(embedder, models)
                 report = embed_library(opened, embedder, progress=False)

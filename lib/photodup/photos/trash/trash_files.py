@@ -25,7 +25,7 @@ from photodup.photos.trash.trash_entries import (
     TrashError,
     owner_of,
 )
-from photodup.safe_open import Place, is_file, open_file, opened, remove_file, status_of
+from photodup.safe_open import PathInFolder, is_file, open_file, opened, remove_file, status_of
 
 TRASH_FOLDER = ".photodup-trash"
 NO_KEEPER = "no copy to keep is there unchanged, and one must remain."
@@ -74,11 +74,11 @@ class TrashFiles:
         with self.at(home):  # no folder on the way is a link
             return home
 
-    def at(self, home: str, *, make: bool = False) -> AbstractContextManager[Place | None]:
+    def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
         """Open the folder of a path of the library; see `photodup.safe_open.opened`."""
         return opened(self.library, home, make=make)
 
-    def in_trash(self, moved: Moved, *, make: bool = False) -> AbstractContextManager[Place | None]:
+    def in_trash(self, moved: Moved, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
         """Open the folder of a file's path in the trash."""
         return opened(self.library, f"{TRASH_FOLDER}/{moved.trash}", make=make)
 
@@ -116,7 +116,7 @@ class TrashFiles:
             name = free_name(place.name, lambda name: status_of(place._replace(name=name)) is not None)
         return replace(moved, home=os.path.join(os.path.dirname(moved.home), name))
 
-    def _move(self, source: Place | None, target: Place | None, moved: Moved) -> None:
+    def _move(self, source: PathInFolder | None, target: PathInFolder | None, moved: Moved) -> None:
         if source is None or target is None:
             raise FileNotFoundError(errno.ENOENT, "it is no longer there", moved.home)
         times_ns = (moved.atime_ns, moved.mtime_ns)
@@ -169,7 +169,7 @@ class TrashFiles:
             return "rename" if status_of(home) else "move"
 
 
-def _is_same(home: Place, trash: Place, md5: str) -> bool:
+def _is_same(home: PathInFolder, trash: PathInFolder, md5: str) -> bool:
     """Whether what has the name at home is the file in the trash, or a whole copy of it."""
     here, there = status_of(home), status_of(trash)
     if not here or not there or not is_file(home):
@@ -177,7 +177,7 @@ def _is_same(home: Place, trash: Place, md5: str) -> bool:
     return os.path.samestat(here, there) or md5_at(home) == md5
 
 
-def _is_as_journalled(place: Place, moved: Moved) -> bool:
+def _is_as_journalled(place: PathInFolder, moved: Moved) -> bool:
     status = status_of(place)
     return status is not None and status.st_size == moved.size and md5_at(place) == moved.md5
 
@@ -253,7 +253,7 @@ def md5_of(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def md5_at(place: Place) -> str:
+def md5_at(place: PathInFolder) -> str:
     """Return the hex MD5 of a regular file's bytes.
 
     Raises:
@@ -264,7 +264,12 @@ def md5_at(place: Place) -> str:
 
 
 def move_file(
-    source: Place, target: Place, *, md5: str, times_ns: tuple[int, int], on_step: Callable[[str], None]
+    source: PathInFolder,
+    target: PathInFolder,
+    *,
+    md5: str,
+    times_ns: tuple[int, int],
+    on_step: Callable[[str], None],
 ) -> None:
     """Move a regular file to a name that must be free, and set its access and modification times.
 
@@ -308,7 +313,7 @@ def move_file(
     set_times(target, times_ns)
 
 
-def set_times(place: Place, times_ns: tuple[int, int]) -> None:
+def set_times(place: PathInFolder, times_ns: tuple[int, int]) -> None:
     """Set access and modification time where that can be done.
 
     Not of a file that has another name (a hard link): that one may lie outside the library.
@@ -322,7 +327,7 @@ def set_times(place: Place, times_ns: tuple[int, int]) -> None:
             os.close(descriptor)
 
 
-def _copy(source: Place, target: Place, md5: str, on_step: Callable[[str], None]) -> None:
+def _copy(source: PathInFolder, target: PathInFolder, md5: str, on_step: Callable[[str], None]) -> None:
     part = part_of(target)
     try:
         on_step("copy")
@@ -360,23 +365,23 @@ def _copy_metadata(source: int, target: int) -> None:
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _rename(source: Place, target: Place) -> None:
+def _rename(source: PathInFolder, target: PathInFolder) -> None:
     os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
 
 
-def _refuse_taken(target: Place) -> None:
+def _refuse_taken(target: PathInFolder) -> None:
     if status_of(target):
         raise FileExistsError(errno.EEXIST, "the name is taken", target.name)
 
 
-def _unlink_unchanged(place: Place, before: os.stat_result) -> None:
+def _unlink_unchanged(place: PathInFolder, before: os.stat_result) -> None:
     if now := status_of(place):
         if any(getattr(now, name) != getattr(before, name) for name in _SAME):
             raise OSError(errno.EBUSY, "it changed while it was moved", place.name)
         remove_file(place)
 
 
-def part_of(place: Place) -> Place:
+def part_of(place: PathInFolder) -> PathInFolder:
     """Return the name a copy has until it is complete: never longer than a name may be, as `.name.part` is."""
     short = hashlib.md5(os.fsencode(place.name), usedforsecurity=False).hexdigest()
     return place._replace(name=f".{short}.photodup-part")

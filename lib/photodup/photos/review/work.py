@@ -141,7 +141,7 @@ class Task:
             raise Stopped
 
 
-class Work:
+class TaskRunner:
     """The task that is running, and the last one that has ended."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from support.review_library import HOSTILE, make_library
+from support.review_library import HOSTILE, add_third_copy, group_of, make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
@@ -40,10 +40,6 @@ def session(library):
 def files(folder: Path) -> set[str]:
     found = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     return {str(p) for p in found if not p.parts[0].startswith(".")}
-
-
-def group_of(session, name):
-    return next(i for i in session.items.values() if any(p.path.name == name for p in i.photos))
 
 
 def test_groups_are_what_was_planted(session):
@@ -298,9 +294,7 @@ def test_keeping_all_marks_nothing(session):
 
 
 def test_of_three_copies_two_that_were_kept_are_not_suggested_again(library):
-    (library / "Third").mkdir()
-    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
-    scan(library, progress=False)
+    add_third_copy(library)
     session = ReviewSession(library)
     item = group_of(session, "IMG_3.jpg")
     session.accept(item.key, [photo.id for photo in item.photos[1:]])  # not the one that was suggested
@@ -313,9 +307,7 @@ def test_of_three_copies_two_that_were_kept_are_not_suggested_again(library):
 
 def test_a_photo_that_was_told_apart_stays_apart_after_the_next_decision(library):
     """Of equal bytes only this is remembered: a pair of one content is no pair."""
-    (library / "Third").mkdir()
-    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
-    scan(library, progress=False)
+    add_third_copy(library)
     session = ReviewSession(library)
     item = group_of(session, "IMG_3.jpg")
     session.set_apart(item.key, item.members[0][0].id, "keep_both")

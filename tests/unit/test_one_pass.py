@@ -1,11 +1,7 @@
 """`photodup scan --embed`: one decoding for hash and vector, the vectors of `photodup embed`, never two decodings mixed."""
 
 import io
-import os
 import signal
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.library import CountingEmbedder, photo
+from support.library import CountingEmbedder, killed_scan, photo
 from support.triton import tiny_graph
 from typer.testing import CliRunner
 
@@ -263,28 +259,11 @@ def test_one_refused_photograph_is_named_once_and_costs_nobody_else(tmp_path):
     assert sum(asked) == 2, "with its batch and alone, and not once more at the end"
 
 
-SLOWLY = """
-import sys, time
-from photodup.photos.library import scan as library
-read = library.read_facts_and_look
-def slow(data, look, **options):
-    time.sleep(0.02)
-    return read(data, look, **options)
-library.read_facts_and_look = slow
-from photodup.cli import main
-sys.argv = ["photodup", "scan", sys.argv[1], "--workers", "2", "--embed", "--batch", "4", "--weights", sys.argv[2]]
-main()
-"""
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
     root, n = tmp_path / "library", 150
     for i in range(n):
         photo(root / f"{i:03}.jpg", i)
-    environment = os.environ | {"PHOTODUP_ROOT": str(tmp_path)}
-    command = [sys.executable, "-c", SLOWLY, str(root), graph]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
 
     def embedded() -> int:
         try:
@@ -293,17 +272,8 @@ def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
         except PhotodupError:
             return 0
 
-    try:
-        deadline = time.monotonic() + 120
-        while embedded() < 8:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(how)
-        said = process.communicate(timeout=120)[1].decode()
-        assert process.returncode != 0 and "Traceback" not in said
-    finally:
-        process.kill()
-        process.wait()
+    options = ("--embed", "--batch", "4", "--weights", graph)
+    killed_scan(root, *options, how=how, n_done=embedded, least=8, PHOTODUP_ROOT=str(tmp_path))
     before = embedded()
     assert 8 <= before < n
     with connect(mode="local", pretrained=graph) as embedder:

@@ -213,7 +213,7 @@ def test_a_label_of_very_many_contents_is_no_label(library):
         json.dumps({"kind": "not_duplicate", "md5s": [f"{n:032x}" for n in range(20_000)]}) + "\n"
     )
     feedback = Feedback(path.parent)
-    assert feedback.apart() == set() and "Line 1" in feedback.problems[0]
+    assert feedback.dismissed_pairs() == set() and "Line 1" in feedback.problems[0]
 
 
 @pytest.mark.parametrize("name", ["feedback.jsonl", "review/decisions.jsonl"])

@@ -120,6 +120,13 @@ def test_folders_stay_inside_the_library():
             inside([folder])
 
 
+DEFAULTS = LibrarySettings()
+
+
+def chosen_by(settings=DEFAULTS, digests=(), **request):
+    return choose(settings, EncoderRequest(**request), digests)
+
+
 def where(choice):
     return choice.backend, choice.url
 
@@ -133,32 +140,25 @@ def test_flag_before_environment_before_settings(monkeypatch):
     monkeypatch.setenv("INFERENCE_BACKEND", "triton")
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://environment:1")
     assert where(choose(stored)) == ("triton", "http://environment:1")
-    assert where(choose(stored, EncoderRequest(backend="local-pytorch-fp32"))) == ("local-pytorch-fp32", None)
-    assert where(choose(stored, EncoderRequest(url="http://flag:1"))) == (None, "http://flag:1")
+    assert where(chosen_by(stored, backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
+    assert where(chosen_by(stored, url="http://flag:1")) == (None, "http://flag:1")
     monkeypatch.delenv("INFERENCE_BACKEND")
     monkeypatch.delenv("INFERENCE_SERVICE_URL")
-    assert (
-        choose(stored, EncoderRequest(backend="fastapi-pytorch-fp32-http-jpeg")).url == "http://stored:1"
-    ), "its address is known"
-    assert choose(stored, EncoderRequest(backend="auto")).backend == "local-pytorch-fp32", (
-        "auto can be asked for again"
+    assert chosen_by(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1", (
+        "its address is known"
     )
+    assert chosen_by(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
 
 
 def test_auto_takes_a_trained_server_and_never_random_weights(small_service, random_service):
     trained, random = small_service().url, random_service.url
     servers = {"fastapi-pytorch-fp32-http-base64": random, "triton-onnx-fp32-http-fp32": SILENT}
-    left_out = choose(LibrarySettings(), EncoderRequest(endpoints=servers))
+    left_out = chosen_by(endpoints=servers)
     assert (left_out.backend, left_out.mode) == ("local-pytorch-fp32", "local")
     assert "no server has trained weights" in left_out.why
-    chosen = choose(
-        LibrarySettings(), EncoderRequest(endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
-    )
+    chosen = chosen_by(endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
     assert (chosen.backend, chosen.url) == ("fastapi-pytorch-fp32-http-jpeg", trained)
-    assert (
-        "no server answers"
-        in choose(LibrarySettings(), EncoderRequest(endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT})).why
-    )
+    assert "no server answers" in chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).why
 
 
 def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, small_service):
@@ -174,7 +174,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
         first, second = probe(servers.items())
         assert first.digest != second.digest
         for state in (first, second):
-            chosen = choose(LibrarySettings(), EncoderRequest(endpoints=servers), digests=[state.digest])
+            chosen = chosen_by(digests=[state.digest], endpoints=servers)
             assert chosen.url == state.url and "this library's" in chosen.why
     finally:
         other.stop()
@@ -182,9 +182,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
 
 def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
     monkeypatch.setenv("MODEL_PRETRAINED", "onnx:mine.onnx")
-    chosen = choose(
-        LibrarySettings(), EncoderRequest(endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
-    )
+    chosen = chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
     assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
 
 
@@ -270,14 +268,8 @@ def test_a_short_name_and_the_full_one_mean_the_same(tmp_path):
     assert stored.ignored == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004") and stored.backend == "auto"
     stored = LibrarySettings(*stored.ignored)
     for flag in ("triton_grpc", "triton-onnx-fp32-grpc-fp32"):
-        assert where(choose(stored, EncoderRequest(backend=flag))) == (
-            "triton-onnx-fp32-grpc-fp32",
-            "127.0.0.1:8004",
-        )
-    assert where(choose(stored, EncoderRequest(backend="local-onnx-fp32", weights="w"))) == (
-        "local-onnx-fp32",
-        None,
-    )
+        assert where(chosen_by(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    assert where(chosen_by(stored, backend="local-onnx-fp32", weights="w")) == ("local-onnx-fp32", None)
 
 
 # ---- which photo to keep ---------------------------------------------------------------------------------

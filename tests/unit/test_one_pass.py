@@ -219,10 +219,7 @@ def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
     assert (
         (embedded.n_before, embedded.n_embedded)
         == (len(before), 20 - len(before))
-        == (
-            len(before),
-            sum(again.seen),
-        )
+        == (len(before), sum(again.seen))
     )
 
 

@@ -205,30 +205,23 @@ def embed_images(
         found: what to add to; default nothing yet.
     """
     found = found or Embedded()
-    _embed(embedder, images, paths, found)
-    return found
-
-
-def _embed(
-    embedder: "Embedder", images: Mapping[str, Any], paths: Mapping[str, Path], found: Embedded
-) -> None:
     if not images:
-        return
+        return found
     try:
         vectors = embedder.embed(list(images.values()))
     except BrokenEmbedding as error:
         _without(embedder, images, paths, found, error.rows, BROKEN)
-        return
+        return found
     except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
         index = getattr(error, "index", None)
         if index is None and len(images) == 1:
             index = 0
         if index is None:
             for digest, data in images.items():
-                _embed(embedder, {digest: data}, paths, found)
+                embed_images(embedder, {digest: data}, paths, found)
         else:
             _without(embedder, images, paths, found, [index], error.reason)
-        return
+        return found
     rows = set(broken(vectors))
     for row, (digest, vector) in enumerate(zip(images, vectors, strict=True)):
         if row in rows:
@@ -236,6 +229,7 @@ def _embed(
         else:
             found.md5s.append(digest)
             found.vectors.append(vector)
+    return found
 
 
 def _without(
@@ -249,7 +243,7 @@ def _without(
     """Name the images of these rows with the reason, and embed the others."""
     bad = {digest for row, digest in enumerate(images) if row in rows}
     found.problems += [UnreadFile(paths[digest], reason) for digest in images if digest in bad]
-    _embed(embedder, {d: data for d, data in images.items() if d not in bad}, paths, found)
+    embed_images(embedder, {d: data for d, data in images.items() if d not in bad}, paths, found)
 
 
 def store(catalogue: Catalogue, digest: str, name: str, found: Embedded, report: EmbedReport) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
@@ -11,21 +11,20 @@ from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
 from photodup.photos.review.facts import size
 from photodup.photos.review.session import back_in_folders
-from photodup.photos.review.site import CurrentSite, form_of, number_of
+from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
 from photodup.photos.review.work import Finished, Task
 
 router = APIRouter()
 
 
 @router.post("/group/{key}")
-async def decide(site: CurrentSite, key: str, request: Request) -> Response:
+async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
     """Accept a group, skip it, or tell one photo apart; then show the next undecided group."""
     session = site.session
-    fields = await form_of(request)
-    action = fields.get("action", [""])[0]
-    chosen = number_of(fields.get("photo", ["0"])[0])
+    action = field(form, "action")
+    chosen = number_of(field(form, "photo", "0"))
     if action == "accept":
-        keep = [number_of(value) for value in fields.get("keep", [])]
+        keep = [number_of(value) for value in form.get("keep", [])]
         await run_in_threadpool(session.accept, key, keep)
     elif action == "keep_instead":
         following = await run_in_threadpool(session.keep_instead, key, chosen)
@@ -64,9 +63,9 @@ async def accept_all(site: CurrentSite) -> Response:
 
 
 @router.post("/remove")
-async def remove(site: CurrentSite, request: Request) -> Response:
+async def remove(site: CurrentSite, form: PostedForm) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
-    session, plan = site.session, (await form_of(request)).get("plan", [""])[0]
+    session, plan = site.session, field(form, "plan")
 
     def move(task: Task) -> Finished:
         session.apply(plan)
@@ -76,13 +75,12 @@ async def remove(site: CurrentSite, request: Request) -> Response:
 
 
 @router.post("/restore")
-async def restore(site: CurrentSite, request: Request) -> Response:
+async def restore(site: CurrentSite, form: PostedForm) -> Response:
     """Bring removals back from the trash."""
-    fields = await form_of(request)
-    ids = fields.get("shown" if fields.get("which") == ["shown"] else "operation", [])
+    ids = form.get("shown" if form.get("which") == ["shown"] else "operation", [])
     if not ids:
         raise PhotodupError("Choose what to restore first.")
-    session, unsigned = site.session, fields.get("unsigned") == ["yes"]
+    session, unsigned = site.session, form.get("unsigned") == ["yes"]
 
     def bring_back(task: Task) -> Finished:
         restored = session.restore(ids, unsigned=unsigned)
@@ -93,9 +91,9 @@ async def restore(site: CurrentSite, request: Request) -> Response:
 
 
 @router.post("/empty-trash")
-async def empty_trash(site: CurrentSite, request: Request) -> Response:
+async def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
-    session, plan = site.session, (await form_of(request)).get("plan", [""])[0]
+    session, plan = site.session, field(form, "plan")
 
     def delete(task: Task) -> Finished:
         n, freed = session.empty_trash(plan)
@@ -107,12 +105,11 @@ async def empty_trash(site: CurrentSite, request: Request) -> Response:
 
 
 @router.post("/settings/backend")
-async def set_backend(site: CurrentSite, request: Request) -> Response:
+async def set_backend(site: CurrentSite, form: PostedForm) -> Response:
     """Store which server embeds; choosing its address here is what makes it this user's."""
-    fields = await form_of(request)
-    chosen = fields.get("backend", [AUTO])[0]
+    chosen = field(form, "backend", AUTO)
     if chosen == "other":
-        chosen = f"{fields.get('name', [''])[0].strip()} {fields.get('url', [''])[0].strip()}"
+        chosen = f"{field(form, 'name').strip()} {field(form, 'url').strip()}"
     name, _, url = chosen.partition(" ")
     changed = replace(site.session.settings, backend=name or AUTO, url=url or None, ignored=None)
     await run_in_threadpool(site.session.change, changed)
@@ -120,12 +117,11 @@ async def set_backend(site: CurrentSite, request: Request) -> Response:
 
 
 @router.post("/settings/keep")
-async def set_keep_rules(site: CurrentSite, request: Request) -> Response:
+async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
     """Store the order of the keep rules, and the folders by priority."""
-    fields = await form_of(request)
-    places = {rule: number_of(fields.get(rule, ["0"])[0] or "0") for rule in DEFAULT_RULES}
+    places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
-    folders = inside(fields.get("folders", [""])[0].splitlines())
+    folders = inside(field(form, "folders").splitlines())
     session = site.session
     changed = replace(session.settings, keep=tuple(order), folders=folders)
 
@@ -157,17 +153,15 @@ async def scan(site: CurrentSite) -> Response:
 
 
 @router.post("/similar")
-async def similar(site: CurrentSite, request: Request) -> Response:
+async def similar(site: CurrentSite, form: PostedForm) -> Response:
     """Look at what the photos show, so that similar scenes are found."""
-    name = (await form_of(request)).get("encoder", [""])[0]
-    return await site.run(site.folder.finding_scenes(name))
+    return await site.run(site.folder.finding_scenes(field(form, "encoder")))
 
 
 @router.post("/threshold")
-async def threshold(site: CurrentSite, request: Request) -> Response:
+async def threshold(site: CurrentSite, form: PostedForm) -> Response:
     """Show similar scenes from another threshold on, in percent; the model's own if it is left out."""
-    fields = await form_of(request)
-    text = "" if "usual" in fields else fields.get("percent", [""])[0].strip()
+    text = "" if "usual" in form else field(form, "percent").strip()
     try:
         chosen = float(text) / 100 if text else None
     except ValueError:

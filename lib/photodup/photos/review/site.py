@@ -153,6 +153,14 @@ async def form_of(request: Request) -> dict[str, list[str]]:
         raise PhotodupError("The form has too many fields.") from None
 
 
+PostedForm = Annotated[dict[str, list[str]], Depends(form_of)]
+
+
+def field(form: dict[str, list[str]], name: str, default: str = "") -> str:
+    """Return a field of a form, the first where there are several of its name."""
+    return form.get(name, [default])[0]
+
+
 def number_of(text: str) -> int:
     """Return the number that names a photo.
 

@@ -18,9 +18,8 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings
 from photodup.photos.review import site
-from photodup.photos.review.reviewed_folder import Encoders
+from photodup.photos.review.reviewed_folder import Encoders, Finished, Stopped, Task, TaskRunner
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.work import Finished, Stopped, Task, TaskRunner
 from photodup.photos.trash.trash_files import TRASH_FOLDER
 
 SMALL = "a small one"

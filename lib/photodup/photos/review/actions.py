@@ -10,9 +10,9 @@ from photodup.errors import PhotodupError
 from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
 from photodup.photos.review.facts import size
+from photodup.photos.review.reviewed_folder import Finished, Task
 from photodup.photos.review.session import back_in_folders
 from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
-from photodup.photos.review.work import Finished, Task
 
 router = APIRouter()
 

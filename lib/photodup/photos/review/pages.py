@@ -12,8 +12,8 @@ from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO
 from photodup.photos.review import facts, pictures
 from photodup.photos.review.decisions import APART, DONE, MARKED, SKIPPED, TODO, Item
+from photodup.photos.review.reviewed_folder import Task
 from photodup.photos.review.site import CurrentSite
-from photodup.photos.review.work import Task
 from photodup.photos.trash.trash import Trash
 from photodup.settings import variable
 

@@ -17,9 +17,8 @@ from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
 from photodup.photos.review import facts
 from photodup.photos.review.decisions import MARKED, TODO
-from photodup.photos.review.reviewed_folder import ReviewedFolder
+from photodup.photos.review.reviewed_folder import ReviewedFolder, Task
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.review.work import Task
 
 # What is done within this time is answered with its result; what takes longer, with its progress.
 _QUICK_S = 2.0

@@ -6,17 +6,17 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from photodup.beneath import (
+from photodup.errors import PhotodupError
+from photodup.names import printable
+from photodup.safe_open import (
     LinkError,
-    Place,
+    PathInFolder,
     opened,
     refuse_what_is_no_file,
     remove_file,
     status_of,
     writing,
 )
-from photodup.errors import PhotodupError
-from photodup.names import printable
 
 
 def real_path(folder: Path | str) -> Path:
@@ -42,7 +42,7 @@ def replacing(path: Path, *, within: Path | None = None) -> Iterator[Path]:
     with _place(path, within) as place:
         refuse_what_is_no_file(status_of(place), hard_links=within is not None)
         # The name holds 32 random characters, so nobody can have put a link there.
-        temporary = Place(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
+        temporary = PathInFolder(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
         try:
             yield path.with_name(temporary.name)
             os.replace(temporary.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
@@ -94,7 +94,7 @@ def remove(path: Path, *, within: Path) -> None:
 
 
 @contextlib.contextmanager
-def _place(path: Path, within: Path | None) -> Iterator[Place]:
+def _place(path: Path, within: Path | None) -> Iterator[PathInFolder]:
     folder = within or path.parent
     folder.mkdir(parents=True, exist_ok=True)
     try:

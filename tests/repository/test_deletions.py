@@ -13,16 +13,16 @@ OWN_TEMPORARY = "the file that it wrote itself just before, under a name of its 
 BUILD = "in build/ or a folder given for what can be made again"
 
 REASONS = {
-    "lib/photodup/beneath.py:writing": f"what all write with; {OWN_TEMPORARY}",
-    "lib/photodup/beneath.py:_name_if_free": f"what all write with; {OWN_TEMPORARY}",
-    "lib/photodup/beneath.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
+    "lib/photodup/safe_open.py:writing": f"what all write with; {OWN_TEMPORARY}",
+    "lib/photodup/safe_open.py:_name_if_free": f"what all write with; {OWN_TEMPORARY}",
+    "lib/photodup/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
     "lib/photodup/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application
-    "lib/photodup/photos/own/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
-    "lib/photodup/photos/own/catalogue_file.py:set_aside": "a damaged catalogue that is certainly ours, moved",
-    "lib/photodup/photos/own/journal.py:Journal.append": "a line of ours that could not be written whole",
-    "lib/photodup/photos/own/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
-    "lib/photodup/photos/trash/moving.py:_rename": "the owner's removal or restore",
+    "lib/photodup/photos/state/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
+    "lib/photodup/photos/library/catalogue.py:_set_aside": "a damaged catalogue that is certainly ours, moved",
+    "lib/photodup/photos/state/journal.py:Journal.append": "a line of ours that could not be written whole",
+    "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
+    "lib/photodup/photos/trash/trash_files.py:_rename": "the owner's removal or restore",
     "lib/photodup/photos/trash/trash_files.py:TrashFiles.clear": "empty folders in the trash",
     "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
     # ---- the laboratory
@@ -80,7 +80,7 @@ def everywhere(root: Path) -> set[str]:
 
 def test_each_place_that_deletes_moves_or_replaces_has_its_reason(root):
     found = everywhere(root)
-    assert found - REASONS.keys() == set(), "say in REASONS why it may, or use photos/own/own_folder.py"
+    assert found - REASONS.keys() == set(), "say in REASONS why it may, or use photos/state/own_folder.py"
     assert REASONS.keys() - found == set(), "no longer there"
     assert all(len(reason) > 10 for reason in REASONS.values())
 

@@ -1,4 +1,4 @@
-"""Every place that writes a file past `photodup.files` and `photodup.beneath`, with the reason why it may."""
+"""Every place that writes a file past `photodup.files` and `photodup.safe_open`, with the reason why it may."""
 
 import ast
 from pathlib import Path
@@ -10,14 +10,14 @@ SCRATCH = "in a scratch folder that it made itself, or under the new name that `
 LOG = "what a process says, in build/ of this checkout"
 
 REASONS = {
-    "lib/photodup/beneath.py:writing": "the one writer",
-    "lib/photodup/beneath.py:open_file": "opens what is there; who makes a file with it is listed here",
+    "lib/photodup/safe_open.py:writing": "the one writer",
+    "lib/photodup/safe_open.py:open_file": "opens what is there; who makes a file with it is listed here",
     # ---- the photo application
-    "lib/photodup/photos/own/journal.py:Journal._writable": "lines are appended; links of either kind are refused",
-    "lib/photodup/photos/own/journal.py:Journal._drop_cut_line": "the file that `_writable` opened",
-    "lib/photodup/photos/own/journal.py:Journal.exclusive": "an empty lock beneath the opened folder",
-    "lib/photodup/photos/trash/moving.py:_copy": "a part beneath the opened folder, made anew, across volumes",
-    "lib/photodup/photos/search/kept_pairs.py:_write": "into the file that the own folder opened",
+    "lib/photodup/photos/state/journal.py:Journal._writable": "lines are appended; links of either kind are refused",
+    "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "the file that `_writable` opened",
+    "lib/photodup/photos/state/journal.py:Journal.exclusive": "an empty lock beneath the opened folder",
+    "lib/photodup/photos/trash/trash_files.py:_copy": "a part beneath the opened folder, made anew, across volumes",
+    "lib/photodup/photos/search/candidates.py:_write": "into the file that the own folder opened",
     "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
     "lib/photodup/photos/quality/shown.py:_plant.put": SCRATCH,
     "lib/photodup/demo/photographs.py:_put": SCRATCH,

@@ -14,11 +14,12 @@ from support.review_library import make_library, photo, save
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.items import DONE
+from photodup.photos.review.decisions import DONE
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.apple_album import ALBUM
-from photodup.photos.trash.trash import Removal, Trash, TrashError
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import Removal, TrashError
 
 
 def fake_photos(known: set[str]) -> types.ModuleType:
@@ -177,7 +178,7 @@ def test_plain_scans_and_removals_keep_out_of_application_libraries(tmp_path):
     for inside in (package, package / "originals"):
         with pytest.raises(PhotodupError, match="photo application"):
             scan(inside, progress=False)
-    from photodup.photos.trash.moving import md5_of
+    from photodup.photos.trash.trash_files import md5_of
 
     target, keeper = package / "originals" / "A" / "1.jpg", tmp_path / "Pictures" / "mine.jpg"
     removal = Removal(target, md5_of(target), [(keeper, md5_of(keeper))])

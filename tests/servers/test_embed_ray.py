@@ -10,9 +10,9 @@ import pytest
 from support.review_library import make_library
 
 from photodup.errors import PhotodupError
-from photodup.photos.commands.embed_command import Asked, embed_and_print
 from photodup.photos.embed import over_ray
-from photodup.photos.embed.choose import Choice
+from photodup.photos.embed.choose import ChosenEncoder, EncoderRequest
+from photodup.photos.embed.command import embed_and_print
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
 
@@ -36,7 +36,7 @@ def vectors(library):
         return model, *catalogue.load_embeddings(model.digest)
 
 
-LOCAL = Choice("local-pytorch-fp32", None, "local", "test")
+LOCAL = ChosenEncoder("local-pytorch-fp32", None, "local", "test")
 
 
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
@@ -104,7 +104,8 @@ def test_ray_gives_the_vectors_of_this_process(library, tmp_path):
 def test_ray_through_a_server_and_the_command(library, capsys, monkeypatch, small_service):
     monkeypatch.delenv("MODEL_PRETRAINED")
     url = small_service().url
-    embed_and_print(library, asked=Asked(url=url, backend="pytorch", batch=3), engine="ray", workers=2)
+    request = EncoderRequest(url=url, backend="pytorch")
+    embed_and_print(library, request=request, batch=3, engine="ray", workers=2)
     said = capsys.readouterr().out
     assert f"fastapi-pytorch-fp32-http-jpeg at {url}" in said and "6 photographs embedded" in said
     assert vectors(library)[0].n_embeddings == 6
@@ -117,7 +118,7 @@ def test_a_server_that_dies_is_one_sentence_and_keeps_what_came(library, monkeyp
 
     service = launch()
     service.wait()
-    choice = Choice("fastapi-pytorch-fp32-http-jpeg", service.url, "remote", "test")
+    choice = ChosenEncoder("fastapi-pytorch-fp32-http-jpeg", service.url, "remote", "test")
     with Catalogue(library) as catalogue, choice.connect() as embedder:
         service.process.send_signal(signal.SIGKILL)
         service.process.wait()

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from PIL import Image
 
-from photodup.photos.commands.embed_command import Asked, embed_and_print
 from photodup.photos.embed import over_ray
-from photodup.photos.embed.choose import Choice
+from photodup.photos.embed.choose import ChosenEncoder, EncoderRequest
+from photodup.photos.embed.command import embed_and_print
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -111,7 +111,7 @@ def test_a_node_killed_in_the_middle_costs_no_vector_and_doubles_none(
 ):
     plain = tmp_path / "plain.sqlite"
     scan(library, plain, progress=False)
-    local = Choice("local-pytorch-fp32", None, "local", "test")
+    local = ChosenEncoder("local-pytorch-fp32", None, "local", "test")
     with Catalogue(library, plain) as catalogue, local.connect() as embedder:
         embed_library(catalogue, embedder, progress=False)
 
@@ -130,8 +130,8 @@ def test_a_node_killed_in_the_middle_costs_no_vector_and_doubles_none(
     killer = threading.Thread(target=kill_a_node_at_work, args=(cluster, diary, killed), daemon=True)
     killer.start()
     # One worker on each node by default, as each has room for one.
-    asked = Asked(weights=os.environ["MODEL_PRETRAINED"], batch=BATCH)
-    embed_and_print(library, asked=asked, engine="ray")
+    request = EncoderRequest(weights=os.environ["MODEL_PRETRAINED"])
+    embed_and_print(library, request=request, batch=BATCH, engine="ray")
 
     ((node, lines),) = killed.items()
     assert lines[-2].startswith("began"), "in the middle of a batch"

@@ -14,12 +14,11 @@ from support.plants import PLANTS
 from support.review_library import make_library
 
 from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import Catalogue, CatalogueError
+from photodup.photos.library.catalogue import CATALOGUE, Catalogue, CatalogueError
 from photodup.photos.library.scan import scan
-from photodup.photos.library.schema import CATALOGUE
-from photodup.photos.own.own_folder import OwnFolderError
-from photodup.photos.own.sqlite_file import open_database
 from photodup.photos.review.session import ReviewSession
+from photodup.photos.state.own_folder import OwnFolderError
+from photodup.photos.state.sqlite_file import open_database
 
 CACHES = ("evidence.sqlite", "features.sqlite")
 
@@ -203,8 +202,8 @@ def test_a_catalogue_that_would_keep_a_journal_is_refused(given):
 WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from photodup.photos.library.schema import CATALOGUE
-from photodup.photos.own.sqlite_file import open_database
+from photodup.photos.library.catalogue import CATALOGUE
+from photodup.photos.state.sqlite_file import open_database
 db = open_database(Path(sys.argv[1]), CATALOGUE)
 for key in ("committed", "cut short"):
     db.execute("BEGIN IMMEDIATE")

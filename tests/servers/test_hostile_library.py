@@ -23,12 +23,13 @@ from support.hostile_library import (
 from support.trash_kills import WORK, act, killed_at, present, removal
 from support.trash_kills import make_library as random_library
 
+from photodup.cli.trash import list_trash, purge_trash, restore_trash
 from photodup.errors import PhotodupError
-from photodup.photos.commands.trash_command import list_trash, purge_trash, restore_trash
 from photodup.photos.embed.embed import embed_files
 from photodup.photos.library.walking import read_bytes, walk
-from photodup.photos.trash.moving import md5_of
-from photodup.photos.trash.trash import TRASH_FOLDER, Trash, TrashError
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import TrashError
+from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, cha
         lines = [first | {"sig": second["sig"]}]
     else:  # what I signed as purging names no file: those of an unsigned line are not meant
         trash = Trash(folder)
-        trash._steps.write(done[0], "purging")
+        trash._write(done[0], "purging")
         lines = [first | {"sig": ""}, json.loads(journal.read_text().splitlines()[-1])]
     journal.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
     before = tree(folder)
@@ -257,7 +258,7 @@ def test_what_is_not_the_file_that_was_removed_is_left(tmp_path, own_key_folder,
         Trash(folder).restore(done)
     with pytest.raises(TrashError, match="is not the file that was removed"):
         Trash(folder).purge(done)
-    Trash(folder)._steps.write(done[0], "purging")  # killed in a deletion
+    Trash(folder)._write(done[0], "purging")  # killed in a deletion
     Trash(folder)
     assert tree(lies.parent) == before and os.path.lexists(lies)
     assert md5_of(folder / "keep.jpg") == md5["keep.jpg"]

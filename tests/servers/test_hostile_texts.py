@@ -19,7 +19,7 @@ from photodup.photos.embed.choose import choose
 from photodup.photos.library.catalogue import Catalogue, CatalogueError
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import Settings, load_settings, save_settings
+from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.trash import Trash
@@ -100,7 +100,7 @@ def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, lis
 
 def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
     folder = library / ".photodup"
-    save_settings(folder, Settings("fastapi-pytorch-fp32-http-jpeg", "http://mine:8002"))
+    save_settings(folder, LibrarySettings("fastapi-pytorch-fp32-http-jpeg", "http://mine:8002"))
     assert load_settings(folder).url == "http://mine:8002"
     assert choose(load_settings(folder)).url == "http://mine:8002"
     values = json.loads((folder / "settings.json").read_text())
@@ -213,7 +213,7 @@ def test_a_label_of_very_many_contents_is_no_label(library):
         json.dumps({"kind": "not_duplicate", "md5s": [f"{n:032x}" for n in range(20_000)]}) + "\n"
     )
     feedback = Feedback(path.parent)
-    assert feedback.apart() == set() and "Line 1" in feedback.problems[0]
+    assert feedback.dismissed_pairs() == set() and "Line 1" in feedback.problems[0]
 
 
 @pytest.mark.parametrize("name", ["feedback.jsonl", "review/decisions.jsonl"])

@@ -15,15 +15,14 @@ from support.review_library import make_library, photo, save
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import Catalogue, CatalogueError
+from photodup.photos.library.catalogue import Catalogue, CatalogueError, FileKind, kind_of
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import Settings, load_settings, save_settings
-from photodup.photos.own.catalogue_file import Kind, kind_of
-from photodup.photos.own.own_folder import MARKER, OwnFolder, OwnFolderError
+from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.review.pictures import picture
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.search.kept_pairs import stored_pairs
+from photodup.photos.search.candidates import stored_pairs
+from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
 
 MD5 = "ab" + "0" * 30
 
@@ -71,7 +70,7 @@ def use(library: Path, catalogue: Path | None) -> ReviewSession:
     key, other = names["2020/IMG_1.jpg"], names["2020/IMG_2.jpg"]
     session.set_apart(key, session.items[key].members[0][0].id, "keep_both")
     session.skip(other)
-    session.change(Settings(keep=("size", "resolution")))
+    session.change(LibrarySettings(keep=("size", "resolution")))
     return ReviewSession(library, catalogue)
 
 
@@ -106,9 +105,9 @@ def test_two_catalogues_in_one_folder_share_nothing(tmp_path):
     before = listing(tmp_path / "P" / "a.sqlite.d")
     second = ReviewSession(tmp_path / "b", tmp_path / "P" / "b.sqlite")
     assert (len(first.items), len(second.items)) == (2, 3), "told apart in one of them"
-    assert first.settings != second.settings == Settings()
+    assert first.settings != second.settings == LibrarySettings()
     second.accept_all()
-    second.change(Settings(keep=("folder",), folders=("2020",)))
+    second.change(LibrarySettings(keep=("folder",), folders=("2020",)))
     assert listing(tmp_path / "P" / "a.sqlite.d") == before
 
 
@@ -315,9 +314,9 @@ def test_a_scan_that_was_killed_at_its_beginning_goes_on(tmp_path):
     save(photo("coffee"), tmp_path / "library" / "a.jpg")
     file = tmp_path / "P" / "c.sqlite"
     OwnFolder(tmp_path / "P" / "c.sqlite.d").prepare()
-    assert kind_of(file) is Kind.ABSENT
+    assert kind_of(file) is FileKind.ABSENT
     assert scan(tmp_path / "library", file, progress=False).n_read == 1
-    assert kind_of(file) is Kind.OURS
+    assert kind_of(file) is FileKind.OURS
     with Catalogue(tmp_path / "library", file) as opened:
         assert find_tiers(opened).n_photos == 1
 
@@ -325,7 +324,7 @@ def test_a_scan_that_was_killed_at_its_beginning_goes_on(tmp_path):
 def test_settings_and_feedback_know_their_place(tmp_path):
     own = OwnFolder(tmp_path / "own")
     own.prepare()
-    save_settings(own.path, Settings(folders=("2020",)))
+    save_settings(own.path, LibrarySettings(folders=("2020",)))
     Feedback(own.path).add("keep_both", ["a" * 32, "b" * 32])
     assert json.loads(own.settings.read_text())["folders"] == ["2020"]
     assert load_settings(own.path).folders == ("2020",) and own.feedback.is_file()

@@ -47,7 +47,8 @@ def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, 
     (deck / "private.png").write_bytes(base64.b64decode(PIXEL) + b"PRIVATE")
     attack = "top.hacked = 1"
     prose = (
-        f"<script>{attack}</script> <img src=x onerror='{attack}'> <a href='javascript:{attack}'>a</a> <b style='x'>kept</b>\n\n"
+        f"<script>{attack}</script> <img src=x onerror='{attack}'> "
+        f"<a href='javascript:{attack}'>a</a> <b style='x'>kept</b>\n\n"
         f"![p](images/../../private.png) <svg onload='{attack}'></svg> "
         f"<iframe src='data:text/html,<script>{attack}</script>'></iframe>"
     )

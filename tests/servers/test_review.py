@@ -11,19 +11,20 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from support.review_library import HOSTILE, make_library
+from support.review_library import HOSTILE, add_third_copy, group_of, make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
-from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.review import pictures
-from photodup.photos.review.items import DONE, MARKED, SKIPPED, TODO
+from photodup.photos.review.decisions import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.trash.trash import TRASH_FOLDER, Trash
+from photodup.photos.state.own_folder import OwnFolder
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_files import TRASH_FOLDER
 
 
 @pytest.fixture
@@ -39,10 +40,6 @@ def session(library):
 def files(folder: Path) -> set[str]:
     found = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     return {str(p) for p in found if not p.parts[0].startswith(".")}
-
-
-def group_of(session, name):
-    return next(i for i in session.items.values() if any(p.path.name == name for p in i.photos))
 
 
 def test_groups_are_what_was_planted(session):
@@ -297,9 +294,7 @@ def test_keeping_all_marks_nothing(session):
 
 
 def test_of_three_copies_two_that_were_kept_are_not_suggested_again(library):
-    (library / "Third").mkdir()
-    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
-    scan(library, progress=False)
+    add_third_copy(library)
     session = ReviewSession(library)
     item = group_of(session, "IMG_3.jpg")
     session.accept(item.key, [photo.id for photo in item.photos[1:]])  # not the one that was suggested
@@ -312,9 +307,7 @@ def test_of_three_copies_two_that_were_kept_are_not_suggested_again(library):
 
 def test_a_photo_that_was_told_apart_stays_apart_after_the_next_decision(library):
     """Of equal bytes only this is remembered: a pair of one content is no pair."""
-    (library / "Third").mkdir()
-    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
-    scan(library, progress=False)
+    add_third_copy(library)
     session = ReviewSession(library)
     item = group_of(session, "IMG_3.jpg")
     session.set_apart(item.key, item.members[0][0].id, "keep_both")
@@ -703,7 +696,7 @@ def test_a_page_that_cannot_start_gives_its_port_back(server, library, tmp_path)
 
 
 def test_the_trash_commands(library, capsys):
-    from photodup.photos.commands.trash_command import list_trash, purge_trash, restore_trash
+    from photodup.cli.trash import list_trash, purge_trash, restore_trash
 
     session = ReviewSession(library)
     session.accept_all()

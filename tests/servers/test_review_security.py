@@ -109,12 +109,12 @@ def test_forms_of_other_sites_are_refused(server, headers, path):
 
 
 def test_what_the_owner_typed_is_escaped_too(tmp_path):
-    from photodup.photos.library.settings import Settings
+    from photodup.photos.library.settings import LibrarySettings
 
     with ReviewServer(make_library(tmp_path / "library")) as server:
         hostile = 'http://127.0.0.1:9/"><script>alert(1)</script>'
         server.session.change(
-            Settings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
+            LibrarySettings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
         )
         text = httpx.get(server.url + "settings", timeout=30).text
         assert "<script>alert" not in text and "</textarea><b>" not in text

@@ -12,16 +12,15 @@ import httpx
 import pytest
 from support.review_library import make_library, photo, save
 
-from photodup.photos.background.work import Finished, Stopped, Task, Work
-from photodup.photos.commands.group_command import tiers_by_settings
+from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import Settings, load_settings
+from photodup.photos.library.settings import LibrarySettings, load_settings
 from photodup.photos.review import site
-from photodup.photos.review.reviewed_folder import Encoders
+from photodup.photos.review.reviewed_folder import Encoders, Finished, Stopped, Task, TaskRunner
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.trash.trash import TRASH_FOLDER
+from photodup.photos.trash.trash_files import TRASH_FOLDER
 
 SMALL = "a small one"
 
@@ -287,7 +286,7 @@ def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_on
         client.post("threshold", data={"percent": "99", "usual": "yes"})
         until_idle(client)
         assert server.session.tiers.thresholds.similar == 0.95
-        assert load_settings(bursts / ".photodup") == Settings()
+        assert load_settings(bursts / ".photodup") == LibrarySettings()
 
 
 # ---- removing ---------------------------------------------------------------------------------------------
@@ -348,7 +347,7 @@ def test_what_lies_in_the_trash_is_shown_until_it_is_gone_for_good(library):
 
 
 def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(capsys):
-    work = Work()
+    work = TaskRunner()
 
     def fault(task):
         raise ValueError("secret")

@@ -12,14 +12,14 @@ from support.service import until
 from support.triton import needs_triton
 
 from photodup.errors import PhotodupError
-from photodup.photos.commands.group_command import tiers_by_settings
-from photodup.photos.embed.choose import KNOWN, choose, known_backends, probe
+from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe
+from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.settings import Settings, inside, load_settings, save_settings
-from photodup.photos.own.own_folder import MARKER, OwnFolder
+from photodup.photos.library.settings import LibrarySettings, inside, load_settings, save_settings
 from photodup.photos.review.reviewed_folder import Encoders
 from photodup.photos.review.serve import ReviewServer
+from photodup.photos.state.own_folder import MARKER, OwnFolder
 
 SILENT = "http://127.0.0.1:9"
 
@@ -41,8 +41,10 @@ def library(tmp_path):
 
 def test_settings_survive_and_have_defaults(tmp_path):
     OwnFolder(tmp_path).prepare()
-    assert load_settings(tmp_path) == Settings()
-    changed = Settings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("Originals",))
+    assert load_settings(tmp_path) == LibrarySettings()
+    changed = LibrarySettings(
+        "triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("Originals",)
+    )
     save_settings(tmp_path, changed)
     assert load_settings(tmp_path) == changed
     assert {path.name for path in tmp_path.iterdir()} == {"settings.json", MARKER}
@@ -75,7 +77,7 @@ def test_settings_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypa
     order, fsync, replace = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (order.append("fsync"), fsync(file)))
     monkeypatch.setattr(os, "replace", lambda *names, **at: (order.append("replace"), replace(*names, **at)))
-    save_settings(tmp_path, Settings())
+    save_settings(tmp_path, LibrarySettings())
     assert order == ["fsync", "replace"]
 
 
@@ -108,7 +110,7 @@ def test_feedback_that_cannot_be_believed_is_one_sentence_and_costs_nothing_else
 )
 def test_an_address_that_could_never_work_is_refused(backend, url):
     with pytest.raises(PhotodupError):
-        Settings(backend, url)
+        LibrarySettings(backend, url)
 
 
 def test_folders_stay_inside_the_library():
@@ -116,6 +118,13 @@ def test_folders_stay_inside_the_library():
     for folder in ("/etc", "../other", "a/../../b"):
         with pytest.raises(PhotodupError, match="outside"):
             inside([folder])
+
+
+DEFAULTS = LibrarySettings()
+
+
+def chosen_by(settings=DEFAULTS, digests=(), **request):
+    return choose(settings, EncoderRequest(**request), digests)
 
 
 def where(choice):
@@ -126,30 +135,30 @@ def where(choice):
 
 
 def test_flag_before_environment_before_settings(monkeypatch):
-    stored = Settings("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
+    stored = LibrarySettings("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
     assert where(choose(stored)) == ("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
     monkeypatch.setenv("INFERENCE_BACKEND", "triton")
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://environment:1")
     assert where(choose(stored)) == ("triton", "http://environment:1")
-    assert where(choose(stored, backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
-    assert where(choose(stored, url="http://flag:1")) == (None, "http://flag:1")
+    assert where(chosen_by(stored, backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
+    assert where(chosen_by(stored, url="http://flag:1")) == (None, "http://flag:1")
     monkeypatch.delenv("INFERENCE_BACKEND")
     monkeypatch.delenv("INFERENCE_SERVICE_URL")
-    assert choose(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1", (
+    assert chosen_by(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1", (
         "its address is known"
     )
-    assert choose(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
+    assert chosen_by(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
 
 
 def test_auto_takes_a_trained_server_and_never_random_weights(small_service, random_service):
     trained, random = small_service().url, random_service.url
     servers = {"fastapi-pytorch-fp32-http-base64": random, "triton-onnx-fp32-http-fp32": SILENT}
-    left_out = choose(Settings(), endpoints=servers)
+    left_out = chosen_by(endpoints=servers)
     assert (left_out.backend, left_out.mode) == ("local-pytorch-fp32", "local")
     assert "no server has trained weights" in left_out.why
-    chosen = choose(Settings(), endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
+    chosen = chosen_by(endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
     assert (chosen.backend, chosen.url) == ("fastapi-pytorch-fp32-http-jpeg", trained)
-    assert "no server answers" in choose(Settings(), endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).why
+    assert "no server answers" in chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).why
 
 
 def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, small_service):
@@ -165,7 +174,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
         first, second = probe(servers.items())
         assert first.digest != second.digest
         for state in (first, second):
-            chosen = choose(Settings(), endpoints=servers, digests=[state.digest])
+            chosen = chosen_by(digests=[state.digest], endpoints=servers)
             assert chosen.url == state.url and "this library's" in chosen.why
     finally:
         other.stop()
@@ -173,7 +182,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
 
 def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
     monkeypatch.setenv("MODEL_PRETRAINED", "onnx:mine.onnx")
-    chosen = choose(Settings(), endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
+    chosen = chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
     assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
 
 
@@ -198,7 +207,7 @@ def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service)
 def test_what_is_worth_asking(monkeypatch):
     monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", KNOWN)
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://e:1")
-    stored = Settings("triton-onnx-fp32-grpc-fp32", "s:1")
+    stored = LibrarySettings("triton-onnx-fp32-grpc-fp32", "s:1")
     found = known_backends(stored, {"fastapi-pytorch-fp32-http-jpeg": "http://f:1"})
     assert found[:3] == [
         ("triton-onnx-fp32-grpc-fp32", "s:1"),
@@ -257,10 +266,10 @@ def test_a_short_name_and_the_full_one_mean_the_same(tmp_path):
     stored = load_settings(tmp_path)
     # Nobody signed it: it is shown, and used once it was chosen on this machine.
     assert stored.ignored == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004") and stored.backend == "auto"
-    stored = Settings(*stored.ignored)
+    stored = LibrarySettings(*stored.ignored)
     for flag in ("triton_grpc", "triton-onnx-fp32-grpc-fp32"):
-        assert where(choose(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
-    assert where(choose(stored, backend="local-onnx-fp32", weights="w")) == ("local-onnx-fp32", None)
+        assert where(chosen_by(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
+    assert where(chosen_by(stored, backend="local-onnx-fp32", weights="w")) == ("local-onnx-fp32", None)
 
 
 # ---- which photo to keep ---------------------------------------------------------------------------------
@@ -326,12 +335,12 @@ def test_group_prints_both_tiers_with_reasons(library):
 
 def test_settings_are_not_written_into_a_folder_that_is_not_our_own(tmp_path):
     with pytest.raises(PhotodupError, match="was not made by photodup"):
-        save_settings(tmp_path, Settings())
+        save_settings(tmp_path, LibrarySettings())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_are_plain_json_for_other_tools(tmp_path):
     OwnFolder(tmp_path).prepare()
-    save_settings(tmp_path, Settings(folders=("A",)))
+    save_settings(tmp_path, LibrarySettings(folders=("A",)))
     values = json.loads((tmp_path / "settings.json").read_text())
     assert values["backend"] == "auto" and values["keep"][0] == "source" and values["folders"] == ["A"]

@@ -14,11 +14,11 @@ from photodup.embedding.engines import sscd
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.errors import PhotodupError
-from photodup.photos.embed.choose import choose
+from photodup.photos.embed.choose import EncoderRequest, choose
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.settings import Settings
+from photodup.photos.library.settings import LibrarySettings
 
 pytestmark = [
     # torch 2.13: "torch.jit.script/save/load is deprecated"; the published weights come as TorchScript.
@@ -88,7 +88,7 @@ def test_pictures_go_in_as_its_authors_say(network, checkpoint):
 
 def test_it_embeds_a_library_and_its_thresholds_say_that_they_were_not_measured(checkpoint, tmp_path):
     library = make_library(tmp_path / "library")
-    choice = choose(Settings(), weights=f"sscd:{checkpoint}")
+    choice = choose(LibrarySettings(), EncoderRequest(weights=f"sscd:{checkpoint}"))
     with Catalogue(library) as catalogue, choice.connect() as embedder:
         assert embed_library(catalogue, embedder, progress=False).n_embedded == 6
         (model,) = catalogue.models()
@@ -224,7 +224,7 @@ def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
     with pytest.raises(PhotodupError, match="224"):
         load_model(pretrained=f"sscd:{checkpoint}").embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
     with pytest.raises(PhotodupError, match="leave the server out"):
-        choose(Settings(), weights=f"sscd:{checkpoint}", url="http://gpu:8002")
+        choose(LibrarySettings(), EncoderRequest(weights=f"sscd:{checkpoint}", url="http://gpu:8002"))
 
 
 def test_the_service_refuses_it_in_words(checkpoint):

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from photodup.photos.trash.moving import md5_of
+from photodup.photos.trash.trash_files import md5_of
 
 OP = "20260102-030405-0123abcd"
 PAYLOAD, VICTIM = b"what the giver wrote", b"what is mine"

@@ -1,5 +1,10 @@
-"""Pictures on disk and a stand-in encoder for the tests of the catalogue."""
+"""Pictures on disk, a stand-in encoder and a scan that is killed, for the tests of the catalogue."""
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,3 +42,40 @@ class CountingEmbedder:
         pictures = [image if isinstance(image, Image.Image) else decode(image) for image in images]
         rows = [np.asarray(picture.resize((2, 2)), dtype=np.float32).ravel() + 1 for picture in pictures]
         return np.array([row / np.linalg.norm(row) for row in rows], dtype=np.float32)
+
+
+_SCAN_SLOWLY = """
+import sys, time
+from photodup.photos.library import scan as library
+library._BATCH_FILES = 5
+read = library.read_facts_and_look
+def slow(data, look, **options):
+    time.sleep(0.02)
+    return read(data, look, **options)
+library.read_facts_and_look = slow
+from photodup.cli import main
+sys.argv[0] = "photodup"
+main()
+"""
+
+
+def killed_scan(
+    folder: Path, *options: str, how: int, n_done: Callable[[], int], least: int, **variables: str
+) -> str:
+    """Scan slowly in a process that gets the signal `how` when `least` are done; return what it said."""
+    command = [sys.executable, "-c", _SCAN_SLOWLY, "scan", str(folder), "--workers", "2", *options]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=os.environ | variables
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while n_done() < least:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(how)
+        said = process.communicate(timeout=120)[1].decode()
+        assert process.returncode != 0 and "Traceback" not in said
+        return said
+    finally:
+        process.kill()
+        process.wait()

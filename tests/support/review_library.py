@@ -7,6 +7,8 @@ import numpy as np
 from PIL import Image
 
 from photodup.photos.library.scan import scan
+from photodup.photos.review.decisions import Item
+from photodup.photos.review.session import ReviewSession
 
 
 def photo(name: str) -> Image.Image:
@@ -47,3 +49,15 @@ def make_library(folder: Path) -> Path:
     save(Image.fromarray(noise), folder / "lone.jpg")
     scan(folder, progress=False)
     return folder
+
+
+def add_third_copy(folder: Path) -> None:
+    """Write and scan one more file with the bytes of the picture that is there twice."""
+    (folder / "Third").mkdir()
+    (folder / "Third" / "IMG_3.jpg").write_bytes((folder / "2021" / "IMG_3.jpg").read_bytes())
+    scan(folder, progress=False)
+
+
+def group_of(session: ReviewSession, name: str) -> Item:
+    """Return the group that a photo of this name is in."""
+    return next(item for item in session.items.values() if any(p.path.name == name for p in item.photos))

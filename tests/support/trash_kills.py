@@ -15,8 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from photodup.photos.trash.moving import md5_of
-from photodup.photos.trash.trash import TRASH_FOLDER, Removal, Trash
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import Removal
+from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
 
 
 def make_library(folder: Path, sizes: dict[str, int]) -> dict[str, str]:

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from photodup.cli import app
 from photodup.embedding.engines import processor
 from photodup.embedding.engines.reduced import Notes, reduced_path, source_of, write_notes
-from photodup.photos.embed import embed, fastest
-from photodup.photos.embed.choose import choose
+from photodup.photos.embed import choose, embed
+from photodup.photos.embed.choose import EncoderRequest
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import Settings
+from photodup.photos.library.settings import LibrarySettings
 
 needs_bf16 = pytest.mark.skipif(not processor.can_compute("bf16"), reason="this processor has no BF16")
 
@@ -37,8 +37,10 @@ def made(tmp_path, monkeypatch):
     return source, path, notes
 
 
-def chosen(source, **options) -> str:
-    return choose(Settings(), weights=f"onnx:{source.path}", **options).backend
+def chosen(source, backend=None, digests=()) -> str:
+    return choose.choose(
+        LibrarySettings(), EncoderRequest(backend, weights=f"onnx:{source.path}"), digests
+    ).backend
 
 
 @needs_bf16
@@ -57,18 +59,18 @@ def test_the_fastest_precision_that_passed_embeds(made):
 def test_a_library_goes_on_in_its_own_precision(made):
     source, _path, notes = made
     assert chosen(source, digests=[source.model_digest]) == "local-pytorch-fp32"
-    assert chosen(source, digests=[fastest._digest(notes)]) == "local-openvino-bf16"
-    both = [source.model_digest, fastest._digest(notes)]
+    assert chosen(source, digests=[choose._digest(notes)]) == "local-openvino-bf16"
+    both = [source.model_digest, choose._digest(notes)]
     assert chosen(source, digests=both) == "local-openvino-bf16"
 
 
 def test_without_instructions_or_with_a_gpu_it_is_left_out(made, monkeypatch):
     source, *_ = made
-    monkeypatch.setattr(fastest, "can_compute", lambda precision: False)
+    monkeypatch.setattr(choose, "can_compute", lambda precision: False)
     assert chosen(source) == "local-pytorch-fp32"
     monkeypatch.undo()
     monkeypatch.setenv("PHOTODUP_ROOT", str(source.path.parent))
-    monkeypatch.setattr(fastest, "_has_gpu", lambda: True)
+    monkeypatch.setattr(choose, "_has_gpu", lambda: True)
     assert chosen(source) == "local-pytorch-fp32"
 
 

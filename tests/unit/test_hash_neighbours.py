@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from photodup.photos.own.own_folder import OwnFolder
-from photodup.photos.search import kept_pairs
+from photodup.photos.search import candidates
+from photodup.photos.search.candidates import stored_hash_pairs
 from photodup.photos.search.hash_neighbours import (
     MAX_RADIUS,
     MIRROR,
@@ -18,7 +18,7 @@ from photodup.photos.search.hash_neighbours import (
     near_hashes,
     search_radius,
 )
-from photodup.photos.search.kept_pairs import stored_hash_pairs
+from photodup.photos.state.own_folder import OwnFolder
 
 
 def distance(a: int, b: int) -> int:
@@ -146,7 +146,7 @@ def test_only_what_is_new_is_searched(tmp_path, monkeypatch, fault):
         starts.append(start)
         return near_hashes(bits, radius, start=start)
 
-    monkeypatch.setattr(kept_pairs, "near_hashes", counted)
+    monkeypatch.setattr(candidates, "near_hashes", counted)
     found = stored_hash_pairs(tmp_path, names, values, 5.0)
     assert starts == [0 if fault else 390]
     fresh = near_hashes(np.array([int(value, 16) for value in values], np.uint64), found.radius)

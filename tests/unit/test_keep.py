@@ -215,7 +215,7 @@ def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         (library / ".photodup" / "neighbours-hash.npz").unlink()
-        monkeypatch.setattr("photodup.photos.search.kept_pairs.search_radius", lambda n, per_photo: 0)
+        monkeypatch.setattr("photodup.photos.search.candidates.search_radius", lambda n, per_photo: 0)
         again = find_tiers(catalogue)
         assert "within 0 bits" in again.search
         assert [g.members for g in again.copies] == [g.members for g in first.copies]

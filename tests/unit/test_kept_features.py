@@ -15,8 +15,8 @@ from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.own.own_folder import OwnFolder
 from photodup.photos.quality.edits import REFERENCE, named
+from photodup.photos.state.own_folder import OwnFolder
 
 NAMES = ("astronaut", "coffee", "chelsea", "rocket")
 

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import util
@@ -14,7 +13,7 @@ from importlib import util
 import numpy as np
 import pytest
 from PIL import Image
-from support.library import CountingEmbedder, photo
+from support.library import CountingEmbedder, killed_scan, photo
 
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
@@ -242,21 +241,6 @@ def test_apple_photos_without_osxphotos_is_one_sentence():
         scan_apple_photos()
 
 
-SCAN_SLOWLY = """
-import sys, time
-from photodup.photos.library import scan as library
-library._BATCH_FILES = 5
-read = library.read_facts
-def slow(data, **options):
-    time.sleep(0.02)
-    return read(data, **options)
-library.read_facts = slow
-from photodup.cli import main
-sys.argv = ["photodup", "scan", sys.argv[1], "--workers", "2"]
-main()
-"""
-
-
 def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
     """The real encoder with random weights, the real command, and then the refusal to group by it."""
     photo(tmp_path / "a.jpg", 1)
@@ -292,10 +276,11 @@ def test_an_interrupted_scan_keeps_what_is_done_and_resumes(tmp_path, how):
     n = 120
     for i in range(n):
         photo(tmp_path / f"{i:03}.jpg", i)
-    process = subprocess.Popen([sys.executable, "-c", SCAN_SLOWLY, str(tmp_path)], stderr=subprocess.PIPE)
     path = tmp_path / ".photodup/catalogue.sqlite"
 
     def catalogued() -> int:
+        if not path.exists():
+            return 0
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:
             return connection.execute("SELECT count(*) FROM file").fetchone()[0]
@@ -304,18 +289,8 @@ def test_an_interrupted_scan_keeps_what_is_done_and_resumes(tmp_path, how):
         finally:
             connection.close()
 
-    try:
-        deadline = time.monotonic() + 60
-        while not (path.exists() and catalogued() >= 10):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(how)
-        said = process.communicate(timeout=120)[1].decode()
-        assert process.returncode != 0 and "Traceback" not in said
-        assert how == signal.SIGKILL or "the same command goes on" in said.splitlines()[-1]
-    finally:
-        process.kill()
-        process.wait()
+    said = killed_scan(tmp_path, how=how, n_done=catalogued, least=10)
+    assert how == signal.SIGKILL or "the same command goes on" in said.splitlines()[-1]
     with Catalogue(tmp_path) as catalogue:
         assert catalogue.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         done = len(catalogue.photos())

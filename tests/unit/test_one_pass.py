@@ -1,11 +1,7 @@
 """`photodup scan --embed`: one decoding for hash and vector, the vectors of `photodup embed`, never two decodings mixed."""
 
 import io
-import os
 import signal
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.library import CountingEmbedder, photo
+from support.library import CountingEmbedder, killed_scan, photo
 from support.triton import tiny_graph
 from typer.testing import CliRunner
 
@@ -24,15 +20,14 @@ from photodup.embedding.client.client import connect
 from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
 from photodup.embedding.vectors import digest_drafted
 from photodup.errors import PhotodupError
-from photodup.photos.commands.embed_command import choose_decoding
-from photodup.photos.embed.choose import choose
+from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.embed.one_pass import OnePass
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts, read_facts_and_look
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import Settings
+from photodup.photos.library.settings import LibrarySettings
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
 
@@ -78,12 +73,12 @@ def one_pass(root: Path, place: Path, embedder, **options):
     done = []
 
     @contextmanager
-    def beside(opened):
+    def open_sink(opened):
         with OnePass(opened, embedder, progress=False, **options) as one:
             yield one
         done.append(one.embed_the_rest())
 
-    return scan(root, place, progress=False, beside=beside), done[0]
+    return scan(root, place, progress=False, open_sink=open_sink), done[0]
 
 
 def stored(root: Path, place: Path) -> dict[str, np.ndarray]:
@@ -196,7 +191,7 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
         catalogue.connection.execute("DELETE FROM file WHERE path <> ?", (b"a.jpg",))
     with (
         Catalogue(photographs, tmp_path / "new.sqlite") as catalogue,
-        choose(Settings(), weights=graph).connect() as embedder,
+        choose(LibrarySettings(), EncoderRequest(weights=graph)).connect() as embedder,
     ):
         assert choose_decoding(embedder, [drafted, embedder.model_digest])[0]
         assert not choose_decoding(embedder, [embedder.model_digest, drafted])[0]
@@ -224,10 +219,7 @@ def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
     assert (
         (embedded.n_before, embedded.n_embedded)
         == (len(before), 20 - len(before))
-        == (
-            len(before),
-            sum(again.seen),
-        )
+        == (len(before), sum(again.seen))
     )
 
 
@@ -264,28 +256,11 @@ def test_one_refused_photograph_is_named_once_and_costs_nobody_else(tmp_path):
     assert sum(asked) == 2, "with its batch and alone, and not once more at the end"
 
 
-SLOWLY = """
-import sys, time
-from photodup.photos.library import scan as library
-read = library.read_facts_and_look
-def slow(data, look, **options):
-    time.sleep(0.02)
-    return read(data, look, **options)
-library.read_facts_and_look = slow
-from photodup.cli import main
-sys.argv = ["photodup", "scan", sys.argv[1], "--workers", "2", "--embed", "--batch", "4", "--weights", sys.argv[2]]
-main()
-"""
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
     root, n = tmp_path / "library", 150
     for i in range(n):
         photo(root / f"{i:03}.jpg", i)
-    environment = os.environ | {"PHOTODUP_ROOT": str(tmp_path)}
-    command = [sys.executable, "-c", SLOWLY, str(root), graph]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
 
     def embedded() -> int:
         try:
@@ -294,17 +269,8 @@ def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
         except PhotodupError:
             return 0
 
-    try:
-        deadline = time.monotonic() + 120
-        while embedded() < 8:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(how)
-        said = process.communicate(timeout=120)[1].decode()
-        assert process.returncode != 0 and "Traceback" not in said
-    finally:
-        process.kill()
-        process.wait()
+    options = ("--embed", "--batch", "4", "--weights", graph)
+    killed_scan(root, *options, how=how, n_done=embedded, least=8, PHOTODUP_ROOT=str(tmp_path))
     before = embedded()
     assert 8 <= before < n
     with connect(mode="local", pretrained=graph) as embedder:

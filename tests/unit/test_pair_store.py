@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from photodup.photos.own.own_folder import MARKER, OwnFolder
-from photodup.photos.search.kept_pairs import stored_pairs
+from photodup.photos.search.candidates import stored_pairs
 from photodup.photos.search.neighbours import NeighbourIndex
+from photodup.photos.state.own_folder import MARKER, OwnFolder
 
 THRESHOLD = 0.8
 

@@ -11,11 +11,12 @@ from support.trash_kills import make_library, present, removal
 
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import moving_together
-from photodup.photos.own.journal import Journal
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.trash.moving import md5_of
-from photodup.photos.trash.trash import TRASH_FOLDER, Trash, TrashError
+from photodup.photos.state.journal import Journal
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import TrashError
+from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
 
 
 def test_a_shared_sidecar_leaves_with_the_last_photo_that_it_belongs_to(tmp_path):

@@ -11,15 +11,16 @@ import pytest
 from support.paths import ROOT
 from support.trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
-from photodup.beneath import opened
-from photodup.photos.commands.trash_command import list_trash
+from photodup.cli.trash import list_trash
 from photodup.photos.library.sidecars import moving_together
-from photodup.photos.own import own_key
-from photodup.photos.own.journal import Journal, JournalError
-from photodup.photos.trash import moving
+from photodup.photos.state import own_key
+from photodup.photos.state.journal import Journal, JournalError
 from photodup.photos.trash import trash as trash_module
-from photodup.photos.trash.moving import md5_of
-from photodup.photos.trash.trash import TRASH_FOLDER, Removal, Trash, TrashError
+from photodup.photos.trash import trash_files
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import Removal, TrashError
+from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
+from photodup.safe_open import opened
 
 
 @pytest.fixture
@@ -220,7 +221,7 @@ def test_the_longest_name_there_is_comes_back(tmp_path, letter):
     (back,) = trash.restore(trash.listing())
     assert back.name.endswith(" (restored).jpg") and md5_of(back) == md5[name]
     assert (tmp_path / name).read_bytes() == b"new picture"
-    second = moving.free_name(back.name, lambda name: os.path.lexists(tmp_path / name))
+    second = trash_files.free_name(back.name, lambda name: os.path.lexists(tmp_path / name))
     assert not os.path.lexists(tmp_path / second) and len(os.fsencode(second)) <= 255
 
 
@@ -247,7 +248,7 @@ def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
     done = two_in_the_trash(folder, md5)
     (folder / "a").rmdir()
     (folder / "a").write_text("in the way")
-    Trash(folder)._steps.write(done[0], "restoring")
+    Trash(folder)._write(done[0], "restoring")
     trash = Trash(folder)
     assert [operation.id for operation in trash.listing()] == [done[1].id]
     list_trash(folder)
@@ -262,7 +263,7 @@ def test_a_trash_that_cannot_be_written_can_be_read(library):
     """A disk that is read-only now, with an operation that was interrupted: listing needs no lock."""
     folder, md5 = library
     done = two_in_the_trash(folder, md5)
-    Trash(folder)._steps.write(done[0], "restoring")
+    Trash(folder)._write(done[0], "restoring")
     (folder / TRASH_FOLDER / "lock").unlink()
     (folder / TRASH_FOLDER / "lock").mkdir()
     assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]
@@ -531,7 +532,7 @@ def other_volume(tmp_path):
 def move(source, target, **options):
     """Move between two paths whose folders are opened here."""
     with opened(source.parent, source.name) as here, opened(target.parent, target.name) as there:
-        moving.move_file(here, there, **options)
+        trash_files.move_file(here, there, **options)
 
 
 def cross(tmp_path, other_volume):
@@ -582,7 +583,7 @@ def test_a_taken_name_is_not_replaced_where_there_are_no_hard_links(tmp_path, mo
     def refuse(*_, **__):
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(moving.os, "link", refuse)
+    monkeypatch.setattr(trash_files.os, "link", refuse)
     source, target = tmp_path / "a.jpg", tmp_path / "b.jpg"
     source.write_bytes(b"mine")
     target.write_bytes(b"of another program")

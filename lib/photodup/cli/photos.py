@@ -1,11 +1,19 @@
 """The commands of the photo application. Photographs are only read, but by `review` and `trash`."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from photodup.errors import PhotodupError
+from photodup.names import escaped, printable
+
+if TYPE_CHECKING:
+    from photodup.photos.embed.choose import EncoderRequest
+    from photodup.photos.groups.results import TierGroup, Tiers
+    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.library.scan import OpenSink, ScanReport
 
 # As the page calls the stand-in; it says what it is, for whoever chooses it.
 SMALL_ENCODER = "a small one from a package (17 MB), good for everyday scenes"
@@ -52,10 +60,12 @@ def _servers(endpoints: Path | None) -> dict[str, str]:
     return load_endpoints(endpoints).backends if endpoints else {}
 
 
-def _asked(url: str | None, backend: str | None, weights: str | None, endpoints: Path | None, batch: int):
-    from photodup.photos.commands.embed_command import Asked
+def _request(
+    url: str | None, backend: str | None, weights: str | None, endpoints: Path | None
+) -> "EncoderRequest":
+    from photodup.photos.embed.choose import EncoderRequest
 
-    return Asked(url, backend, _at_hand(weights), _servers(endpoints), batch)
+    return EncoderRequest(backend, url, _at_hand(weights), _servers(endpoints))
 
 
 def _at_hand(weights: str | None) -> str | None:
@@ -84,7 +94,7 @@ def scan(
 
     With --embed each is read and decoded once for both, by whom `photodup embed` would take.
     """
-    from photodup.photos.commands.embed_command import scan_and_embed_and_print
+    from photodup.photos.embed.command import scan_and_embed_and_print
     from photodup.photos.library.apple import scan_apple_photos
     from photodup.photos.library.scan import scan
 
@@ -94,14 +104,14 @@ def scan(
     options |= {"catalogue": catalogue} if catalogue else {}
     if not embed and (url or backend or weights or endpoints):
         raise PhotodupError("Who embeds is asked with --embed only: add it, or leave the model out.")
-    asked = _asked(url, backend, weights, endpoints, batch) if embed else None
+    request = _request(url, backend, weights, endpoints) if embed else None
 
-    def scanning(beside: Any) -> Any:
-        if directory is None or apple_photos:
-            return scan_apple_photos(directory, beside=beside, **options)
-        return scan(directory, beside=beside, **options)
+    def scanned(open_sink: "OpenSink | None") -> "ScanReport":
+        if apple_photos or directory is None:
+            return scan_apple_photos(directory, open_sink=open_sink, **options)
+        return scan(directory, open_sink=open_sink, **options)
 
-    scan_and_embed_and_print(scanning, asked)
+    scan_and_embed_and_print(scanned, request, batch)
 
 
 def embed(
@@ -120,10 +130,10 @@ def embed(
     Who embeds: these flags, else INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else the review page's
     settings, else auto: a server that answers with trained weights, or this machine.
     """
-    from photodup.photos.commands.embed_command import embed_and_print
+    from photodup.photos.embed.command import embed_and_print
 
-    asked = _asked(url, backend, weights, endpoints, batch)
-    embed_and_print(directory, catalogue, asked=asked, engine=engine, workers=workers)
+    request = _request(url, backend, weights, endpoints)
+    embed_and_print(directory, catalogue, request=request, batch=batch, engine=engine, workers=workers)
 
 
 def group(
@@ -136,12 +146,78 @@ def group(
     allow_random: AllowRandom = False,
 ) -> None:
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
-    from photodup.photos.commands.group_command import print_groups
     from photodup.photos.library.catalogue import Catalogue
 
     options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
     with Catalogue(directory, catalogue) as opened:
         print_groups(opened, threshold=threshold, **options)
+
+
+def print_groups(catalogue: "Catalogue", **options: Any) -> None:
+    """Print both tiers with the reason for each keeper and the evidence for each member.
+
+    Copies that were dismissed on the review page are left out, as they are there.
+
+    Args:
+        catalogue: scanned, and embedded if there is to be a `similar` tier.
+        **options: of `tiers_by_settings`.
+    """
+    from photodup.photos.groups.by_settings import tiers_by_settings, with_bar, without_dismissed
+    from photodup.photos.library.feedback import Feedback
+
+    tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
+    feedback = Feedback(catalogue.own.path)
+    dismissed = feedback.dismissed_copies()
+    tiers = replace(
+        tiers,
+        copies=without_dismissed(tiers.copies, dismissed),
+        similar=without_dismissed(tiers.similar, dismissed),
+    )
+    for group in tiers.groups:
+        _print_group(group)
+    for problem in tiers.problems:
+        print(escaped(f"not compared: {problem}"))
+    for sentence in feedback.problems:
+        print(sentence)
+    print(escaped(_summary(tiers)))
+
+
+def _print_group(group: "TierGroup") -> None:
+    keeper = group.keeper
+    print(f"{group.tier}  {len(group.members) + 1} photos")
+    print(
+        f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {escaped(group.choice.reason)})"
+    )
+    for photo, why in zip(group.members, group.evidence, strict=True):
+        if why.exact:
+            said = "same bytes"
+        elif group.tier == "copies" and why.verification:
+            said = "the same picture"
+        else:
+            said = "alike" if why.similarity is None else f"cosine {why.similarity:.4f}"
+        differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""
+        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said}{differs})")
+
+
+def _summary(tiers: "Tiers") -> str:
+    free = sum(group.bytes_to_free for group in tiers.copies) / 1e6
+    limits = tiers.thresholds
+    if tiers.model is None or limits is None:
+        how = "by hash and pixels only (nothing is embedded: run `photodup embed`)"
+    else:
+        how = (
+            f"by {tiers.model.name} ({tiers.model.digest[:12]}), similar from {limits.similar} cosine "
+            f"({limits.measured})"
+        )
+        if tiers.model.is_random is not False:
+            how += ", RANDOM OR UNKNOWN WEIGHTS: the similar ones mean nothing"
+    smallest = tiers.smallest_similarity
+    return (
+        f"{tiers.n_photos} photographs: {len(tiers.copies)} groups of copies ({free:.1f} MB to free), "
+        f"{len(tiers.similar)} of similar ones, {how}; largest group {tiers.largest_group}, smallest "
+        f"similarity in a group {'none' if smallest is None else f'{smallest:.4f}'}; {tiers.n_verified} pairs "
+        "compared on the pixels"
+    )
 
 
 def review(

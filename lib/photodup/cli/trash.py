@@ -1,51 +1,124 @@
-"""The `trash` commands."""
+"""The `trash` commands: what they do and print."""
 
+import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from photodup.errors import PhotodupError
+from photodup.names import escaped, printable
+
+if TYPE_CHECKING:
+    from photodup.photos.trash.trash import Trash
+    from photodup.photos.trash.trash_entries import Operation
 
 trash = typer.Typer(
     no_args_is_help=True, help="What `photodup review` removed: list, restore, delete for good."
 )
+Library = Annotated[Path, typer.Argument(help="the library")]
+Names = Annotated[list[str] | None, typer.Argument(help="names from `trash list`; default all")]
 Unsigned = Annotated[
     bool, typer.Option("--unsigned", help="instead, what your photodup on this machine did not write")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
+
+_NOT_OURS = (
+    "Not written by your photodup on this machine (somebody else wrote it, or your key is "
+    "new); nothing is done about it unless you add --unsigned:"
+)
 
 
 @trash.command("list")
-def trash_list(directory: Annotated[Path, typer.Argument(help="the library")]) -> None:
+def list_trash(directory: Library) -> None:
     """List what is in the trash of a library, newest first."""
-    from photodup.photos.commands.trash_command import list_trash
+    from photodup.photos.trash.trash import Trash
 
-    list_trash(directory)
+    contents = Trash(directory).contents()
+    for operation in contents.listing:
+        print(_line(operation))
+    for operation in contents.interrupted:  # read-only or busy today
+        first = printable(operation.files[0].home)
+        print(f"{operation.id}  {operation.state} {first} is not finished; the next command goes on with it")
+    print(f"{len(contents.listing)} removals, {_megabytes(contents.listing)}")
+    if contents.unsigned:
+        print(_NOT_OURS)
+    for operation in contents.unsigned:
+        print(_line(operation) + (f"  {operation.state}, not finished" if operation.unfinished else ""))
+    for sentence in contents.problems:
+        print(sentence)
 
 
 @trash.command("restore")
-def trash_restore(
-    directory: Annotated[Path, typer.Argument(help="the library")],
-    operation: Annotated[
-        list[str] | None, typer.Argument(help="names from `trash list`; default all")
-    ] = None,
-    unsigned: Unsigned = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+def restore_trash(
+    directory: Library, operation: Names = None, unsigned: Unsigned = False, yes: Yes = False
 ) -> None:
     """Put files back where they were, with their times."""
-    from photodup.photos.commands.trash_command import restore_trash
+    from photodup.photos.trash.trash import Trash
 
-    restore_trash(directory, operation or (), unsigned=unsigned, yes=yes)
+    opened = Trash(directory)
+    chosen = _chosen(opened, operation or [], unsigned)
+    if unsigned and chosen and not yes:
+        for one in chosen:
+            print(_line(one))
+        _ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
+    for path in opened.restore(chosen, confirmed=unsigned):
+        print(printable(path))
+    _print_unsigned_left(opened, unsigned)
+    print("Run `photodup scan` to bring the catalogue up to date.")
 
 
 @trash.command("purge")
-def trash_purge(
-    directory: Annotated[Path, typer.Argument(help="the library")],
-    operation: Annotated[
-        list[str] | None, typer.Argument(help="names from `trash list`; default all")
-    ] = None,
-    unsigned: Unsigned = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+def purge_trash(
+    directory: Library, operation: Names = None, unsigned: Unsigned = False, yes: Yes = False
 ) -> None:
     """Delete files from the trash for good. This is the only command that deletes a photograph."""
-    from photodup.photos.commands.trash_command import purge_trash
+    from photodup.photos.trash.trash import Trash
 
-    purge_trash(directory, operation or (), unsigned=unsigned, yes=yes)
+    opened = Trash(directory)
+    found = _chosen(opened, operation or [], unsigned)
+    chosen = [one for one in found if one.in_trash or one.state == "purging"]
+    if chosen and not yes:
+        _ask(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
+    freed = opened.purge(chosen, confirmed=unsigned)
+    print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
+    _print_unsigned_left(opened, unsigned)
+
+
+def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
+    if not unsigned and (left := len(opened.unsigned())):
+        print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
+
+
+def _ask(question: str, what: str) -> None:
+    from photodup.photos.trash.trash_entries import TrashError
+
+    if not sys.stdin.isatty():
+        raise TrashError(f"{what} needs a yes: add --yes.")
+    if input(f"{question} [y/N] ").strip().lower() != "y":
+        raise TrashError("Nothing was done.")
+
+
+def _chosen(opened: "Trash", names: list[str], unsigned: bool) -> "list[Operation]":
+    contents = opened.contents()
+    own, others = contents.listing, contents.unsigned
+    listing = others if unsigned else own
+    if unknown := set(names) - {operation.id for operation in listing}:
+        apart = unknown & {operation.id for operation in (own if unsigned else others)}
+        hint = "leave --unsigned out" if unsigned else "add --unsigned"
+        more = f"; {', '.join(sorted(apart))} is there: {hint}" if apart else ""
+        named = escaped(", ".join(sorted(unknown)))
+        raise PhotodupError(f"Not in the trash: {named}; see `photodup trash list`{more}.")
+    return [operation for operation in listing if not names or operation.id in names]
+
+
+def _megabytes(operations: "list[Operation]") -> str:
+    return f"{sum(operation.bytes for operation in operations) / 1e6:.2f} MB"
+
+
+def _line(operation: "Operation") -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(operation.time))
+    files = ", ".join(printable(moved.home) for moved in operation.files)
+    reason = escaped(operation.reason)
+    return f"{operation.id}  {when}  {operation.bytes / 1e6:8.2f} MB  {files}  ({reason})"

@@ -61,11 +61,11 @@ def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | No
         def one_pass(embedder: "Embedder") -> None:
             passes = []
 
-            def beside(catalogue: Catalogue) -> OnePass:
+            def open_sink(catalogue: Catalogue) -> OnePass:
                 passes.append(OnePass(catalogue, embedder, progress=False))
                 return passes[0]
 
-            scan(library, afresh(), progress=False, beside=beside)
+            scan(library, afresh(), progress=False, open_sink=open_sink)
             _check(passes[0].report.n_embedded, n)
 
         with connected() as whole, connected(is_drafted=True) as drafted:

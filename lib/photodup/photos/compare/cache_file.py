@@ -4,8 +4,8 @@ import sqlite3
 from pathlib import Path
 from typing import ClassVar, Self
 
-from photodup.photos.own.own_folder import OwnFolder, OwnFolderError
-from photodup.photos.own.sqlite_file import BESIDE, DatabaseRefusedError, Form, open_database
+from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
+from photodup.photos.state.sqlite_file import BESIDE, DatabaseRefusedError, Form, open_database
 
 # What reading a file raises that is damaged further in, or that somebody else filled.
 DAMAGE = (sqlite3.DatabaseError, ValueError, TypeError, AttributeError)

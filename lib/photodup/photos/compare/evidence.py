@@ -14,7 +14,7 @@ import numpy as np
 
 from photodup.photos.compare.cache_file import DAMAGE, CacheFile
 from photodup.photos.compare.verify import Thresholds, Verification
-from photodup.photos.own.sqlite_file import Form
+from photodup.photos.state.sqlite_file import Form
 
 # As `Verification`, field by field.
 _NAMES = tuple(field.name for field in fields(Verification))

@@ -16,7 +16,7 @@ import numpy as np
 from photodup.photos.compare.cache_file import DAMAGE, CacheFile
 from photodup.photos.compare.features import Features
 from photodup.photos.compare.verify import FEW_FEATURES, STRONGEST, could_be_one
-from photodup.photos.own.sqlite_file import Form
+from photodup.photos.state.sqlite_file import Form
 
 # What the file may hold; some 240,000 photos. Beyond it the oldest make room.
 MAX_BYTES = 4_000_000_000

@@ -1,15 +1,30 @@
-"""Which server embeds a library: what is known, what answers, and which one `photodup embed` takes."""
+"""Who embeds a library: servers that are known and answer, the model in this process, and which `photodup embed` takes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib import util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.engines.reduced import may_decide, why_not
-from photodup.embedding.vectors import is_among
+from photodup.embedding.engines.model import SUPPORTED, digest_at
+from photodup.embedding.engines.processor import can_compute
+from photodup.embedding.engines.reduced import (
+    FASTEST_FIRST,
+    Notes,
+    WeightsSource,
+    draft_verdict_on,
+    has_passed,
+    may_decide,
+    read_notes,
+    source_of,
+    why_not,
+)
+from photodup.embedding.vectors import digest_drafted, is_among
 from photodup.errors import PhotodupError
-from photodup.photos.library.settings import AUTO, Settings
+from photodup.paths import build_dir
+from photodup.photos.library.settings import AUTO, LibrarySettings
 from photodup.settings import environment
 
 if TYPE_CHECKING:
@@ -22,6 +37,28 @@ KNOWN = {
     "triton-onnx-fp32-http-fp32": "http://127.0.0.1:8003",
     "triton-onnx-fp32-grpc-fp32": "127.0.0.1:8004",
 }
+_PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
+_NOT_HERE = ("random:", "sscd:")
+
+
+@dataclass(frozen=True)
+class EncoderRequest:
+    """Who shall embed, as the command line says.
+
+    Attributes:
+        backend: its name, or `auto`.
+        url: the server's address.
+        weights: those of the model in this process, as for MODEL_PRETRAINED; then it is this machine that embeds.
+        endpoints: more servers that `auto` may ask, by backend.
+    """
+
+    backend: str | None = None
+    url: str | None = None
+    weights: str | None = None
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+
+
+AS_SET_UP = EncoderRequest()  # the environment and the settings decide
 
 
 @dataclass(frozen=True)
@@ -46,7 +83,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenEncoder:
     """What to connect to, and why in words. Without a backend: the model in this process.
 
     `weights` are those of the model in this process; None for MODEL_PRETRAINED. `is_drafted`: JPEGs are decoded at a
@@ -71,7 +108,7 @@ class Choice:
         return embedder
 
 
-def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return (name, address) of every server worth asking: stored, environment, endpoints file, port map."""
     wanted: dict[tuple[str, str], None] = {}
     if settings.backend != AUTO and settings.url:
@@ -79,7 +116,7 @@ def known_backends(settings: Settings, endpoints: Mapping[str, str] | None = Non
     here = environment()
     if here.service_url:
         wanted[here.service_backend or _SERVICE, here.service_url] = None
-    for entry in (endpoints or {}).items():
+    for entry in endpoints.items():
         wanted[entry] = None
     for entry in KNOWN.items():
         wanted[entry] = None
@@ -108,14 +145,8 @@ def _ask(name: str, url: str) -> State:
 
 
 def choose(
-    settings: Settings,
-    *,
-    backend: str | None = None,
-    url: str | None = None,
-    weights: str | None = None,
-    digests: Collection[str] = (),
-    endpoints: Mapping[str, str] | None = None,
-) -> Choice:
+    settings: LibrarySettings, request: EncoderRequest = AS_SET_UP, digests: Collection[str] = ()
+) -> ChosenEncoder:
     """Decide who embeds: flag before environment before the page's settings before `auto`.
 
     `auto` takes a server that answers now and serves trained weights, best the model that this library's
@@ -125,21 +156,19 @@ def choose(
 
     Args:
         settings: what the page stored.
-        backend: what the command line said.
-        url: what it said of the server's address.
-        weights: what it said too, as for MODEL_PRETRAINED; then it is this machine that embeds.
+        request: what the command line said.
         digests: models that have embeddings here.
-        endpoints: more servers that `auto` may ask, by backend.
 
     Raises:
         PhotodupError: weights together with a server.
     """
+    backend, url, weights, endpoints = request.backend, request.url, request.weights, request.endpoints
     if backend and backend != AUTO:
         backend = parse_backend(backend).name
     if weights:
         if url or backend == AUTO or not parse_backend(backend or LOCAL).is_local:
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
-        choice = Choice(backend or LOCAL, None, "local", "as the command line says", weights)
+        choice = ChosenEncoder(backend or LOCAL, None, "local", "as the command line says", weights)
         return choice if backend else _fastest(choice, digests)
     here = environment()
     if backend == AUTO:
@@ -147,41 +176,145 @@ def choose(
     if backend or url:
         if backend == settings.backend and not url:
             url = here.service_url or settings.url
-        return Choice(backend, url, None, "as the command line says")
+        return ChosenEncoder(backend, url, None, "as the command line says")
     if here.service_backend == AUTO:
         return _auto(settings, here.service_url, digests, endpoints)
     if here.service_backend or here.service_url:
-        return Choice(here.service_backend or None, here.service_url or None, None, "as the environment says")
+        return ChosenEncoder(
+            here.service_backend or None, here.service_url or None, None, "as the environment says"
+        )
     if settings.backend != AUTO:
-        return Choice(settings.backend, settings.url, None, "as the settings of this library say")
+        return ChosenEncoder(settings.backend, settings.url, None, "as the settings of this library say")
     return _auto(settings, None, digests, endpoints)
 
 
 def _auto(
-    settings: Settings, url: str | None, digests: Collection[str], endpoints: Mapping[str, str] | None
-) -> Choice:
+    settings: LibrarySettings, url: str | None, digests: Collection[str], endpoints: Mapping[str, str]
+) -> ChosenEncoder:
     if url:
-        return Choice(_SERVICE, url, "auto", "that server if it answers, else this machine")
+        return ChosenEncoder(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := environment().model_pretrained:
-        choice = Choice(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
+        choice = ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
         return _fastest(choice, digests)
-    states = probe(known_backends(Settings(), endpoints))
+    states = probe(known_backends(LibrarySettings(), endpoints))
     fit = sorted((s for s in states if s.is_fit), key=lambda state: not is_among(state.digest, digests))
     if fit:
         same = ", the model of this library's embeddings" if is_among(fit[0].digest, digests) else ""
-        return Choice(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
+        return ChosenEncoder(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
     ungated = [s for s in states if s.answers and s.is_random is False and s.digest and not s.is_fit]
     silent = "no server has trained weights" if any(s.answers for s in states) else "no server answers"
     if ungated:
         silent = f"{ungated[0].name} {why_not(ungated[0].precision, ungated[0].gate)}"
-    return _fastest(Choice(LOCAL, None, "local", f"{silent}: the model in this process"), digests)
+    return _fastest(ChosenEncoder(LOCAL, None, "local", f"{silent}: the model in this process"), digests)
 
 
-def _fastest(choice: Choice, digests: Collection[str]) -> Choice:
+def _fastest(choice: ChosenEncoder, digests: Collection[str]) -> ChosenEncoder:
     """Take the fastest precision that passed the gate for the model in this process."""
-    from photodup.photos.embed.fastest import fastest
-
     if found := fastest(choice.weights, digests):
         backend, why = found
         return replace(choice, backend=backend, why=f"{choice.why}; {backend.split('-')[-1]}, {why}")
     return choice
+
+
+def fastest(
+    weights: str | None, digests: Collection[str] = (), directory: Path | None = None
+) -> tuple[str, str] | None:
+    """Return the backend of the fastest precision that passed the gate on this processor, and why in words.
+
+    A library that has embeddings of these weights already goes on in their precision: vectors of two precisions are of
+    two models, and half of each would be no search.
+
+    Args:
+        weights: as MODEL_PRETRAINED; default that variable.
+        digests: models that have embeddings in the library.
+        directory: where reduced files are; default build/models.
+
+    Returns:
+        None where nothing but FP32 may be used, or a GPU computes.
+    """
+    weights = weights or environment().weights
+    if weights.startswith(_NOT_HERE) or _has_gpu():
+        return None
+    try:
+        found = list(_passed(weights, directory or build_dir() / "models"))
+    except PhotodupError:
+        return None
+    known = [notes for notes in found if is_among(_digest(notes), digests)]
+    if any(is_among(notes.model_digest, digests) for notes in found) and not known:
+        return None
+    for notes in known or found:
+        why = "the precision of this library's embeddings" if known else "the fastest that passed the gate"
+        return f"local-{notes.engine}-{notes.precision}", why
+    return None
+
+
+def _passed(weights: str, folder: Path) -> Iterator[Notes]:
+    """Yield what passed the gate, of these weights and possible on this machine, the fastest first."""
+    name = environment().architecture
+    source = source_of(Path(weights.removeprefix("onnx:"))) if weights.startswith("onnx:") else None
+    notes = [found for path in sorted(folder.glob("*.json")) if (found := read_notes(path))]
+    for precision in FASTEST_FIRST[:-1]:
+        for one in notes:
+            of_these = (
+                one.model_digest == source.model_digest
+                if source
+                else (one.model_name, one.model_pretrained) == (name, weights)
+            )
+            if (
+                of_these
+                and not one.draft_size
+                and one.precision == precision
+                and precision in SUPPORTED.get(one.engine, ())
+                and can_compute(precision)
+                and util.find_spec(_PACKAGES.get(one.engine, one.engine))
+                and has_passed(_source(one), one.engine, precision, folder)
+            ):
+                yield one
+
+
+def _source(notes: Notes) -> WeightsSource:
+    return WeightsSource(Path(), notes.model_name, notes.model_pretrained, notes.model_digest)
+
+
+def _digest(notes: Notes) -> str:
+    return digest_at(notes.precision, notes.model_digest, notes.sha256)
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool, str]:
+    """Return whether to decode at a reduced scale, and why in words; nothing is said where there is no choice.
+
+    Args:
+        embedder: connected, and decoding whole so far.
+        digests: models that have embeddings in the library, the one with most of them first.
+    """
+    if embedder.model_digest is None:
+        return False, ""
+    drafted = digest_drafted(embedder.model_digest, embedder.view.draft_size)
+    began = next((digest for digest in digests if digest in (embedder.model_digest, drafted)), None)
+    if began:
+        is_drafted = began == drafted
+        return is_drafted, f"{_how(embedder, is_drafted)}, as this library's embeddings began"
+    model = getattr(embedder, "model", None)  # a server's is elsewhere
+    if model is None or model.name.startswith("sscd"):
+        return False, ""
+    verdict = draft_verdict_on(model)
+    said = {
+        "passed": "which passed the gate",
+        "refused": "since the gate refused a reduced scale",
+        "undecided": "since the gate could not decide about a reduced scale",
+    }.get(verdict, "`photodup export --precision PRECISION --draft` asks whether a reduced scale would do")
+    said = said.replace("PRECISION", model.precision)
+    return verdict == "passed", f"{_how(embedder, verdict == 'passed')}, {said}"
+
+
+def _how(embedder: "Embedder", is_drafted: bool) -> str:
+    size = embedder.view.draft_size
+    return f"JPEGs decoded at {size} pixels or more a side" if is_drafted else "JPEGs decoded whole"

@@ -18,7 +18,7 @@ from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.walking import Entry, Problem, read_bytes
+from photodup.photos.library.walking import ListedFile, UnreadFile, read_bytes
 from photodup.progress import bar
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class EmbedReport:
     n_embedded: int = 0
     n_before: int = 0
     seconds: float = 0.0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[UnreadFile] = field(default_factory=list)
 
     def __str__(self) -> str:
         rate = self.n_embedded / self.seconds if self.seconds else 0.0
@@ -168,7 +168,7 @@ class Embedded:
 
     md5s: list[str] = field(default_factory=list)
     vectors: list[np.ndarray] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[UnreadFile] = field(default_factory=list)
 
 
 def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Path]]) -> Embedded:
@@ -182,14 +182,14 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
     found, images = Embedded(), {}
     for digest, path in chosen:
         try:
-            data, _ = read_bytes(root, Entry(os.fsencode(path), 0, 0))
+            data, _ = read_bytes(root, ListedFile(os.fsencode(path), 0, 0))
         except (OSError, imaging.ImageError) as error:
-            found.problems.append(Problem(path, getattr(error, "strerror", None) or str(error)))
+            found.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
             continue
         if md5(data) == digest:
             images[digest] = data
         else:
-            found.problems.append(Problem(path, "changed since the scan: scan again"))
+            found.problems.append(UnreadFile(path, "changed since the scan: scan again"))
     return embed_images(embedder, images, dict(chosen), found)
 
 
@@ -205,37 +205,31 @@ def embed_images(
         found: what to add to; default nothing yet.
     """
     found = found or Embedded()
-    _embed(embedder, images, paths, found)
-    return found
-
-
-def _embed(
-    embedder: "Embedder", images: Mapping[str, Any], paths: Mapping[str, Path], found: Embedded
-) -> None:
     if not images:
-        return
+        return found
     try:
         vectors = embedder.embed(list(images.values()))
     except BrokenEmbedding as error:
         _without(embedder, images, paths, found, error.rows, BROKEN)
-        return
+        return found
     except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
         index = getattr(error, "index", None)
         if index is None and len(images) == 1:
             index = 0
         if index is None:
             for digest, data in images.items():
-                _embed(embedder, {digest: data}, paths, found)
+                embed_images(embedder, {digest: data}, paths, found)
         else:
             _without(embedder, images, paths, found, [index], error.reason)
-        return
+        return found
     rows = set(broken(vectors))
     for row, (digest, vector) in enumerate(zip(images, vectors, strict=True)):
         if row in rows:
-            found.problems.append(Problem(paths[digest], BROKEN))
+            found.problems.append(UnreadFile(paths[digest], BROKEN))
         else:
             found.md5s.append(digest)
             found.vectors.append(vector)
+    return found
 
 
 def _without(
@@ -248,8 +242,8 @@ def _without(
 ) -> None:
     """Name the images of these rows with the reason, and embed the others."""
     bad = {digest for row, digest in enumerate(images) if row in rows}
-    found.problems += [Problem(paths[digest], reason) for digest in images if digest in bad]
-    _embed(embedder, {d: data for d, data in images.items() if d not in bad}, paths, found)
+    found.problems += [UnreadFile(paths[digest], reason) for digest in images if digest in bad]
+    embed_images(embedder, {d: data for d, data in images.items() if d not in bad}, paths, found)
 
 
 def store(catalogue: Catalogue, digest: str, name: str, found: Embedded, report: EmbedReport) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OnePass:
-    """What a scan hands photographs to (`photos.library.scan.Beside`).
+    """What a scan hands photographs to (`photos.library.scan.PhotoSink`).
 
     A context manager: left without an error, everything that was handed over is embedded and written; otherwise, what
     was done by then.

@@ -20,10 +20,10 @@ import numpy as np
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
-from photodup.photos.embed.choose import Choice
+from photodup.photos.embed.choose import ChosenEncoder
 from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_fit, store
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.walking import Problem
+from photodup.photos.library.walking import UnreadFile
 from photodup.progress import bar
 from photodup.settings import environment, variable
 
@@ -37,7 +37,7 @@ _ENVIRONMENT = ("MODEL_NAME", "MODEL_PRETRAINED", "PHOTODUP_ROOT", "TRITON_GRPC_
 class _Worker:
     """One embedder, kept between batches. Ray makes it where it runs."""
 
-    def __init__(self, choice: Choice, digest: str, root: bytes, dim: int) -> None:
+    def __init__(self, choice: ChosenEncoder, digest: str, root: bytes, dim: int) -> None:
         self.root, self.dim = Path(os.fsdecode(root)), dim
         self.embedder = choice.connect()
         if self.embedder.model_digest != digest:
@@ -47,13 +47,15 @@ class _Worker:
             )
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        chosen = [(md5, os.fsdecode(path)) for md5, path in zip(batch["md5"], batch["path"], strict=True)]
+        chosen = [
+            (md5, Path(os.fsdecode(path))) for md5, path in zip(batch["md5"], batch["path"], strict=True)
+        ]
         found = embed_files(self.embedder, self.root, chosen)
-        paths = {path: md5 for md5, path in chosen}
+        md5s = {path: md5 for md5, path in chosen}
         n = len(found.problems)
         empty = [np.zeros(self.dim, np.float32)] * n
         return {
-            "md5": np.array([*found.md5s, *(paths[str(problem.path)] for problem in found.problems)], object),
+            "md5": np.array([*found.md5s, *(md5s[problem.path] for problem in found.problems)], object),
             "vector": np.stack([*found.vectors, *empty]).astype(np.float32),
             "problem": np.array([""] * len(found.md5s) + [p.reason for p in found.problems], object),
         }
@@ -61,7 +63,7 @@ class _Worker:
 
 def embed_with_ray(
     catalogue: Catalogue,
-    choice: Choice,
+    choice: ChosenEncoder,
     embedder: "Embedder",
     batch: int = 32,
     *,
@@ -146,7 +148,7 @@ def _embedded(answer: Mapping[str, np.ndarray], path_of: Mapping[str, Path]) -> 
     found = Embedded()
     for md5, vector, problem in zip(answer["md5"], answer["vector"], answer["problem"], strict=True):
         if problem:
-            found.problems.append(Problem(path_of[md5], problem))
+            found.problems.append(UnreadFile(path_of[md5], problem))
         else:
             found.md5s.append(str(md5))
             found.vectors.append(vector)

@@ -1,28 +1,25 @@
 """Apple Photos libraries on macOS: originals and metadata, never written to. Not run here."""
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from photodup.embedding import imaging
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import Catalogue, open_sound
-from photodup.photos.library.scan import DECODE_SECONDS, Beside, ScanReport, update
-from photodup.photos.library.walking import Entry, Listing, Problem
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import DECODE_SECONDS, OpenSink, ScanReport, update
+from photodup.photos.library.walking import ListedFile, Listing, UnreadFile
 
-CATALOGUE = "~/Pictures/photodup-apple/catalogue.sqlite"
+DEFAULT_CATALOGUE = "~/Pictures/photodup-apple/catalogue.sqlite"
 
 
 def scan_apple_photos(
     library: Path | str | None = None,
-    catalogue: Path | str = CATALOGUE,
+    catalogue: Path | str = DEFAULT_CATALOGUE,
     *,
     workers: int | None = None,
     progress: bool = True,
     decode_seconds: float = DECODE_SECONDS,
-    beside: Callable[[Catalogue], AbstractContextManager[Beside]] | None = None,
+    open_sink: OpenSink | None = None,
 ) -> ScanReport:
     """Scan the originals of an Apple Photos library on macOS; the library is only read.
 
@@ -42,24 +39,22 @@ def scan_apple_photos(
     database = osxphotos.PhotosDB(*([str(Path(library).expanduser())] if library else []))
     root = Path(database.library_path).resolve()
     listing, names = _originals(database, root)
-    opened, aside = open_sound(root, Path(catalogue).expanduser())
-    with opened, beside(opened) if beside else nullcontext() as other:
-        report = update(
-            opened,
-            listing,
-            workers=workers,
-            progress=progress,
-            max_pixels=imaging.MAX_PIXELS,
-            decode_seconds=decode_seconds,
-            beside=other,
+    file = Path(catalogue).expanduser()
+    report = update(
+        root,
+        file,
+        listing,
+        workers=workers,
+        progress=progress,
+        decode_seconds=decode_seconds,
+        open_sink=open_sink,
+    )
+    with Catalogue(root, file) as opened, opened.transaction() as connection:
+        connection.executemany(
+            "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "
+            "SELECT id, ?, ? FROM file WHERE path = ?",
+            [(uuid, name, path) for path, (uuid, name) in names.items()],
         )
-        with opened.transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "
-                "SELECT id, ?, ? FROM file WHERE path = ?",
-                [(uuid, name, path) for path, (uuid, name) in names.items()],
-            )
-    report.set_aside = aside
     return report
 
 
@@ -79,9 +74,9 @@ def _originals(database: Any, root: Path) -> tuple[Listing, dict[bytes, tuple[st
             except (OSError, ValueError) as error:
                 reason = str(error)
         if reason:
-            listing.problems.append(Problem(Path(photo.original_filename or photo.uuid), reason))
+            listing.problems.append(UnreadFile(Path(photo.original_filename or photo.uuid), reason))
             continue
-        listing.entries.append(Entry.of(path, status))
+        listing.entries.append(ListedFile.of(path, status))
         names[path] = (photo.uuid, photo.original_filename)
     listing.entries.sort(key=lambda entry: entry.path)
     return listing, names

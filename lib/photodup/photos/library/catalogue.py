@@ -5,22 +5,111 @@ two equal files share them. An embedding also names its model, and vectors of tw
 """
 
 import os
-from collections.abc import Sequence
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
+from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import printable
-from photodup.photos.library.database import (
-    CatalogueDamagedError,
-    CatalogueDatabase,
-    CatalogueError,
-    not_a_catalogue,
+from photodup.photos.state.own_folder import OwnFolder, locate_catalogue
+from photodup.photos.state.sqlite_file import (
+    APPLICATION_ID,
+    BESIDE,
+    MAGIC,
+    DatabaseRefusedError,
+    Form,
+    open_database,
+    refuse_planted,
 )
-from photodup.photos.own.catalogue_file import Kind, kind_of, set_aside
-from photodup.photos.own.own_folder import locate_catalogue
+
+BUSY_S = 30  # how long one photodup waits for another that writes
+_MD5 = "CHECK (length(md5) = 32 AND md5 NOT GLOB '*[^0-9a-f]*')"
+
+CATALOGUE = Form(
+    version=5,  # raise with every change
+    # A page holds several embeddings: of 2 kB, only one fits on SQLite's own 4 kB.
+    pragmas=("page_size = 16384",),
+    statements=(
+        f"""
+    CREATE TABLE content (
+        md5 TEXT PRIMARY KEY {_MD5},
+        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+        format TEXT NOT NULL,
+        width INTEGER NOT NULL CHECK (width > 0),
+        height INTEGER NOT NULL CHECK (height > 0),
+        phash TEXT CHECK (length(phash) = 16 AND phash NOT GLOB '*[^0-9a-f]*'),  -- NULL: a blank picture
+        taken_at TEXT,          -- ISO 8601, local time
+        camera TEXT,
+        exif_fields INTEGER NOT NULL,
+        exposure TEXT,          -- JSON; NULL: unknown
+        described TEXT          -- JSON; NULL: nothing
+    ) STRICT
+    """,
+        """
+    CREATE TABLE file (
+        id INTEGER PRIMARY KEY,
+        path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
+        size_bytes INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('ok', 'unreadable', 'inaccessible', 'missing')),
+        reason TEXT,                -- why it is not ok
+        md5 TEXT REFERENCES content (md5),
+        CHECK (status <> 'ok' OR md5 IS NOT NULL)
+    ) STRICT
+    """,
+        "CREATE INDEX file_md5 ON file (md5)",
+        """
+    CREATE TABLE model (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        dim INTEGER NOT NULL CHECK (dim > 0),
+        is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
+    ) STRICT
+    """,
+        """
+    CREATE TABLE embedding (
+        model INTEGER NOT NULL REFERENCES model (id),
+        md5 TEXT NOT NULL REFERENCES content (md5),
+        vector BLOB NOT NULL,       -- float32, little endian, unit length
+        PRIMARY KEY (model, md5)
+    ) STRICT
+    """,
+        """
+    CREATE TABLE apple_photo (
+        file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
+        uuid TEXT NOT NULL,
+        original_filename TEXT
+    ) STRICT
+    """,
+        "CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT",
+    ),
+)
+
+
+class CatalogueError(PhotodupError):
+    """The catalogue cannot be read or written."""
+
+
+class CatalogueDamagedError(CatalogueError):
+    """The catalogue file is not a sound SQLite database."""
+
+
+def _not_a_catalogue(file: Path) -> CatalogueError:
+    """Return the error for a file that is neither a catalogue nor certainly another program's."""
+    return CatalogueError(
+        f"{printable(file)} is no catalogue, or its beginning is destroyed: give another file with "
+        "--catalogue, or move it away."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +149,152 @@ class Model:
     n_embeddings: int
 
 
-class Catalogue(CatalogueDatabase):
-    """An open catalogue, a context manager; `CatalogueDatabase` says how it is opened and what it raises."""
+class Catalogue:
+    """An open catalogue; a context manager.
+
+    Attributes:
+        root: the library's folder.
+        path: the SQLite file.
+        own: the folder for everything else that is kept for the library.
+
+    Args:
+        root: the library.
+        path: where the catalogue lies; default `root/.photodup/catalogue.sqlite`.
+        create: make it if it is not there.
+
+    Raises:
+        CatalogueError: not there, not writable, another program's, of another version, or with something in it or
+            beside it that photodup does not make.
+        OwnFolderError: the own folder is a link, holds one, or is not photodup's.
+        CatalogueDamagedError: not a sound SQLite database.
+    """
+
+    def __init__(self, root: Path | str, path: Path | str | None = None, *, create: bool = False) -> None:
+        self.root = real_path(root)
+        self.path = Path(path) if path else self.root / ".photodup" / "catalogue.sqlite"
+        if not create and not os.path.isfile(self.path):
+            raise CatalogueError(
+                f"No catalogue at {printable(self.path)}: run `photodup scan {printable(self.root)}` first."
+            )
+        file, self.own, self._is_default = locate_catalogue(self.root, path)
+        self._refuse_what_is_not_ours(file)
+        try:
+            # Also where another catalogue is put beside the default one.
+            if file.parent == self.root / ".photodup":
+                OwnFolder(file.parent).prepare()
+            self.own.prepare()
+        except OSError as error:
+            raise CatalogueError(
+                f"Cannot create the folder {printable(self.own.path)} for the catalogue "
+                f"({error.strerror}): give another place with --catalogue FILE."
+            ) from None
+        with self._explained():
+            self.connection = open_database(file, CATALOGUE, busy_s=BUSY_S)
+        try:
+            for pragma in ("synchronous = NORMAL", "foreign_keys = ON"):
+                self.connection.execute(f"PRAGMA {pragma}")
+            self._check_root()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _refuse_what_is_not_ours(self, file: Path) -> None:
+        """Refuse what is certainly not ours before anything is written."""
+        name, elsewhere = printable(self.path), "give another file with --catalogue."
+        kind = kind_of(file)
+        if kind is FileKind.FOREIGN:
+            raise CatalogueError(f"{name} is the database of another program: {elsewhere}")
+        if self._is_default:
+            return
+        if kind is FileKind.UNKNOWN:
+            raise _not_a_catalogue(self.path)
+        if file.name == "catalogue.sqlite" and file.parent.name == ".photodup":
+            other = printable(file.parent.parent)
+            raise CatalogueError(
+                f"{name} is the catalogue of {other}, not of {printable(self.root)}: {elsewhere}"
+            )
+        with self._explained():
+            refuse_planted(file)
+
+    def _check_root(self) -> None:
+        """Refuse the catalogue of another library: a scan would declare all of that one's files missing."""
+        if self._is_default:
+            return  # It moves with its library.
+        root = os.fsencode(self.root)
+        with self.transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO setting VALUES ('root', ?)", (root,))
+        ((known,),) = self.query("SELECT value FROM setting WHERE key = 'root'")
+        if known != root:
+            raise CatalogueError(
+                f"{printable(self.path)} is the catalogue of {printable(known)}, not of {printable(root)}: "
+                "give another file with --catalogue."
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database; safe to call twice."""
+        self.connection.close()
+
+    def check(self) -> None:
+        """Read the whole file and compare what belongs together; a few seconds per gigabyte.
+
+        Raises:
+            CatalogueDamagedError: something does not.
+        """
+        ((found,),) = self.query("PRAGMA quick_check(1)")
+        if found != "ok":
+            raise self._in_one_sentence(sqlite3.DatabaseError(f"malformed: {found.splitlines()[-1]}"))
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write all or nothing. SQLite's errors become one sentence."""
+        with self._explained():
+            try:
+                self.connection.execute("BEGIN IMMEDIATE")
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours, each one sentence with a remedy."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise self._in_one_sentence(error) from error
+        except DatabaseRefusedError as error:
+            raise CatalogueError(str(error)) from None
+
+    def _in_one_sentence(self, error: sqlite3.DatabaseError) -> CatalogueError:
+        where, text = printable(self.path), str(error)
+        if "is full" in text or "disk I/O" in text:
+            return CatalogueError(
+                f"The disk that holds {where} is full or failing ({text}): free some space and run the "
+                "command again; everything written before is kept."
+            )
+        if "not a database" in text or "malformed" in text:
+            return CatalogueDamagedError(
+                f"{where} is damaged ({text}): run `photodup scan` again, which sets it aside and reads the "
+                "photographs anew; they, your decisions and settings are not touched."
+            )
+        if "readonly" in text or "unable to open" in text:
+            return CatalogueError(f"Cannot write {where} ({text}): give another place with --catalogue FILE.")
+        if "locked" in text:
+            return CatalogueError(f"{where} is in use by another photodup: wait for it to finish.")
+        return CatalogueError(f"{where}: {text}.")
+
+    def query(self, sql: str, parameters: Sequence = ()) -> list[tuple]:
+        """Return the rows of a SELECT. SQLite's errors become one sentence."""
+        with self._explained():
+            return self.connection.execute(sql, parameters).fetchall()
 
     def photos(self) -> list[Photo]:
         """Return every readable file, ordered by path."""
@@ -181,7 +414,7 @@ class Catalogue(CatalogueDatabase):
         return md5s, self.embeddings_of(model_digest, md5s)
 
 
-def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue", Path | None]:
+def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, Path | None]:
     """Open a catalogue for a scan, made if needed; a damaged one is set aside and begun anew.
 
     What a person decided is not in it (`feedback.jsonl`, `review/`, `settings.json`, the trash's journal), so
@@ -201,12 +434,56 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple["Catalogue",
     except CatalogueDamagedError as damaged:
         file, own, is_default = locate_catalogue(real_path(root), path)
         # In our own folder it is ours, whatever is left of it; elsewhere that has to be seen.
-        if not is_default and kind_of(file) is not Kind.OURS:
-            raise not_a_catalogue(file) from None
+        if not is_default and kind_of(file) is not FileKind.OURS:
+            raise _not_a_catalogue(file) from None
         try:
-            aside = set_aside(file, own.path)
+            aside = _set_aside(file, own.path)
         except OSError as error:
             raise CatalogueError(
                 f"{printable(file)} is damaged and cannot be set aside ({error.strerror}): move it away."
             ) from damaged
         return Catalogue(root, path, create=True), aside
+
+
+class FileKind(Enum):
+    """What lies at a path."""
+
+    ABSENT = "nothing"
+    OURS = "a catalogue"
+    FOREIGN = "the database of another program"
+    UNKNOWN = "no database, or one whose beginning is destroyed"
+
+
+def kind_of(file: Path) -> FileKind:
+    """Return what lies there; links are followed. The header alone is read, no lock is taken."""
+    try:
+        if not stat.S_ISREG(os.stat(file).st_mode):
+            return FileKind.UNKNOWN
+        with open(file, "rb") as opened:
+            header = opened.read(100)
+    except OSError:
+        return FileKind.ABSENT if not os.path.lexists(file) else FileKind.UNKNOWN
+    if header[:16] != MAGIC:
+        return FileKind.UNKNOWN
+    return FileKind.OURS if int.from_bytes(header[68:72], "big") == APPLICATION_ID else FileKind.FOREIGN
+
+
+def _set_aside(file: Path, folder: Path) -> Path:
+    """Move a damaged catalogue, with what SQLite keeps beside it, into a folder; return its new place.
+
+    Call it only for a file that is ours. Left behind, the `-wal` file would be applied to the next catalogue.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    name, number = f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}", 1
+    aside = folder / name
+    while os.path.lexists(aside):
+        number += 1
+        aside = folder / f"{name}-{number}"
+    os.rename(file, aside)
+    for suffix in BESIDE:
+        beside = file.with_name(file.name + suffix)
+        if os.path.lexists(beside):
+            os.rename(beside, aside.with_name(aside.name + suffix))
+    return aside

@@ -12,13 +12,13 @@ from typing import Literal, TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.own.journal import Journal
-from photodup.photos.own.own_folder import OwnFolder
+from photodup.photos.state.journal import Journal
+from photodup.photos.state.own_folder import OwnFolder
 
 # same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
 # pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).
-Kind = Literal["same", "not_duplicate", "keep_both", "keeper"]
-Label = tuple[Kind, Iterable[str]]  # and the contents (MD5) that it is about
+LabelKind = Literal["same", "not_duplicate", "keep_both", "keeper"]
+Label = tuple[LabelKind, Iterable[str]]  # and the contents (MD5) that it is about
 
 _DAMAGED = {"kind": "damaged"}  # keeps its place: labels are taken back by their number
 _MAX_LABELLED = 1000  # contents in one label; their pairs grow with the square
@@ -35,13 +35,13 @@ class Feedback:
         self.problems: list[str] = []
         self._lines = self._read()
 
-    def add(self, kind: Kind, md5s: Iterable[str], files: Sequence[str] = ()) -> int:
+    def add(self, kind: LabelKind, md5s: Iterable[str], files: Sequence[str] = ()) -> int:
         """Record a label for these contents together; return its number, for `undo`.
 
         Args:
             kind: what was said.
             md5s: about which contents.
-            files: where the photos share one content: the path of the one told apart, then those of the others.
+            files: where the photos share one content: the path of the one dismissed, then those of the others.
         """
         line = {"kind": kind, "md5s": sorted(set(md5s))}
         return self._append([line | {"files": list(files)} if files else line])[0]
@@ -65,12 +65,12 @@ class Feedback:
         """Take labels back."""
         self._append([{"kind": "undo", "number": number} for number in numbers])
 
-    def apart(self) -> set[frozenset[str]]:
+    def dismissed_pairs(self) -> set[frozenset[str]]:
         """Return the pairs of contents that must not be grouped again."""
         return self._pairs("not_duplicate") | self._pairs("keep_both")
 
-    def copies_apart(self) -> dict[str, list[list[str]]]:
-        """Return, by content, the `files` of each label that told byte-identical copies apart."""
+    def dismissed_copies(self) -> dict[str, list[list[str]]]:
+        """Return, by content, the `files` of each label that dismissed byte-identical copies."""
         found: dict[str, list[list[str]]] = {}
         for line in self._standing():
             is_apart = line["kind"] in ("not_duplicate", "keep_both") and len(line["md5s"]) == 1
@@ -93,7 +93,7 @@ class Feedback:
         self.problems = [self._journal.damaged(number) for number in damaged]
         return lines
 
-    def _pairs(self, kind: Kind) -> set[frozenset[str]]:
+    def _pairs(self, kind: LabelKind) -> set[frozenset[str]]:
         standing = (line["md5s"] for line in self._standing() if line["kind"] == kind)
         return {frozenset(pair) for md5s in standing for pair in combinations(md5s, 2)}
 

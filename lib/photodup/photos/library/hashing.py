@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -51,15 +52,6 @@ class PhotoFacts:
     described: str
 
 
-def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFacts:
-    """Hash and describe one encoded image; JPEGs are decoded at reduced scale.
-
-    Raises:
-        photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
-    """
-    return _facts(data, imaging.decode(data, max_pixels=max_pixels, draft_size=DRAFT_SIZE))
-
-
 @dataclass(frozen=True, slots=True)
 class Look:
     """What else is taken from the one decoded picture: an encoder's `view`, for embedding it.
@@ -71,16 +63,21 @@ class Look:
     draft_size: int | None = None
 
 
-def read_facts_and_look(
-    data: bytes, look: Look, *, max_pixels: int = imaging.MAX_PIXELS
-) -> tuple[PhotoFacts, np.ndarray]:
-    """Do what `read_facts` does and return uint8 [3, size, size] of the view too; the image is decoded once.
+def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFacts:
+    """Hash and describe one encoded image; JPEGs are decoded at reduced scale.
 
     Raises:
         photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
     """
-    image = imaging.decode(data, max_pixels=max_pixels, draft_size=look.draft_size)
-    return _facts(data, image), look.view.pixels(image)
+    return read_facts_and_look(data, None, max_pixels=max_pixels)[0]
+
+
+def read_facts_and_look(
+    data: bytes, look: Look | None, *, max_pixels: int = imaging.MAX_PIXELS
+) -> tuple[PhotoFacts, np.ndarray | None]:
+    """Do what `read_facts` does and return uint8 [3, size, size] of the look's view too; the image is decoded once."""
+    image = imaging.decode(data, max_pixels=max_pixels, draft_size=look.draft_size if look else DRAFT_SIZE)
+    return _facts(data, image), look.view.pixels(image) if look else None
 
 
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
@@ -92,7 +89,7 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             exif = header.getexif()
             details, position = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
         except Exception:  # Broken EXIF must not cost the photograph.
-            exif, details, position = {}, {}, {}
+            exif, details, position = Image.Exif(), {}, {}
         try:
             maker_note = exif.get_ifd(_MAKER_NOTE) if exif else {}
         except Exception:  # nor what stands in it of itself
@@ -128,30 +125,20 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
     return decoded.reduce(factor) if factor > 1 else decoded
 
 
-def packed_facts(data: bytes, *, max_pixels: int) -> bytes:
-    """Do what `read_facts` does in a worker of a `decode_pool`."""
-    return json.dumps(asdict(read_facts(data, max_pixels=max_pixels))).encode()
+def packed_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = None) -> bytes:
+    """Do what `read_facts_and_look` does in a worker of a `decode_pool`: the facts in a line, and then the pixels."""
+    wanted = Look(imaging.View(**look["view"]), look["draft_size"]) if look else None
+    facts, pixels = read_facts_and_look(data, wanted, max_pixels=max_pixels)
+    return json.dumps(asdict(facts)).encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
 
 
-def packed_facts_and_look(
-    data: bytes, *, max_pixels: int, size: int, whole: bool, draft_size: int | None
-) -> bytes:
-    """Do what `read_facts_and_look` does in a worker of a `decode_pool`: the pixels, and then the facts."""
-    look = Look(imaging.View(size, whole), draft_size)
-    facts, pixels = read_facts_and_look(data, look, max_pixels=max_pixels)
-    return pixels.tobytes() + json.dumps(asdict(facts)).encode()
-
-
-def unpack_facts_and_look(packed: bytes, look: Look) -> tuple[PhotoFacts, np.ndarray]:
-    """Undo `packed_facts_and_look`."""
-    n = 3 * look.view.size**2
-    pixels = np.frombuffer(packed[:n], np.uint8).reshape(3, look.view.size, look.view.size)
-    return unpack_facts(packed[n:]), pixels
-
-
-def unpack_facts(packed: bytes) -> PhotoFacts:
+def unpack_facts(packed: bytes, look: Look | None) -> tuple[PhotoFacts, np.ndarray | None]:
     """Undo `packed_facts`."""
-    return PhotoFacts(**json.loads(packed))
+    facts, _, pixels = packed.partition(b"\n")
+    size = look.view.size if look else 0
+    return PhotoFacts(**json.loads(facts)), np.frombuffer(pixels, np.uint8).reshape(
+        3, size, size
+    ) if look else None
 
 
 def md5(data: bytes) -> str:
@@ -165,8 +152,7 @@ def perceptual_hash(image: Image.Image) -> str | None:
     The bits are those of `imagehash.phash`: which of the 8 × 8 lowest frequencies of the greys lie above their median.
     """
     grey = image.convert("L").resize((32, 32), Image.Resampling.LANCZOS)
-    darkest, lightest = grey.getextrema()
-    if lightest - darkest < _MIN_GREY_SPAN:
+    if np.ptp(np.asarray(grey)) < _MIN_GREY_SPAN:
         return None
     frequencies = low_frequencies(np.asarray(grey))
     return np.packbits(frequencies > np.median(frequencies)).tobytes().hex()

@@ -11,9 +11,10 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, astuple, dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -26,12 +27,10 @@ from photodup.photos.library.catalogue import Catalogue, open_sound
 from photodup.photos.library.hashing import (
     Look,
     PhotoFacts,
-    read_facts,
     read_facts_and_look,
     unpack_facts,
-    unpack_facts_and_look,
 )
-from photodup.photos.library.walking import Entry, Listing, Problem, read_bytes, walk
+from photodup.photos.library.walking import ListedFile, Listing, UnreadFile, read_bytes, walk
 from photodup.progress import bar
 
 # For one photograph. Those of 250 megapixels take some five seconds; a machine that does other work needs more.
@@ -52,7 +51,7 @@ class ScanReport:
     n_missing: int = 0
     bytes_read: int = 0
     seconds: float = 0.0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[UnreadFile] = field(default_factory=list)
     set_aside: Path | None = None  # a damaged catalogue that was begun anew
 
     def __str__(self) -> str:
@@ -69,7 +68,7 @@ class ScanReport:
         )
 
 
-class Beside(Protocol):
+class PhotoSink(Protocol):
     """What is done with each photograph beside its facts, from the same decoded picture.
 
     Attributes:
@@ -82,6 +81,9 @@ class Beside(Protocol):
         """Take content (MD5), path and uint8 [3, size, size] of photographs whose facts are written."""
 
 
+OpenSink = Callable[[Catalogue], AbstractContextManager[PhotoSink]]
+
+
 def scan(
     folder: Path | str,
     catalogue: Path | str | None = None,
@@ -90,7 +92,7 @@ def scan(
     progress: bool = True,
     max_pixels: int = imaging.MAX_PIXELS,
     decode_seconds: float = DECODE_SECONDS,
-    beside: Callable[[Catalogue], AbstractContextManager[Beside]] | None = None,
+    open_sink: OpenSink | None = None,
 ) -> ScanReport:
     """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
 
@@ -101,26 +103,22 @@ def scan(
         progress: show a progress bar.
         max_pixels: photographs with more are reported, from their header, and not decoded.
         decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
-        beside: what else to do with each photograph (`photos.embed.one_pass`); it is opened with the catalogue.
+        open_sink: opens what else is done with each photograph (`photos.embed.one_pass`), with the catalogue.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
     """
     root = existing_folder(folder)
-    listing = walk(root)
-    opened, aside = open_sound(root, catalogue)
-    with opened, beside(opened) if beside else nullcontext() as other:
-        report = update(
-            opened,
-            listing,
-            workers=workers,
-            progress=progress,
-            max_pixels=max_pixels,
-            decode_seconds=decode_seconds,
-            beside=other,
-        )
-    report.set_aside = aside
-    return report
+    return update(
+        root,
+        catalogue,
+        walk(root),
+        workers=workers,
+        progress=progress,
+        max_pixels=max_pixels,
+        decode_seconds=decode_seconds,
+        open_sink=open_sink,
+    )
 
 
 def existing_folder(folder: Path | str) -> Path:
@@ -146,45 +144,48 @@ def existing_folder(folder: Path | str) -> Path:
 
 
 def update(
-    catalogue: Catalogue,
+    root: Path,
+    catalogue: Path | str | None,
     listing: Listing,
     *,
     workers: int | None,
     progress: bool,
-    max_pixels: int,
+    max_pixels: int = imaging.MAX_PIXELS,
     decode_seconds: float = DECODE_SECONDS,
-    beside: Beside | None = None,
+    open_sink: OpenSink | None = None,
 ) -> ScanReport:
-    """Read what is new or changed in a listing into an open catalogue; see `scan`."""
+    """Read what is new or changed in a listing into the catalogue of a folder; see `scan`."""
     started = time.perf_counter()
-    report = ScanReport(catalogue.root, catalogue.path, n_found=len(listing.entries))
-    todo = _new_or_changed(catalogue, listing, report)
-    reader = _Reader(catalogue.root, max_pixels, beside.look if beside else None)
-    results = _read_all(reader, todo, workers or available_cores(), decode_seconds)
-    desc = "scan and embed" if beside else "scan"
-    batch: list[_FileRead] = []
-    written = time.perf_counter()
-    try:
-        for read in bar(results, total=len(todo), desc=desc, unit="photo", disable=not progress):
-            batch.append(read)
-            if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
-                done, batch = batch, []
-                _write(catalogue, done, report)
-                _hand_on(done, beside)
-                written = time.perf_counter()
-    finally:  # Also on Ctrl-C: what was read is kept.
-        results.close()
-        _write(catalogue, batch, report)
-    _hand_on(batch, beside)
-    report.problems = sorted(
-        listing.problems + [Problem(path, reason) for path, reason in catalogue.problems()],
-        key=lambda problem: os.fsencode(problem.path),
-    )
-    report.seconds = time.perf_counter() - started
+    opened, aside = open_sound(root, catalogue)
+    with opened, open_sink(opened) if open_sink else nullcontext() as sink:
+        report = ScanReport(opened.root, opened.path, n_found=len(listing.entries), set_aside=aside)
+        todo = _new_or_changed(opened, listing, report)
+        read_one = partial(_read, opened.root, max_pixels, sink.look if sink else None)
+        results = _read_all(read_one, todo, workers or available_cores(), decode_seconds)
+        desc = "scan and embed" if sink else "scan"
+        batch: list[_FileRead] = []
+        written = time.perf_counter()
+        try:
+            for read in bar(results, total=len(todo), desc=desc, unit="photo", disable=not progress):
+                batch.append(read)
+                if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
+                    done, batch = batch, []
+                    _write(opened, done, report)
+                    _hand_on(done, sink)
+                    written = time.perf_counter()
+        finally:  # Also on Ctrl-C: what was read is kept.
+            results.close()
+            _write(opened, batch, report)
+        _hand_on(batch, sink)
+        report.problems = sorted(
+            listing.problems + [UnreadFile(path, reason) for path, reason in opened.problems()],
+            key=lambda problem: os.fsencode(problem.path),
+        )
+        report.seconds = time.perf_counter() - started
     return report
 
 
-def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) -> list[Entry]:
+def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) -> list[ListedFile]:
     """Return the files that have to be read, and mark those that are gone; both are counted in the report."""
     with catalogue.transaction() as connection:
         known = {
@@ -217,42 +218,24 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
 
 @dataclass(slots=True)
 class _FileRead:
-    entry: Entry
+    entry: ListedFile
     status: str
     reason: str | None = None
     facts: PhotoFacts | None = None
-    pixels: np.ndarray | None = None  # uint8 [3, size, size], where something is done beside
+    pixels: np.ndarray | None = None  # uint8 [3, size, size], where there is a sink
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """How each file is read: facts alone, or what a `Look` needs too."""
-
-    root: Path
-    max_pixels: int
-    look: Look | None
-
-    @property
-    def job(self) -> str:
-        """Return what a worker of the decode pool runs."""
-        return f"photodup.photos.library.hashing:packed_facts{'_and_look' if self.look else ''}"
-
-    def read(self, data: bytes, processes: DecodePool) -> tuple[PhotoFacts, np.ndarray | None]:
-        """Decode here what is known to take little time, and everything else in a process that can be killed."""
-        here = imaging.is_bounded(data)
-        limits: dict[str, Any] = {"max_pixels": self.max_pixels}
-        if self.look is None:
-            return (read_facts(data, **limits) if here else unpack_facts(processes.run(data, **limits))), None
-        if here:
-            return read_facts_and_look(data, self.look, **limits)
-        more = asdict(self.look.view) | {"draft_size": self.look.draft_size}
-        return unpack_facts_and_look(processes.run(data, **limits, **more), self.look)
-
-
-def _read(reader: _Reader, entry: Entry, processes: DecodePool) -> _FileRead:
+def _read(
+    root: Path, max_pixels: int, look: Look | None, entry: ListedFile, processes: DecodePool
+) -> _FileRead:
+    """Decode here what is known to take little time, and everything else in a process that can be killed."""
     try:
-        data, entry = read_bytes(reader.root, entry)
-        facts, pixels = reader.read(data, processes)
+        data, entry = read_bytes(root, entry)
+        if imaging.is_bounded(data):
+            facts, pixels = read_facts_and_look(data, look, max_pixels=max_pixels)
+        else:
+            packed = processes.run(data, max_pixels=max_pixels, look=look and asdict(look))
+            facts, pixels = unpack_facts(packed, look)
         return _FileRead(entry, "ok", facts=facts, pixels=pixels)
     except FileNotFoundError:
         return _FileRead(entry, "missing", "vanished while the folder was scanned")
@@ -267,11 +250,14 @@ def _read(reader: _Reader, entry: Entry, processes: DecodePool) -> _FileRead:
 
 
 def _read_all(
-    reader: _Reader, entries: Iterable[Entry], workers: int, decode_seconds: float
+    read: Callable[[ListedFile, DecodePool], _FileRead],
+    entries: Iterable[ListedFile],
+    workers: int,
+    decode_seconds: float,
 ) -> Generator[_FileRead]:
     """Yield results as they come, with a bounded number of files in memory."""
     processes = DecodePool(
-        reader.job,
+        "photodup.photos.library.hashing:packed_facts",
         size=workers,
         deadline_s=decode_seconds,
         remedy="scan with a larger --decode-seconds",
@@ -282,7 +268,7 @@ def _read_all(
     try:
         while True:
             for entry in islice(pending_entries, 2 * workers - len(running)):
-                running.add(pool.submit(_read, reader, entry, processes))
+                running.add(pool.submit(read, entry, processes))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -293,9 +279,9 @@ def _read_all(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _hand_on(batch: Sequence[_FileRead], beside: Beside | None) -> None:
-    if beside:
-        beside.take(
+def _hand_on(batch: Sequence[_FileRead], sink: PhotoSink | None) -> None:
+    if sink:
+        sink.take(
             [
                 (read.facts.md5, Path(os.fsdecode(read.entry.path)), read.pixels)
                 for read in batch

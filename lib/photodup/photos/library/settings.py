@@ -4,7 +4,7 @@ Not in the catalogue: a catalogue can be made again from the files, settings can
 
 The file comes with the library, and the address of a server in it is where photographs are sent. So an
 address counts only if this user chose it on this machine: what the page stores is signed with the user's
-own key (`photodup.photos.own.own_key`). Any other address is shown and not used until it is chosen; one of this
+own key (`photodup.photos.state.own_key`). Any other address is shown and not used until it is chosen; one of this
 machine too, since behind a loopback address there may be any service, or a tunnel to elsewhere.
 """
 
@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
@@ -19,8 +20,8 @@ from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.own.own_folder import OwnFolder
-from photodup.photos.own.own_key import is_signed, own_key, read_key, signature
+from photodup.photos.state.own_folder import OwnFolder
+from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
 LEAST_THRESHOLD = 0.01
@@ -29,7 +30,7 @@ _PURPOSE = "address 1"
 
 
 @dataclass(frozen=True)
-class Settings:
+class LibrarySettings:
     """Choices of one library.
 
     Attributes:
@@ -71,7 +72,7 @@ class Settings:
             "machine: it is not used; choose it on the review's settings page, or with --backend and --url."
         )
 
-    def with_rules(self, keep: str | None, folders: Sequence[str] | None) -> "Settings":
+    def with_rules(self, keep: str | None, folders: Sequence[str] | None) -> "LibrarySettings":
         """Return these settings with what the command line says: `resolution,format` and folders."""
         order = tuple(rule.strip() for rule in keep.split(",") if rule.strip()) if keep else self.keep
         return replace(self, keep=order, folders=tuple(folders) if folders else self.folders)
@@ -99,7 +100,7 @@ def check_address(backend: str, url: str | None) -> None:
     (grpc_address if is_grpc else http_address)(url, backend)
 
 
-def load_settings(folder: Path) -> Settings:
+def load_settings(folder: Path) -> LibrarySettings:
     """Read the settings in a library's own folder; the defaults where there are none.
 
     An address that this user did not choose is moved to `ignored`; the backend is then `auto`.
@@ -113,11 +114,12 @@ def load_settings(folder: Path) -> Settings:
         given = values.pop("signature", None)
         if "ignored" in values:
             raise ValueError("unknown key ignored")
-        settings = Settings(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        )
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        settings = LibrarySettings(**fields)
     except FileNotFoundError:
-        return Settings()
+        return LibrarySettings()
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, PhotodupError) as error:
         said = escaped(str(error))
         raise PhotodupError(f"{printable(path)} cannot be used ({said}): correct or delete it.") from None
@@ -126,7 +128,7 @@ def load_settings(folder: Path) -> Settings:
     return replace(settings, backend=AUTO, url=None, ignored=(settings.backend, settings.url))
 
 
-def save_settings(folder: Path, settings: Settings) -> None:
+def save_settings(folder: Path, settings: LibrarySettings) -> None:
     """Write them, whole or not at all; their address counts as chosen by this user from now on.
 
     Raises:

@@ -5,11 +5,11 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from photodup.beneath import open_file, opened
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.own.own_folder import is_own_folder
+from photodup.photos.state.own_folder import is_own_folder
+from photodup.safe_open import open_file, opened
 
 SUFFIXES = frozenset(
     b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif".split()
@@ -33,7 +33,7 @@ _NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class UnreadFile:
     """A file or folder that could not be read, and why; `path` is relative to the library."""
 
     path: Path
@@ -44,7 +44,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedFile:
     """A file as listed, before it is read. `path` is in bytes, relative to the library."""
 
     path: bytes
@@ -52,7 +52,7 @@ class Entry:
     mtime_ns: int
 
     @classmethod
-    def of(cls, path: bytes, status: os.stat_result) -> "Entry":
+    def of(cls, path: bytes, status: os.stat_result) -> "ListedFile":
         """Return a file as the system describes it. A time past 2262 counts as the last that SQLite can hold."""
         return cls(path, status.st_size, min(status.st_mtime_ns, _LATEST_NS))
 
@@ -61,8 +61,8 @@ class Entry:
 class Listing:
     """What a walk found. Nothing is known today of what lies in `closed` folders, or of `silent` files."""
 
-    entries: list[Entry] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    entries: list[ListedFile] = field(default_factory=list)
+    problems: list[UnreadFile] = field(default_factory=list)
     closed: list[bytes] = field(default_factory=list)  # with a trailing slash
     silent: set[bytes] = field(default_factory=set)
 
@@ -86,7 +86,7 @@ def walk(root: Path) -> Listing:
         except OSError as error:
             if not folder:
                 raise PhotodupError(f"Cannot read the folder {printable(root)}: {error.strerror}.") from None
-            listing.problems.append(Problem(_path(folder), f"folder cannot be read: {error.strerror}"))
+            listing.problems.append(UnreadFile(_path(folder), f"folder cannot be read: {error.strerror}"))
             listing.closed.append(folder + b"/")
             continue
         for child in children:
@@ -98,10 +98,10 @@ def walk(root: Path) -> Listing:
                 )
                 if child.is_symlink():
                     if is_photo or child.is_dir():
-                        listing.problems.append(Problem(_path(path), _NOT_FOLLOWED))
+                        listing.problems.append(UnreadFile(_path(path), _NOT_FOLLOWED))
                 elif child.is_dir(follow_symlinks=False):
                     if child.name.lower().endswith(_PACKAGES):
-                        listing.problems.append(Problem(_path(path), _NOT_ENTERED))
+                        listing.problems.append(UnreadFile(_path(path), _NOT_ENTERED))
                     elif child.name in OWN_FOLDERS or (
                         child.name.endswith(b".d") and is_own_folder(os.path.join(base, path))
                     ):
@@ -110,18 +110,18 @@ def walk(root: Path) -> Listing:
                         folders.append(path)
                 elif is_photo and child.is_file(follow_symlinks=False):
                     status = child.stat(follow_symlinks=False)
-                    listing.entries.append(Entry.of(path, status))
+                    listing.entries.append(ListedFile.of(path, status))
             except FileNotFoundError:
                 continue  # Gone since the folder was listed.
             except OSError as error:  # A folder that may be listed only, or a file system that fails.
                 listing.silent.add(path)
                 listing.closed.append(path + b"/")
-                listing.problems.append(Problem(_path(path), error.strerror or str(error)))
+                listing.problems.append(UnreadFile(_path(path), error.strerror or str(error)))
     listing.entries.sort(key=lambda entry: entry.path)
     return listing
 
 
-def read_bytes(root: Path, entry: Entry) -> tuple[bytes, Entry]:
+def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
     """Read a file once; the size and time returned are those of the bytes returned, not of the listing.
 
     No link below the library is followed, neither the file's own name nor a folder on the way: the walk lists
@@ -146,7 +146,7 @@ def read_bytes(root: Path, entry: Entry) -> tuple[bytes, Entry]:
         data = file.read(status.st_size + 1)
     if len(data) != status.st_size:
         raise OSError("changed while it was read")
-    return data, Entry.of(entry.path, status)
+    return data, ListedFile.of(entry.path, status)
 
 
 def _path(path: bytes) -> Path:

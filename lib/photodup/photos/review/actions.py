@@ -1,27 +1,30 @@
-"""What a reviewer does on the page: decide about a group, undo, remove, restore. Nothing here decides itself."""
+"""What a reviewer does on the page: decide, undo, remove, restore, set, start long work. Nothing here decides itself."""
 
-from fastapi import APIRouter, Request
+from dataclasses import replace
+
+from fastapi import APIRouter
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
-from photodup.photos.background.work import Finished, Task
+from photodup.photos.groups.keepers import DEFAULT_RULES
+from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
 from photodup.photos.review.facts import size
-from photodup.photos.review.removal import back_in_folders
-from photodup.photos.review.site import CurrentSite, form_of, number_of
+from photodup.photos.review.reviewed_folder import Finished, Task
+from photodup.photos.review.session import back_in_folders
+from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
 
 router = APIRouter()
 
 
 @router.post("/group/{key}")
-async def decide(site: CurrentSite, key: str, request: Request) -> Response:
+async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
     """Accept a group, skip it, or tell one photo apart; then show the next undecided group."""
     session = site.session
-    fields = await form_of(request)
-    action = fields.get("action", [""])[0]
-    chosen = number_of(fields.get("photo", ["0"])[0])
+    action = field(form, "action")
+    chosen = number_of(field(form, "photo", "0"))
     if action == "accept":
-        keep = [number_of(value) for value in fields.get("keep", [])]
+        keep = [number_of(value) for value in form.get("keep", [])]
         await run_in_threadpool(session.accept, key, keep)
     elif action == "keep_instead":
         following = await run_in_threadpool(session.keep_instead, key, chosen)
@@ -60,9 +63,9 @@ async def accept_all(site: CurrentSite) -> Response:
 
 
 @router.post("/remove")
-async def remove(site: CurrentSite, request: Request) -> Response:
+async def remove(site: CurrentSite, form: PostedForm) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
-    session, plan = site.session, (await form_of(request)).get("plan", [""])[0]
+    session, plan = site.session, field(form, "plan")
 
     def move(task: Task) -> Finished:
         session.apply(plan)
@@ -72,13 +75,12 @@ async def remove(site: CurrentSite, request: Request) -> Response:
 
 
 @router.post("/restore")
-async def restore(site: CurrentSite, request: Request) -> Response:
+async def restore(site: CurrentSite, form: PostedForm) -> Response:
     """Bring removals back from the trash."""
-    fields = await form_of(request)
-    ids = fields.get("shown" if fields.get("which") == ["shown"] else "operation", [])
+    ids = form.get("shown" if form.get("which") == ["shown"] else "operation", [])
     if not ids:
         raise PhotodupError("Choose what to restore first.")
-    session, unsigned = site.session, fields.get("unsigned") == ["yes"]
+    session, unsigned = site.session, form.get("unsigned") == ["yes"]
 
     def bring_back(task: Task) -> Finished:
         restored = session.restore(ids, unsigned=unsigned)
@@ -89,9 +91,9 @@ async def restore(site: CurrentSite, request: Request) -> Response:
 
 
 @router.post("/empty-trash")
-async def empty_trash(site: CurrentSite, request: Request) -> Response:
+async def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
-    session, plan = site.session, (await form_of(request)).get("plan", [""])[0]
+    session, plan = site.session, field(form, "plan")
 
     def delete(task: Task) -> Finished:
         n, freed = session.empty_trash(plan)
@@ -100,3 +102,70 @@ async def empty_trash(site: CurrentSite, request: Request) -> Response:
         return Finished(title="The trash is empty", sentence=said)
 
     return await site.run(Task("Emptying the trash", delete, can_stop=False))
+
+
+@router.post("/settings/backend")
+async def set_backend(site: CurrentSite, form: PostedForm) -> Response:
+    """Store which server embeds; choosing its address here is what makes it this user's."""
+    chosen = field(form, "backend", AUTO)
+    if chosen == "other":
+        chosen = f"{field(form, 'name').strip()} {field(form, 'url').strip()}"
+    name, _, url = chosen.partition(" ")
+    changed = replace(site.session.settings, backend=name or AUTO, url=url or None, ignored=None)
+    await run_in_threadpool(site.session.change, changed)
+    return site.go("/settings")
+
+
+@router.post("/settings/keep")
+async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
+    """Store the order of the keep rules, and the folders by priority."""
+    places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
+    order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
+    folders = inside(field(form, "folders").splitlines())
+    session = site.session
+    changed = replace(session.settings, keep=tuple(order), folders=folders)
+
+    def change(task: Task) -> Finished:
+        session.change(changed)
+        return Finished("/settings")
+
+    return await site.run(Task("Choosing the photos to keep", change, can_stop=False))
+
+
+@router.post("/work/stop")
+async def stop(site: CurrentSite) -> Response:
+    """Stop the work after the photo at hand."""
+    if task := site.folder.work.running:
+        task.stop()
+    return site.go("/work")
+
+
+@router.post("/open")
+async def open_folder(site: CurrentSite) -> Response:
+    """Open the folder with what is in its catalogue."""
+    return site.go("/") if site.folder.session else await site.run(site.folder.opening())
+
+
+@router.post("/scan")
+async def scan(site: CurrentSite) -> Response:
+    """Look for photos in the folder: new ones, changed ones, and those that are gone."""
+    return await site.run(site.folder.scanning())
+
+
+@router.post("/similar")
+async def similar(site: CurrentSite, form: PostedForm) -> Response:
+    """Look at what the photos show, so that similar scenes are found."""
+    return await site.run(site.folder.finding_scenes(field(form, "encoder")))
+
+
+@router.post("/threshold")
+async def threshold(site: CurrentSite, form: PostedForm) -> Response:
+    """Show similar scenes from another threshold on, in percent; the model's own if it is left out."""
+    text = "" if "usual" in form else field(form, "percent").strip()
+    try:
+        chosen = float(text) / 100 if text else None
+    except ValueError:
+        chosen = -1.0
+    if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
+        raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
+    return await site.run(site.folder.showing_from(chosen))

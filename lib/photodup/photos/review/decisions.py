@@ -1,22 +1,75 @@
-"""What was decided about each group, on disk: one line for each decision, the last one of a group counts."""
+"""What is decided about each group, in memory and on disk: one line for each decision, the last one of a group counts."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import as_text
-from photodup.photos.groups.results import TierGroup
+from photodup.photos.groups.results import Evidence, TierGroup
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.own.journal import Journal
-from photodup.photos.own.own_folder import OwnFolder
-from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
+from photodup.photos.state.journal import Journal
+from photodup.photos.state.own_folder import OwnFolder
 
+TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable
 
 
-class Decisions:
+@dataclass
+class Item:
+    """One group under review. `apart` and `remove` are file ids: of dismissed members, and of what goes."""
+
+    key: str
+    group: TierGroup
+    status: str = TODO
+    remove: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
+
+    @property
+    def photos(self) -> list[Photo]:
+        """Return the keeper and the members that still belong."""
+        return [self.group.keeper, *(photo for photo, _ in self.members)]
+
+    @property
+    def still_there(self) -> list[Photo]:
+        """Return the photos whose files have not been removed."""
+        return [p for p in self.photos if self.status != DONE or p.id not in self.remove]
+
+    @property
+    def members(self) -> list[tuple[Photo, Evidence]]:
+        """Return the members that still belong, with their evidence."""
+        pairs = zip(self.group.members, self.group.evidence, strict=True)
+        return [(photo, why) for photo, why in pairs if photo.id not in self.apart]
+
+    @property
+    def suggested(self) -> frozenset[int]:
+        """Return what to remove unless told otherwise: copies that hold nothing the keeper lacks."""
+        return frozenset(photo.id for photo in self.group.may_go) - self.apart
+
+    @property
+    def n_differing(self) -> int:
+        """Return how many members hold something that the keeper lacks, and are left alone."""
+        return sum(bool(self.group.difference(photo)) for photo, _ in self.members)
+
+    def is_removed(self, photo: Photo) -> bool:
+        """Return whether the photo would go: as marked, or as suggested while nothing is."""
+        return photo.id in (self.suggested if self.status == TODO else self.remove)
+
+    @property
+    def bytes_to_free(self) -> int:
+        """Size of what is suggested to go; of similar pictures, of the members that still belong."""
+        going = self.suggested if self.group.tier == "copies" else {photo.id for photo, _ in self.members}
+        return sum(photo.size_bytes for photo, _ in self.members if photo.id in going)
+
+    @property
+    def marked_bytes(self) -> int:
+        """Size of what is marked."""
+        return sum(p.size_bytes for p in self.photos if p.id in self.remove) if self.status == MARKED else 0
+
+
+class DecisionJournal:
     """The journal of one library's decisions, `review/decisions.jsonl` in its own folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +139,7 @@ def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
 
 
 def _all_photos(item: Item) -> tuple[Photo, ...]:
-    """Return all photos of a group, also those that were told apart."""
+    """Return all photos of a group, also those that were dismissed."""
     return (item.group.keeper, *item.group.members)
 
 

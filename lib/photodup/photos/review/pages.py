@@ -1,15 +1,21 @@
-"""What the review page shows: the groups, one group, the list before a removal, the trash, and the pictures."""
+"""What the review page shows: groups, the list before a removal, the trash, settings, progress, and the pictures."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
+from photodup.photos.embed.choose import known_backends, probe
+from photodup.photos.groups.keepers import DEFAULT_RULES
+from photodup.photos.library.settings import AUTO
 from photodup.photos.review import facts, pictures
-from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item
+from photodup.photos.review.decisions import APART, DONE, MARKED, SKIPPED, TODO, Item
+from photodup.photos.review.reviewed_folder import Task
 from photodup.photos.review.site import CurrentSite
 from photodup.photos.trash.trash import Trash
+from photodup.settings import variable
 
 router = APIRouter()
 
@@ -17,6 +23,7 @@ PAGE_SIZE = 24
 TRASH_PAGE_SIZE = 200
 _LOOKED_AT = 12  # photos of each group, whether they are still as they were
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
 
 def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, int, int]:
@@ -149,14 +156,75 @@ def before_emptying(site: CurrentSite) -> Response:
     )
 
 
+@router.get("/settings")
+def settings(site: CurrentSite) -> Response:
+    """What is stored for this library, and which servers answer."""
+    stored = site.session.settings
+    chosen = (stored.backend, stored.url or "")
+    states = probe(known_backends(stored, site.folder.encoders.endpoints))
+    listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
+    return site.page(
+        "settings.html",
+        settings=stored,
+        states=states,
+        local=_LOCAL,
+        chosen=chosen,
+        is_other=chosen not in listed,
+        environment=_environment_choice(),
+        rules=[*stored.keep, *(rule for rule in DEFAULT_RULES if rule not in stored.keep)],
+    )
+
+
+def _environment_choice() -> str:
+    """Return what the environment chooses over the settings; empty if nothing."""
+    names = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")
+    return ", ".join(f"{name}={variable(name)}" for name in names if variable(name))
+
+
+@router.get("/work")
+def work(site: CurrentSite) -> Response:
+    """How far the work is; when it has ended, what it led to; before the folder is open, how to begin."""
+    task, folder = site.folder.work.last, site.folder
+    if folder.work.running:
+        return site.page("work.html", **_state(task))
+    if folder.session is not None:
+        return site.result(task) if task else site.go("/")
+    said = ""
+    if task:
+        said = task.error or (task.finished.sentence if task.finished else "")
+    return site.page("begin.html", said=said, was_scanned=folder.was_scanned)
+
+
+@router.get("/work/state")
+def state(site: CurrentSite) -> Response:
+    """The same as data, for the page that waits."""
+    return JSONResponse(_state(site.folder.work.running))
+
+
+def _state(task: Task | None) -> dict[str, Any]:
+    if task is None:
+        return {"is_running": False}
+    return {
+        "is_running": True,
+        "is_exclusive": task.is_exclusive,
+        "title": task.title,
+        "doing": task.doing,
+        "done": task.done,
+        "total": task.total,
+        "left": "stopping after this photo" if task.is_stopping else task.time_left,
+        "can_stop": task.can_stop,
+        "is_stopping": task.is_stopping,
+    }
+
+
 @router.get("/photo/{photo_id}/{size}.jpg")
 def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Response:
     """One photo as a JPEG of one of the sizes."""
     session = site.folder.session  # also while the groups are being changed
     if size not in pictures.SIZES:
-        raise pictures.Refused("There is no such size.")
+        raise pictures.PictureRefused("There is no such size.")
     if session is None or photo_id not in session.photos:
-        raise pictures.Refused("There is no such photo in these groups.")
+        raise pictures.PictureRefused("There is no such photo in these groups.")
     photo = session.photos[photo_id]
     # The browser asks each time, so it shows no picture whose file has changed or gone since.
     kept = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.md5}-{size}"'}
@@ -173,7 +241,7 @@ def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     session = site.session
     found = session.trash.find(name) if isinstance(session.trash, Trash) else None
     if found is None or not found.files:
-        raise pictures.Refused("There is no such photo in the trash.")
+        raise pictures.PictureRefused("There is no such photo in the trash.")
     kept = {"Cache-Control": "private, no-cache", "ETag": f'"{found.files[0].md5}-removed"'}
     if request.headers.get("if-none-match") == kept["ETag"]:
         return Response(status_code=304, headers=kept)
@@ -185,6 +253,6 @@ def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
 def static(name: str) -> Response:
     """The page's own style, script and icon."""
     if name not in _STATIC:
-        raise pictures.Refused("There is no such file.")
+        raise pictures.PictureRefused("There is no such file.")
     data = (Path(__file__).parent / "static" / name).read_bytes()
     return Response(data, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=3600"})

@@ -11,16 +11,16 @@ from typing import BinaryIO
 
 from PIL import ExifTags, Image
 
-from photodup.beneath import open_file, opened
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
-from photodup.photos.own.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
+from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 from photodup.photos.trash.trash_entries import Moved
 from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.safe_open import open_file, opened
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
@@ -34,7 +34,7 @@ _MOST_FIELDS = 40  # of EXIF, for one page
 _making = threading.BoundedSemaphore(2)
 
 
-class Refused(PhotodupError):
+class PictureRefused(PhotodupError):
     """A file that is not shown: outside the library, a link, gone, or changed since the scan."""
 
 
@@ -44,7 +44,7 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
     No part of the path below the library may be a link: it could point anywhere.
 
     Raises:
-        Refused: it does not lie in the library, is a link, gone, or changed since the scan.
+        PictureRefused: it does not lie in the library, is a link, gone, or changed since the scan.
     """
     name = printable(photo.path)
     try:
@@ -53,20 +53,20 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
                 raise FileNotFoundError
             descriptor = open_file(place)
     except ValueError:
-        raise Refused(f"{name} leads outside the library: scan again.") from None
+        raise PictureRefused(f"{name} leads outside the library: scan again.") from None
     except FileNotFoundError:
-        raise Refused(f"{name} is no longer there: scan again.") from None
+        raise PictureRefused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
         if error.errno == errno.EINVAL:
             why = "is no regular file any more"
         else:
             link = error.errno in (errno.ELOOP, errno.ENOTDIR)
             why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
-        raise Refused(f"{name} {why}: scan again.") from None
+        raise PictureRefused(f"{name} {why}: scan again.") from None
     status = os.fstat(descriptor)
     if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
         os.close(descriptor)
-        raise Refused(f"{name} has changed since the scan: scan again.")
+        raise PictureRefused(f"{name} has changed since the scan: scan again.")
     return open(descriptor, "rb")
 
 
@@ -74,7 +74,7 @@ def problem(root: Path, photo: Photo) -> str | None:
     """Return why a photo cannot be shown; None if it can."""
     try:
         open_photo(root, photo).close()
-    except Refused as error:
+    except PictureRefused as error:
         return str(error)
     return None
 
@@ -89,7 +89,7 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
     """Return a small JPEG of a photo in the trash; nothing of it is kept.
 
     Raises:
-        Refused: it is not there, or is not the file that was removed.
+        PictureRefused: it is not there, or is not the file that was removed.
     """
     try:
         with opened(root, f"{TRASH_FOLDER}/{moved.trash}") as place:
@@ -98,11 +98,11 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
             with open(open_file(place), "rb") as file:
                 data = file.read(moved.size + 1)
         if len(data) != moved.size or md5(data) != moved.md5:
-            raise Refused(f"{printable(moved.home)} in the trash is not the file that was removed.")
+            raise PictureRefused(f"{printable(moved.home)} in the trash is not the file that was removed.")
         with _making:
             return _encoded(imaging.decode(data, draft_size=SIZES["small"]), "small")
     except (OSError, ValueError, imaging.ImageError):
-        raise Refused(f"{printable(moved.home)} in the trash cannot be shown.") from None
+        raise PictureRefused(f"{printable(moved.home)} in the trash cannot be shown.") from None
 
 
 def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:

@@ -1,5 +1,6 @@
-"""Starting the review page: `photodup review`."""
+"""Starting the review page, `photodup review`: the web application put together, and its server."""
 
+import secrets
 import socket
 import threading
 import webbrowser
@@ -9,15 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
 
 from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.groups.results import Tiers
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.review.app import create_app
-from photodup.photos.review.reviewed_folder import AS_SET_UP, Encoders, ReviewedFolder
+from photodup.photos.review import actions, pages
+from photodup.photos.review.pictures import PictureRefused
+from photodup.photos.review.reviewed_folder import NO_MORE_ENCODERS, Encoders, ReviewedFolder
 from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.site import Guard, NotNow, Site, site_of
 
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001
@@ -51,7 +58,7 @@ class ReviewServer:
         in_frame: bool = False,
         is_demo: bool = False,
         find: Callable[[Catalogue], Tiers] | None = None,
-        encoders: Encoders = AS_SET_UP,
+        encoders: Encoders = NO_MORE_ENCODERS,
         opened_on_page: bool = False,
         **options: Any,
     ) -> None:
@@ -144,7 +151,7 @@ def review(
     catalogue: Path | None,
     browser: bool,
     is_demo: bool = False,
-    encoders: Encoders = AS_SET_UP,
+    encoders: Encoders = NO_MORE_ENCODERS,
     **options: Any,
 ) -> None:
     """Serve until Ctrl-C.
@@ -178,3 +185,57 @@ def _say_what_is_open(session: ReviewSession, url: str) -> None:
     for sentence in session.problems:
         print(sentence)
     print(f"Review {len(session.items)} groups at {url}", flush=True)
+
+
+def create_app(
+    folder: ReviewedFolder,
+    *,
+    port: int,
+    frame_ancestors: str = "'none'",
+    is_demo: bool = False,
+) -> FastAPI:
+    """Return the application. Every address begins with a random token, which is `app.state.token`.
+
+    Args:
+        folder: what is reviewed, open or not.
+        port: where it listens, for the checks of Host and Origin.
+        frame_ancestors: who may show it in a frame (CSP); a notebook on this machine may.
+        is_demo: say on every page that the photographs are the demonstration's.
+    """
+    token = secrets.token_urlsafe(24)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.token = token
+    app.state.site = Site(folder, f"/{token}", is_demo)
+    app.middleware("http")(Guard(token, port, frame_ancestors))
+    for module in (pages, actions):
+        app.include_router(module.router, prefix=f"/{token}")
+    app.add_exception_handler(PhotodupError, _not_done)
+    app.add_exception_handler(NotNow, _not_now)
+    app.add_exception_handler(HTTPException, _no_such_page)
+    app.add_exception_handler(RequestValidationError, _no_such_number)
+    return app
+
+
+async def _not_done(request: Request, error: Exception) -> Response:
+    status = 404 if isinstance(error, PictureRefused) else 409
+    return site_of(request).message("Not done", str(error), status)
+
+
+async def _not_now(request: Request, error: Exception) -> Response:
+    site = site_of(request)
+    if request.method in ("GET", "HEAD") or site.folder.session is None:
+        return site.go("/work")
+    said = (
+        "The groups are being changed at this moment, so this was not done: try it again when that has ended."
+    )
+    return site.message("Not now", said, 409)
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:
+    message = "There is no such page: go back to the groups."
+    return site_of(request).message("Not found", message, getattr(error, "status_code", 404))
+
+
+async def _no_such_number(request: Request, error: Exception) -> Response:
+    message = "The address names no page or photo: go back to the groups."
+    return site_of(request).message("Not found", message, 422)

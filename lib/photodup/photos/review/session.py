@@ -1,35 +1,56 @@
 """What one reviewer has decided so far, and carrying it out."""
 
+import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.commands.group_command import tiers_by_settings
+from photodup.photos.groups.by_settings import dismissed_copies, tiers_by_settings
 from photodup.photos.groups.results import Tiers
-from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.settings import Settings, load_settings, save_settings
-from photodup.photos.review.decisions import Decisions, key_of
-from photodup.photos.review.emptying import Emptying
-from photodup.photos.review.group_list import GroupList
-from photodup.photos.review.history import Step, put_back, states_of
-from photodup.photos.review.items import APART, DONE, MARKED, SKIPPED, TODO, Item, Outcome
-from photodup.photos.review.removal import (
-    back_in_folders,
-    digest_of,
-    labels_of,
-    removals_of,
-    sidecars_that_stay,
+from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.photos.library.feedback import Feedback, Label
+from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
+from photodup.photos.library.sidecars import moving_together
+from photodup.photos.review.decisions import (
+    APART,
+    DONE,
+    MARKED,
+    SKIPPED,
+    TODO,
+    DecisionJournal,
+    Item,
+    key_of,
 )
-from photodup.photos.review.told_apart import apart_in
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.trash.trash import Operation, PartlyRestoredError, Removal, Trash
+from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.trash_entries import Operation, PartlyRestoredError, Removal
 
 
-class ReviewSession(Emptying, GroupList):
+@dataclass(frozen=True)
+class RemovalResult:
+    """What a removal did: photos and bytes moved, and one sentence for each photo left alone."""
+
+    n_removed: int
+    bytes: int
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One undoable action: the states before it, the labels that it wrote, the operations that it did."""
+
+    before: tuple[Item, ...]
+    labels: tuple[int, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    regroups: bool = False
+
+
+class ReviewSession:
     """Groups and decisions of one library; safe to call from several threads.
 
     Args:
@@ -51,10 +72,10 @@ class ReviewSession(Emptying, GroupList):
             apple = photos_by_file(opened)
         self.trash: Trash | AppleAlbum = AppleAlbum(self.root, apple) if apple else Trash(self.root)
         self.feedback = Feedback(self.own.path)
-        self._decisions = Decisions(self.own.path)
+        self._decisions = DecisionJournal(self.own.path)
         self._history: list[Step] = []
         self._sidecars = "", 0  # digest of the list, and how many go along with it
-        self.last: Outcome | None = None
+        self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh()
         self.own.delete_thumbnails(except_of={photo.md5 for photo in self.photos.values()})
@@ -75,13 +96,13 @@ class ReviewSession(Emptying, GroupList):
                 # Files that had gone are found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
                     item.status, item.remove = TODO, frozenset()
-            self._set_copies_apart()
+            self._set_apart_dismissed()
 
-    def _set_copies_apart(self) -> None:
-        """Set apart the byte-identical copies that were told apart under whatever names."""
-        told = self.feedback.copies_apart()
+    def _set_apart_dismissed(self) -> None:
+        """Set apart the byte-identical copies that were dismissed under whatever names."""
+        dismissed = self.feedback.dismissed_copies()
         for item in self.items.values():
-            if apart := apart_in(item.group, told):
+            if apart := dismissed_copies(item.group, dismissed):
                 item.apart |= apart
                 item.remove -= apart
                 if item.status == MARKED and not item.remove:
@@ -95,11 +116,11 @@ class ReviewSession(Emptying, GroupList):
         return [*self._decisions.problems, *self.feedback.problems, *self._trash_problems]
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> LibrarySettings:
         """What is stored for this library."""
         return load_settings(self.own.path)
 
-    def change(self, settings: Settings) -> None:
+    def change(self, settings: LibrarySettings) -> None:
         """Store settings; group again where they change which photo is kept, or what counts as one scene."""
         with self._lock:
             before = self.settings
@@ -107,6 +128,54 @@ class ReviewSession(Emptying, GroupList):
             kept = [(s.keep, s.folders, s.threshold) for s in (before, settings)]
             if kept[0] != kept[1]:
                 self.refresh()
+
+    # ---- asking ---------------------------------------------------------------------------
+
+    def select(self, tier: str | None = None, status: str | None = None) -> list[Item]:
+        """Return the items of a tier and status, in order."""
+        return [
+            item
+            for item in self.items.values()
+            if tier in (None, item.group.tier) and (status is None or item.status == status)
+        ]
+
+    @property
+    def bytes_left(self) -> int:
+        """What the suggestions that are not decided yet would free."""
+        return sum(item.bytes_to_free for item in self.select("copies", TODO))
+
+    @property
+    def bytes_removed(self) -> int:
+        """Size of the photos that were removed from groups still listed."""
+        done = self.select(status=DONE)
+        return sum(photo.size_bytes for item in done for photo in item.photos if photo.id in item.remove)
+
+    def item(self, key: str) -> Item:
+        """Return one item.
+
+        Raises:
+            PhotodupError: no such group (any more).
+        """
+        try:
+            return self.items[key]
+        except KeyError:
+            raise PhotodupError("This group is no longer there: go back to the overview.") from None
+
+    def neighbours(self, key: str) -> tuple[str | None, str | None]:
+        """Return the keys of the groups before and after that can still be compared."""
+        keys = list(self.items)
+        place = keys.index(key)
+
+        def first(keys: Iterable[str]) -> str | None:
+            return next((k for k in keys if self.items[k].status != DONE and self.items[k].members), None)
+
+        return first(reversed(keys[:place])), first(keys[place + 1 :])
+
+    def next_todo(self, after: str | None = None) -> str | None:
+        """Return the next undecided group after this one, going round."""
+        keys = list(self.items)
+        start = keys.index(after) + 1 if after in self.items else 0
+        return next((k for k in keys[start:] + keys[:start] if self.items[k].status == TODO), None)
 
     # ---- deciding ----------------------------------------------------------------------------------
 
@@ -137,7 +206,7 @@ class ReviewSession(Emptying, GroupList):
             chosen = [item for item in self.select("copies", TODO) if item.suggested]
             if not chosen:
                 return 0
-            self._history.append(Step(states_of(chosen)))
+            self._history.append(Step(_as_now(chosen)))
             for item in chosen:
                 item.remove = item.suggested
             self._set(MARKED, *chosen)
@@ -151,7 +220,7 @@ class ReviewSession(Emptying, GroupList):
     def _decide(self, item: Item, status: str, remove: frozenset[int]) -> None:
         if (item.status, item.remove) == (status, remove):
             return  # sent twice: one undo must take it back
-        self._history.append(Step(states_of([item])))
+        self._history.append(Step(_as_now([item])))
         item.remove = remove
         self._set(status, item)
 
@@ -167,7 +236,7 @@ class ReviewSession(Emptying, GroupList):
             told = [found[0], keeper, *copies] if found[0].md5 == keeper.md5 else []
             files = [printable(photo.path) for photo in told]
             label = self.feedback.add(kind, [keeper.md5, found[0].md5], files)  # type: ignore[arg-type]
-            self._history.append(Step(states_of([item]), labels=(label,)))
+            self._history.append(Step(_as_now([item]), labels=(label,)))
             item.apart |= {photo_id}
             item.remove -= {photo_id}
             status = SKIPPED if item.status == MARKED and not item.remove else item.status
@@ -183,7 +252,7 @@ class ReviewSession(Emptying, GroupList):
             found = [photo for photo, _ in item.members if photo.id == photo_id]
             if not found or item.group.tier != "copies":
                 raise PhotodupError("Choose another photo of a group of copies to keep instead.")
-            before = states_of([item])
+            before = _as_now([item])
             label = self.feedback.choose_keeper(found[0].md5, [photo.md5 for photo in item.photos])
             self._history.append(Step(before, labels=(label,), regroups=True))
             self.refresh()
@@ -202,13 +271,13 @@ class ReviewSession(Emptying, GroupList):
             self.feedback.undo(*step.labels)
             if step.regroups:
                 self.refresh()
-            now = states_of([self.items[state.key] for state in step.before if state.key in self.items])
-            back = put_back(self.items, step.before)
+            now = _as_now(self.items[state.key] for state in step.before if state.key in self.items)
+            back = self._put_back(step.before)
             try:
                 self._decisions.write(back)
             except PhotodupError:
                 if not step.operations:  # files that are back stay back
-                    put_back(self.items, now)
+                    self._put_back(now)
                     self._history.append(step)
                 raise
             if problem:  # what is not back lies in the trash; the decisions are taken back all the same
@@ -229,11 +298,37 @@ class ReviewSession(Emptying, GroupList):
         """Whether there is something to undo."""
         return bool(self._history)
 
+    def _put_back(self, states: Sequence[Item]) -> list[Item]:
+        """Put groups back into earlier states; return them. Those that are no longer there are left out."""
+        back = []
+        for state in states:
+            if item := self.items.get(state.key):
+                item.status, item.remove, item.apart = state.status, state.remove, state.apart
+                back.append(item)
+        return back
+
     # ---- carrying out --------------------------------------------------------------------------------
 
     def removals(self) -> list[Removal]:
-        """Return what `apply` would move, with sidecars."""
-        return removals_of(self.root, list(self.items.values()))
+        """Return a removal for each photo that is marked, once, with its sidecars and the photos that stay."""
+        items = list(self.items.values())  # all: a photo of another group may need a sidecar too
+        marked = [(item, photo) for item in items if item.status == MARKED for photo in item.photos]
+        marked = [(item, photo) for item, photo in marked if photo.id in item.remove]
+        leaving = {photo.id for _, photo in marked}
+        staying = {p.id: p for item in items for p in item.photos if p.id not in leaving}
+        sidecars = moving_together(
+            [self.root / photo.path for _, photo in marked],
+            [self.root / photo.path for photo in staying.values()],
+        )
+        removals: dict[int, Removal] = {}
+        for item, photo in marked:
+            if photo.id not in removals:
+                kept = [p for p in item.photos if p.id not in item.remove]
+                keepers = [(self.root / p.path, p.md5) for p in kept]
+                path = self.root / photo.path
+                reason = f"{item.group.tier}: kept {printable(kept[0].path)}"
+                removals[photo.id] = Removal(path, photo.md5, keepers, sidecars[path], reason)
+        return list(removals.values())
 
     @property
     def n_sidecars(self) -> int:
@@ -246,9 +341,9 @@ class ReviewSession(Emptying, GroupList):
     @property
     def plan(self) -> str:
         """Return a digest of what is marked: whoever agreed to a list agreed to no other."""
-        return digest_of(self.select(status=MARKED))
+        return _digest(repr([(item.key, sorted(item.remove)) for item in self.select(status=MARKED)]))
 
-    def apply(self, plan: str | None = None) -> Outcome:
+    def apply(self, plan: str | None = None) -> RemovalResult:
         """Move everything that is marked into the trash.
 
         Args:
@@ -274,11 +369,11 @@ class ReviewSession(Emptying, GroupList):
                 gone = [
                     p for p in item.photos if p.id in item.remove and self.root / p.path not in refused_paths
                 ]
-                learnt += labels_of(item, gone)
+                learnt += _labels_of(item, gone)
                 if len(gone) == len(item.remove):
                     done.append(item)
             labels = tuple(self.feedback.add_all(learnt))
-            self._history.append(Step(states_of(marked), labels, tuple(operations)))
+            self._history.append(Step(_as_now(marked), labels, tuple(operations)))
             not_written = []
             for item in done:
                 item.status = DONE
@@ -291,8 +386,8 @@ class ReviewSession(Emptying, GroupList):
             size = sum(operation.bytes for operation in operations)
             sentences = [sentence for _, sentence in refused]
             if self.trash.moves_files:
-                sentences += sidecars_that_stay(removals, refused_paths)
-            self.last = Outcome(len(operations), size, (*sentences, *not_written))
+                sentences += _sidecars_that_stay(removals, refused_paths)
+            self.last = RemovalResult(len(operations), size, (*sentences, *not_written))
             return self.last
 
     def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> list[Path]:
@@ -312,6 +407,39 @@ class ReviewSession(Emptying, GroupList):
             if problem:
                 raise problem
             return restored
+
+    @property
+    def trash_plan(self) -> str:
+        """Return a digest of what lies in the trash: whoever agreed to delete that agreed to nothing else."""
+        return _digest(" ".join(sorted(operation.id for operation in self.trash.listing())))
+
+    def empty_trash(self, plan: str) -> tuple[int, int]:
+        """Delete for good what lies in the trash; return how many photos and bytes.
+
+        Args:
+            plan: the digest of the list that was agreed to; another one deletes nothing.
+
+        Raises:
+            PhotodupError: the trash holds something else by now, or a file is not the one that was removed.
+        """
+        with self._lock:
+            if not isinstance(self.trash, Trash):
+                raise PhotodupError("What is in the album of Photos is deleted there.")
+            listing = self.trash.listing()
+            if not listing or plan != self.trash_plan:
+                raise PhotodupError(
+                    "The trash holds something else than when this was shown: nothing was deleted, look again."
+                )
+            try:
+                freed = self.trash.purge(listing)
+            finally:  # no small picture of what is gone for good stays behind
+                there = (photo.md5 for item in self.items.values() for photo in item.still_there)
+                self.own.delete_thumbnails(except_of=set(there))
+            gone = {operation.id for operation in listing}
+            # What is deleted cannot be brought back: undoing goes no further than here.
+            self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]
+            self.last = None
+            return len(listing), freed
 
     def _restore(
         self, operations: Sequence[Operation], *, confirmed: bool = False
@@ -341,5 +469,45 @@ class ReviewSession(Emptying, GroupList):
         try:
             self._decisions.write(items)
         except PhotodupError:
-            put_back(self.items, self._history.pop().before)
+            self._put_back(self._history.pop().before)
             raise
+
+
+def _as_now(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Return what is decided about these groups now."""
+    return tuple(map(copy, items))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _labels_of(item: Item, gone: Sequence[Photo]) -> list[Label]:
+    """Return what the removal of some photos says: copies that were accepted, and a keeper that was not suggested."""
+    stays = next(photo for photo in item.photos if photo.id not in item.remove)
+    labels: list[Label] = []
+    if item.group.tier == "copies":
+        labels = [("same", [stays.md5, p.md5]) for p in gone if p.md5 != stays.md5]
+    if item.group.keeper.id in item.remove:
+        labels.append(("keeper", [stays.md5]))
+    return labels
+
+
+def _sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list[str]:
+    """Say which sidecars stay although a photo that they belong to has left, and for whose sake."""
+    needed = {
+        path: removal.path for removal in removals if removal.path in refused for path in removal.sidecars
+    }
+    gone = {path for removal in removals if removal.path not in refused for path in removal.sidecars}
+    return [
+        f"{printable(path)} stays: it also belongs to {printable(needed[path].name)}, which was left alone."
+        for path in sorted(gone & needed.keys())
+    ]
+
+
+def back_in_folders(paths: Sequence[Path], most: int = 5) -> str:
+    """Say which files were restored."""
+    n = len(paths)
+    said = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
+    named = ", ".join(printable(path) for path in paths[:most])
+    return f"{said}: {named}{f' and {n - most} more' if n > most else ''}." if n else f"{said}."

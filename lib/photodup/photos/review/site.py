@@ -1,10 +1,12 @@
-"""What all addresses of the review page share: the session, the templates, and how a request is read."""
+"""What all addresses of the review page share: who may ask, the session, the templates, how a request is read."""
 
+import hmac
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -13,15 +15,14 @@ from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.background.work import Task
 from photodup.photos.review import facts
-from photodup.photos.review.items import MARKED, TODO
-from photodup.photos.review.reviewed_folder import ReviewedFolder
-from photodup.photos.review.security import MAX_BODY_BYTES
+from photodup.photos.review.decisions import MARKED, TODO
+from photodup.photos.review.reviewed_folder import ReviewedFolder, Task
 from photodup.photos.review.session import ReviewSession
 
 # What is done within this time is answered with its result; what takes longer, with its progress.
 _QUICK_S = 2.0
+MAX_BODY_BYTES = 1_000_000
 
 
 class NotNow(Exception):
@@ -151,6 +152,14 @@ async def form_of(request: Request) -> dict[str, list[str]]:
         raise PhotodupError("The form has too many fields.") from None
 
 
+PostedForm = Annotated[dict[str, list[str]], Depends(form_of)]
+
+
+def field(form: dict[str, list[str]], name: str, default: str = "") -> str:
+    """Return a field of a form, the first where there are several of its name."""
+    return form.get(name, [default])[0]
+
+
 def number_of(text: str) -> int:
     """Return the number that names a photo.
 
@@ -161,3 +170,65 @@ def number_of(text: str) -> int:
         return int(text)
     except ValueError:
         raise PhotodupError("A photo is named by its number.") from None
+
+
+class Guard:
+    """Refuses requests that do not come from this session's own page; gives every answer its headers.
+
+    The Host header keeps out names that were made to point here (DNS rebinding), the token keeps out other
+    programs and pages, and Origin keeps out forms on other sites even if they know the token.
+
+    Args:
+        token: the first part of every address.
+        port: where the page listens.
+        frame_ancestors: who may show it in a frame, as CSP writes it.
+    """
+
+    def __init__(self, token: str, port: int, frame_ancestors: str) -> None:
+        self._token, self._port = token, port
+        self._hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost"))
+        self._headers = {
+            "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
+            "connect-src 'self'; "
+            f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",  # with no-referrer a browser sends no usable Origin
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+
+    async def __call__(
+        self, request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        """Answer a request, or say why not: a middleware of FastAPI."""
+        try:
+            refused = self._refusal(request)
+        except ValueError:  # a Content-Length that is no number
+            refused = 400, "The request cannot be understood."
+        if refused:
+            response = Response(refused[1], refused[0], media_type="text/plain")
+        else:
+            response = await call_next(request)
+        for name, value in self._headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        """Return the status and the sentence with which a request is refused; None if it is not."""
+        if request.headers.get("host", "").lower() not in self._hosts:
+            return 421, f"This page answers only as 127.0.0.1:{self._port} or localhost:{self._port}."
+        given = request.scope["path"].removeprefix("/").split("/")[0]
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            return 403, "The address lacks this session's token: use the one that `photodup review` printed."
+        return None if request.method in ("GET", "HEAD") else self._refusal_of_change(request)
+
+    def _refusal_of_change(self, request: Request) -> tuple[int, str] | None:
+        origin = urlsplit(request.headers.get("origin", ""))
+        if origin.scheme != "http" or origin.netloc.lower() not in self._hosts:
+            return 403, "The request comes from another page and was refused."
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return 403, "The request comes from another site and was refused."
+        if int(request.headers.get("content-length") or MAX_BODY_BYTES + 1) > MAX_BODY_BYTES:
+            return 413, "The request is too large."
+        return None

@@ -3,21 +3,32 @@
 Candidates are the nearest neighbours by embedding and by perceptual hash (of the picture and of its mirror
 image). Neither needs to be right, only to be asked often enough, and their number stays in proportion to
 the photos: a few for each, however many there are.
+
+Pairs are kept between runs, so that adding photos compares the new ones with all, not all with all. The state lies in
+the library's own folder: `neighbours-<digest>.npz` for each model and `neighbours-hash.npz` hold which contents were
+compared and the pairs found, `…-cells.npz` the index where there is one. It is a cache: delete it, and the next run
+compares everything once.
 """
 
+import hashlib
 import re
+import zipfile
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from photodup.errors import PhotodupError
 from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.library.metadata import read_exposure
-from photodup.photos.search.kept_pairs import stored_hash_pairs, stored_order, stored_pairs
-from photodup.photos.search.neighbours import Pairs
+from photodup.photos.search.hash_neighbours import HashPairs, near_hashes, nearest_hashes, search_radius
+from photodup.photos.search.neighbours import EXACT_BELOW, NeighbourIndex, Pairs
+from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
 
 # Chance pairs a photo that the hash may bring, alone and where an embedding is asked too. Then the hash is
 # there for edits of tone, which leave it nearly as it was: of 670 edits of 67 photographs the embedding missed
@@ -92,6 +103,213 @@ def _hash_pairs(folder: Path, photos: Sequence[Photo], per_photo: float) -> tupl
     md5s, hashes = [photos[i].md5 for i in of], [photos[i].phash for i in of]
     pairs = stored_hash_pairs(folder, md5s, hashes, per_photo)
     return np.sort(pair_codes(of[pairs.first], of[pairs.second])), pairs.radius
+
+
+_VERSION = 2
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+# With more than this share of the contents gone, everything is compared again: the index no longer fits what is
+# left, nor is the place of those that were among a photo's nearest taken by the next ones.
+_MAX_GONE = 0.2
+
+
+def stored_order(folder: Path, digest: str, md5s: Sequence[str]) -> list[str]:
+    """Return these contents in the order in which `stored_pairs` needs no copy of their vectors."""
+    return _known_first(_read(_model_store(folder, digest), "md5s"), md5s)
+
+
+def stored_pairs(
+    folder: Path,
+    digest: str,
+    md5s: Sequence[str],
+    vectors: np.ndarray,
+    threshold: float,
+    *,
+    nearest_from: float | None = None,
+    exact_below: int = EXACT_BELOW,
+) -> Pairs:
+    """Return the pairs of a `NeighbourIndex`; contents compared in an earlier run are not compared again.
+
+    Args:
+        folder: the library's own folder.
+        digest: the model.
+        md5s: the content of each row.
+        vectors: float32[n, dim] of length 1, in any order; the pairs name rows of this array.
+        threshold, nearest_from, exact_below: as in `NeighbourIndex`; other bounds than last time compare
+            everything again.
+    """
+    store = _model_store(folder, digest)
+    index = NeighbourIndex(vectors.shape[1], threshold, nearest_from=nearest_from, exact_below=exact_below)
+    bounds = [index.threshold, index.lowest, index.nearest]
+    saved = _read(store)
+    names = _known_first(saved, md5s)
+    row = {md5: i for i, md5 in enumerate(md5s)}
+    order = np.array([row[md5] for md5 in names], np.int64)
+    if not np.array_equal(order, np.arange(len(order))):
+        vectors = vectors[order]
+    n_known, found = _continued(store, saved, index, names, vectors, bounds)
+    if n_known < len(names) or found is None:
+        before = found
+        found = index.grow(np.ascontiguousarray(vectors, np.float32))
+        if before is not None:
+            found = _old_and_new(index, before, found, len(names) - n_known)
+        _save_pairs(store, index, names, found, bounds)
+    first, second = order[found.first], order[found.second]
+    return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
+
+
+def stored_hash_pairs(
+    folder: Path, md5s: Sequence[str], hashes: Sequence[str], per_photo: float
+) -> HashPairs:
+    """Return pairs of near perceptual hashes; contents compared in an earlier run are not compared again.
+
+    Args:
+        folder: the library's own folder.
+        md5s: the content of each row, all different.
+        hashes: its hash, 16 hex digits.
+        per_photo: as in `search_radius`.
+    """
+    store = OwnFolder(folder).pairs("hash")
+    radius = search_radius(len(md5s), per_photo)
+    saved = _read(store)
+    row = {md5: i for i, md5 in enumerate(md5s)}
+    known, before = [], None
+    stays = np.array([md5 in row for md5 in saved["md5s"]] if saved else [], bool)
+    # In a library that grows the radius falls, and what was found within the larger one is at hand. By one
+    # bit it may rise again before everything is searched anew: photos come and go.
+    if saved and "radius" in saved and radius <= saved["radius"] + 1 and _enough_left(stays):
+        radius = min(radius, int(saved["radius"]))
+        known = [md5 for md5, there in zip(saved["md5s"], stays, strict=True) if there]
+        bits = np.array([int(hashes[row[md5]], 16) for md5 in known], np.uint64)
+        if len(saved["bits"]) == len(stays) and np.array_equal(bits, saved["bits"][stays]):
+            first, second, distance = _pairs_still_there(saved, stays, "distance")
+            before = HashPairs(first, second, distance, radius).within(radius)
+        else:
+            known = []
+    names = _known_first({"md5s": known}, md5s)
+    order = np.array([row[md5] for md5 in names], np.int64)
+    bits = np.array([int(hashes[i], 16) for i in order], np.uint64)
+    found = near_hashes(bits, radius, start=len(known))
+    if before is not None:
+        found = nearest_hashes(before.joined_with(found))
+    is_as_before = stays.all() and len(known) == len(names)
+    if before is None or saved is None or not is_as_before or radius != saved["radius"]:
+        _write(
+            store, names, bits=bits, radius=radius, first=found.first, second=found.second,
+            distance=found.distance,
+        )  # fmt: skip
+    first, second = order[found.first], order[found.second]
+    return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
+
+
+def _old_and_new(index: NeighbourIndex, before: Pairs, added: Pairs, n_new: int) -> Pairs:
+    parts = [(getattr(before, name), getattr(added, name)) for name in ("first", "second", "similarity")]
+    method = f"{added.method}, {n_new:,} new among {len(index.vectors):,}"
+    first, second, similarity = (np.concatenate(part) for part in parts)
+    recalls = (min(getattr(before, name), getattr(added, name)) for name in ("recall", "nearest_recall"))
+    recall, nearest_recall = recalls
+    return index.counting(Pairs(first, second, similarity, method, recall, added.n_sampled, nearest_recall))
+
+
+def _continued(
+    store: Path,
+    saved: dict | None,
+    index: NeighbourIndex,
+    names: list[str],
+    vectors: np.ndarray,
+    bounds: list[float],
+) -> tuple[int, Pairs | None]:
+    """Fill the index with what was compared before and is still there; nothing if that does not fit."""
+    cells = _cells(store)
+    if saved is None or "bounds" not in saved or saved["bounds"].tolist() != bounds:
+        return 0, None
+    there = set(names)
+    stays = np.array([md5 in there for md5 in saved["md5s"]], bool)
+    if not _enough_left(stays):
+        return 0, None
+    old = vectors[: np.count_nonzero(stays)]
+    if not cells.exists():
+        index.vectors = old
+    elif not zipfile.is_zipfile(cells):  # as in `_read`
+        return 0, None
+    try:
+        if cells.exists():
+            index.load(cells, old, stays)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, PhotodupError):
+        return 0, None
+    first, second, similarity = _pairs_still_there(saved, stays, "similarity")
+    recall, nearest_recall = float(saved["recall"]), float(saved["nearest_recall"])
+    return len(old), Pairs(first, second, similarity, str(saved["method"]), recall, 0, nearest_recall)
+
+
+def _enough_left(stays: np.ndarray) -> bool:
+    return len(stays) > 0 and (~stays).mean() <= _MAX_GONE
+
+
+def _pairs_still_there(saved: dict, stays: np.ndarray, value: str) -> tuple[np.ndarray, ...]:
+    """Return first, second and value of the saved pairs whose rows are still there, rows numbered anew."""
+    place = np.cumsum(stays) - 1
+    first, second = saved["first"], saved["second"]
+    keep = stays[first] & stays[second]
+    return place[first[keep]], place[second[keep]], saved[value][keep]
+
+
+def _save_pairs(
+    store: Path, index: NeighbourIndex, names: list[str], pairs: Pairs, bounds: list[float]
+) -> None:
+    try:
+        # First: pairs must never meet the cells of another run.
+        OwnFolder(store.parent).delete(store.name, _cells(store).name)
+        if index.has_cells:
+            with OwnFolder(store.parent).writing(_cells(store).name) as file:
+                index.save(file)
+    except (OSError, OwnFolderError):
+        return
+    _write(
+        store, names, bounds=bounds, first=pairs.first, second=pairs.second, similarity=pairs.similarity,
+        method=pairs.method.split(",")[0] if "new among" in pairs.method else pairs.method,
+        recall=pairs.recall, nearest_recall=pairs.nearest_recall,
+    )  # fmt: skip
+
+
+def _write(store: Path, names: list[str], **values: Any) -> None:
+    """Write a state; a full disk costs the next run time and nothing else."""
+    for name in ("first", "second"):
+        values[name] = np.asarray(values[name], np.int32)
+    with suppress(OSError, OwnFolderError), OwnFolder(store.parent).writing(store.name) as file:
+        np.savez(file, version=_VERSION, md5s=np.array([md5.encode() for md5 in names]), **values)
+
+
+def _known_first(saved: dict | None, md5s: Sequence[str]) -> list[str]:
+    there = set(md5s)
+    known = [md5 for md5 in (saved["md5s"] if saved else ()) if md5 in there]
+    seen = set(known)
+    return known + [md5 for md5 in md5s if md5 not in seen]
+
+
+def _read(store: Path, *names: str) -> dict | None:
+    """Read a state, or these parts of it; None if there is none, or none that this version understands."""
+    # Asked first: where the archive is cut short, np.load raises and leaves the file open.
+    if not zipfile.is_zipfile(store):
+        return None
+    try:
+        with np.load(store, allow_pickle=False) as saved:
+            if int(saved["version"]) != _VERSION:
+                return None
+            state = {name: saved[name] for name in names or saved.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    state["md5s"] = [md5.decode() for md5 in state["md5s"].tolist()]
+    return state
+
+
+def _model_store(folder: Path, digest: str) -> Path:
+    # A server names its model's digest; whatever it says, the file lies in the own folder.
+    name = digest[:16] if _DIGEST.match(digest) else hashlib.sha256(digest.encode()).hexdigest()[:16]
+    return OwnFolder(folder).pairs(name)
+
+
+def _cells(store: Path) -> Path:
+    return store.with_name(f"{store.stem}-cells.npz")
 
 
 # Two exposures differ in one of these by more than rounding: share of the larger value, and in its unit.

@@ -129,7 +129,7 @@ def _searched(bits: np.ndarray) -> tuple[np.ndarray, HashPairs]:
     )
     place = np.arange(len(bits)) - np.repeat(begins, np.diff(begins, append=len(bits)))
     late = np.flatnonzero(place > NEAREST)
-    first = np.concatenate([order[late - back] for back in range(1, NEAREST + 1)] or [[]]).astype(np.int64)
+    first = np.concatenate([order[late - back] for back in range(1, NEAREST + 1)]).astype(np.int64)
     second = np.tile(order[late], NEAREST)
     pairs = HashPairs(first, second, np.zeros(len(first), np.uint8), 0)
     return np.sort(order[place <= NEAREST]), pairs

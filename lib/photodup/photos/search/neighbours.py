@@ -89,7 +89,7 @@ class NeighbourIndex:
         self.min_recall, self.min_nearest_recall = min_recall, min_nearest_recall
         self.exact_below = exact_below
         self.vectors = np.zeros((0, dim), np.float32)
-        self._centres: np.ndarray | None = None
+        self._centres: np.ndarray = np.zeros((0, dim), np.float32)
         self._cells = np.zeros((0, _STORED), np.int32)
         self._probes = 2
 
@@ -109,7 +109,7 @@ class NeighbourIndex:
         if len(rows) < self.exact_below:
             found = self._exact(start)
             return self.counting(_pairs(*found, "exact", 1.0, 0))
-        if self._centres is None:
+        if not self.has_cells:
             self._build()
         missing = rows[len(self._cells) :]
         self._cells = np.concatenate([self._cells, self._nearest_cells(missing, _STORED)])
@@ -134,7 +134,7 @@ class NeighbourIndex:
     @property
     def has_cells(self) -> bool:
         """Whether there is anything to save: a small index compares all with all."""
-        return self._centres is not None
+        return len(self._centres) > 0
 
     def save(self, file: BinaryIO) -> None:
         """Write the cells (not the vectors, which the catalogue has) so that the next add is incremental."""
@@ -170,7 +170,7 @@ class NeighbourIndex:
         rows = np.sort(np.random.default_rng(0).choice(n, min(n, 40 * n_cells), replace=False))
         kmeans = faiss.Kmeans(self.dim, n_cells, niter=6, spherical=True, seed=1, min_points_per_centroid=4)
         kmeans.train(self.vectors[rows])
-        self._centres = kmeans.centroids
+        self._centres = np.asarray(kmeans.centroids)
         self._cells = np.zeros((0, _STORED), np.int32)
 
     def _nearest_cells(self, vectors: np.ndarray, k: int) -> np.ndarray:
@@ -309,7 +309,8 @@ class _Collected:
 
     def all(self) -> _Findings:
         """Return all findings held."""
-        self._parts = [tuple(np.concatenate(values) for values in zip(*self._parts, strict=True))]
+        rows, others, similarity = (np.concatenate(values) for values in zip(*self._parts, strict=True))
+        self._parts = [(rows, others, similarity)]
         return self._parts[0]
 
 

@@ -13,8 +13,8 @@ from types import ModuleType
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.trash.staying import RemainingCopies
 from photodup.photos.trash.trash_entries import Moved, Operation, Removal, TrashContents, sentence_of
+from photodup.photos.trash.trash_files import RemainingCopies
 
 ALBUM = "photodup: to delete"
 

@@ -14,20 +14,22 @@ not as journalled is left where it is.
 """
 
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.library.sidecars import belonging_to
-from photodup.photos.own.journal import Journal
-from photodup.photos.own.own_key import own_key
-from photodup.photos.trash.moving import sync_folder
-from photodup.photos.trash.staying import RemainingCopies
-from photodup.photos.trash.steps import OperationSteps, new_id
+from photodup.photos.state.journal import Journal
+from photodup.photos.state.own_key import own_key, read_key
 from photodup.photos.trash.trash_entries import (
     DISK_FULL,
+    ITEMS,
     Moved,
     Operation,
     PartlyRestoredError,
@@ -36,11 +38,17 @@ from photodup.photos.trash.trash_entries import (
     TrashError,
     read_contents,
     sentence_of,
+    signed,
 )
-from photodup.photos.trash.trash_files import TRASH_FOLDER, TrashFiles
+from photodup.photos.trash.trash_files import (
+    NO_KEEPER,
+    TRASH_FOLDER,
+    RemainingCopies,
+    TrashFiles,
+    md5_of,
+    sync_folder,
+)
 from photodup.progress import bar
-
-__all__ = ["TRASH_FOLDER", "Moved", "Operation", "PartlyRestoredError", "Removal", "Trash", "TrashError"]
 
 
 class Trash:
@@ -67,7 +75,7 @@ class Trash:
         if self.root.is_symlink():
             raise TrashError(f"{printable(self.root)} is a symbolic link: replace it by a real folder.")
         self._journal = Journal(self.root / "journal.jsonl", on_step, within=self.library)
-        self._steps = OperationSteps(self.library, self._files, self._journal, on_step)
+        self._step = on_step
         self._in_trash: tuple[tuple[int, ...] | None, dict[str, Operation]] = None, {}
         if self.contents().interrupted:
             with suppress(TrashError), self._locked():
@@ -119,7 +127,7 @@ class Trash:
             TrashError: another photodup is at work here, or the trash cannot be written.
             PhotodupError: this user's key cannot be made, without which no undo could be told from a forgery.
         """
-        removals, batch = list(removals), new_id()
+        removals, batch = list(removals), _new_id()
         done, refused = [], []
         last = {sidecar: removal.path for removal in removals for sidecar in removal.sidecars}
         needed: set[Path] = set()  # by photos that were left alone
@@ -135,7 +143,7 @@ class Trash:
                     keeper = remaining.keeper(removal)
                     together = {*removal.sidecars, *belonging_to(removal.path)}
                     shared = self._homes(path for path in sorted(together - set(files)))
-                    done.append(self._steps.remove(removal, batch, before, homes, keeper, shared))
+                    done.append(self._move_out(removal, batch, before, homes, keeper, shared))
                 except (TrashError, OSError) as error:
                     needed.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
@@ -173,7 +181,7 @@ class Trash:
                     if found:
                         staying = (other for other in everything if other not in present)
                         found += self._sidecars_shared_with(operation, staying)
-                        restored += self._steps.restore(operation, found)
+                        restored += self._bring_back(operation, found)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.library / operation.files[0].home))
         if refused:
@@ -211,12 +219,12 @@ class Trash:
                     refused.append(sentence_of(error, self.root / operation.files[0].trash))
                     continue
                 try:
-                    self._steps.write(operation, "purging", files=operation.files)
+                    self._write(operation, "purging", files=operation.files)
                 except OSError as error:
                     # A full disk is what people purge for: here the deletion makes the room to write it down.
                     if error.errno not in DISK_FULL:
                         raise
-                self._steps.delete(operation, checked=True)
+                self._delete(operation, checked=True)
                 freed += operation.bytes
         if refused:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
@@ -258,7 +266,7 @@ class Trash:
             wanted = [moved for moved in wanted if moved.home not in {file.home for file in heir.files}]
             if wanted and heir.in_trash and heir.is_own:
                 heir.files = heir.files + wanted
-                self._steps.write(heir, "removed", files=heir.files)
+                self._write(heir, "removed", files=heir.files)
                 operation.files = [moved for moved in operation.files if moved not in wanted]
 
     def _present(
@@ -282,11 +290,117 @@ class Trash:
                 present.append(operation)
         return present
 
+    # ---- one operation, from its journal line to the files and to the line that ends it; the trash is held
+
+    def _move_out(
+        self,
+        removal: Removal,
+        batch: str,
+        before: dict[Path, os.stat_result],
+        homes: dict[Path, str],
+        keeper: Path,
+        shared: list[str],
+    ) -> Operation:
+        """Move a photo and its sidecars into the trash.
+
+        Args:
+            removal: the photo, as it was asked for.
+            batch: the call that it belongs to.
+            before: what each file was before it was hashed; the photo first.
+            homes: each file's path in the library.
+            keeper: the copy that stays; looked for again at the end.
+            shared: paths in the library of sidecars that leave with another photo of the batch.
+
+        Raises:
+            TrashError, OSError: it did not happen, and everything is back.
+        """
+        operation = Operation(_new_id(), batch, time.time(), removal.reason, "", shared=shared)
+        for path, status in before.items():
+            md5 = removal.md5 if path == removal.path else md5_of(path)
+            trash = os.path.join(ITEMS, operation.id, homes[path])
+            times = status.st_mtime_ns, status.st_atime_ns
+            operation.files.append(Moved(homes[path], trash, md5, status.st_size, *times))
+        self._write(operation, "removing", files=operation.files)
+        try:
+            for moved in operation.files:
+                self._files.to_trash(moved)
+            if not keeper.is_file():
+                raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
+            self._write(operation, "removed")
+        except (OSError, TrashError):
+            self._bring_home(operation, "taken back")
+            raise
+        return operation
+
+    def _bring_back(self, operation: Operation, files: list[Moved]) -> list[Path]:
+        """Restore those files of an operation that are there and were checked."""
+        before, was_unfinished = operation.files, operation.unfinished
+        # Where a crash may have left a file in both places, its name is not taken by another one.
+        operation.files = files if was_unfinished else [self._files.renamed_if_taken(m) for m in files]
+        self._write(operation, "restoring", files=operation.files)
+        try:
+            self._bring_home(operation, "restored", checked=True)
+        except (OSError, TrashError):
+            if not was_unfinished:  # else it is ours now, and whoever opens the trash next goes on with it
+                self._back_to_trash(operation, before)
+            raise
+        return [self.library / moved.home for moved in operation.files]
+
+    def _back_to_trash(self, operation: Operation, before: list[Moved]) -> None:
+        """Undo a restore that failed half-way: everything is in the trash again, under its first names."""
+        for moved in operation.files:
+            if not self._files.is_in_trash(moved) and self._files.is_home(moved):
+                self._files.to_trash(moved)
+        operation.files = before
+        self._write(operation, "removed", files=before)
+
+    def _bring_home(self, operation: Operation, outcome: str, *, checked: bool = False) -> None:
+        """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
+        for number, moved in enumerate(operation.files):
+            if (todo := self._files.settle(moved)) == "done":
+                continue
+            if not checked:
+                self._files.require_same(moved)
+            if todo == "rename":  # someone else's file has the name by now
+                moved = operation.files[number] = self._files.renamed_if_taken(moved)
+                self._write(operation, operation.state, files=operation.files)
+            self._files.to_home(moved)
+        self._files.clear(operation)
+        self._write(operation, outcome, files=operation.files)
+
+    def _delete(self, operation: Operation, *, checked: bool = False) -> None:
+        """Delete an operation's files from the trash; one that is not as journalled is refused, unless checked."""
+        for moved in operation.files:
+            self._step("purge file")
+            if checked or self._files.require_same(moved):
+                self._files.delete(moved)
+        self._files.clear(operation)
+        self._write(operation, "purged")
+
+    def _finish(self, operation: Operation) -> None:
+        """Finish what was interrupted: a removal is taken back, a restore or purge completed."""
+        if operation.state == "removing":
+            self._bring_home(operation, "taken back")
+        elif operation.state == "restoring":
+            self._bring_home(operation, "restored")
+        elif operation.state == "purging":
+            self._delete(operation)
+
+    def _write(self, operation: Operation, state: str, files: list[Moved] | None = None) -> None:
+        """Append an operation's state, and its files where they are said for the first time or have changed."""
+        line: dict = {"op": operation.id, "state": state, "time": time.time()}
+        if files is not None:
+            about: dict[str, Any] = {"batch": operation.batch, "reason": operation.reason}
+            about |= {"shared": operation.shared} if operation.shared else {}
+            line |= about | {"files": [asdict(moved) for moved in files]}
+        self._journal.append(signed(read_key(), line))
+        operation.state = state
+
     def _recover(self) -> None:
         for operation in self.contents().interrupted:
             # A folder that is read-only today: whoever comes next tries again.
             with suppress(OSError, TrashError):
-                self._steps.finish(operation)
+                self._finish(operation)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -306,6 +420,11 @@ class Trash:
             ) from None
         except OSError as error:
             raise TrashError(sentence_of(error, self.root)) from error
+
+
+def _new_id() -> str:
+    """Return a name that sorts by time, so the trash folder reads chronologically."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
 
 
 def _watched(items: list, what: str) -> Iterable:

@@ -2,7 +2,7 @@
 
 The journal lies in the library, so it comes with a folder that somebody else made. A line is used only if
 it has the shape that photodup writes (`_validated`), and an operation is this user's own only if its lines
-carry this user's signature (`photodup.photos.own.own_key`). Where an operation has signed lines, the unsigned
+carry this user's signature (`photodup.photos.state.own_key`). Where an operation has signed lines, the unsigned
 ones count for nothing.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from photodup.beneath import parts_of
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.own.journal import Journal
-from photodup.photos.own.own_key import is_signed, read_key, signature
+from photodup.photos.state.journal import Journal
+from photodup.photos.state.own_key import is_signed, read_key, signature
+from photodup.safe_open import parts_of
 
 PURPOSE = "trash 1"
 ITEMS = "items"

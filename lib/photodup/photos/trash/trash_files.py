@@ -1,19 +1,43 @@
-"""The files of a trash: opened beneath the library, known by size and content, moved there and back."""
+"""The files of a trash: opened beneath the library, known by size and content, moved there and back.
+
+A file is moved so that a crash leaves it under its old name, its new name or both, never neither.
+"""
 
 import errno
+import hashlib
+import itertools
 import os
-from collections.abc import Callable
+import shutil
+import stat
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from photodup.beneath import Place, is_file, opened, remove_file, status_of
 from photodup.names import printable
 from photodup.photos.library.walking import application_library
-from photodup.photos.trash.moving import free_name, md5_at, move_file, part_of, set_times
-from photodup.photos.trash.trash_entries import ITEMS, OWN_FOLDERS, Moved, Operation, TrashError, owner_of
+from photodup.photos.trash.trash_entries import (
+    ITEMS,
+    OWN_FOLDERS,
+    Moved,
+    Operation,
+    Removal,
+    TrashError,
+    owner_of,
+)
+from photodup.safe_open import PathInFolder, is_file, open_file, opened, remove_file, status_of
 
 TRASH_FOLDER = ".photodup-trash"
+NO_KEEPER = "no copy to keep is there unchanged, and one must remain."
+
+_MAX_NAME_BYTES = 255  # of nearly every file system
+_SAME = ("st_size", "st_mtime_ns")  # a number that stays with a file is not to be had on every volume
+_NO_HARD_LINKS = frozenset(
+    {errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+)
+_NO_ATTRIBUTES = frozenset(
+    {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.EINVAL, errno.EPERM, errno.EACCES}
+)
 
 
 class TrashFiles:
@@ -50,11 +74,11 @@ class TrashFiles:
         with self.at(home):  # no folder on the way is a link
             return home
 
-    def at(self, home: str, *, make: bool = False) -> AbstractContextManager[Place | None]:
-        """Open the folder of a path of the library; see `photodup.beneath.opened`."""
+    def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
+        """Open the folder of a path of the library; see `photodup.safe_open.opened`."""
         return opened(self.library, home, make=make)
 
-    def in_trash(self, moved: Moved, *, make: bool = False) -> AbstractContextManager[Place | None]:
+    def in_trash(self, moved: Moved, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
         """Open the folder of a file's path in the trash."""
         return opened(self.library, f"{TRASH_FOLDER}/{moved.trash}", make=make)
 
@@ -92,7 +116,7 @@ class TrashFiles:
             name = free_name(place.name, lambda name: status_of(place._replace(name=name)) is not None)
         return replace(moved, home=os.path.join(os.path.dirname(moved.home), name))
 
-    def _move(self, source: Place | None, target: Place | None, moved: Moved) -> None:
+    def _move(self, source: PathInFolder | None, target: PathInFolder | None, moved: Moved) -> None:
         if source is None or target is None:
             raise FileNotFoundError(errno.ENOENT, "it is no longer there", moved.home)
         times_ns = (moved.atime_ns, moved.mtime_ns)
@@ -145,7 +169,7 @@ class TrashFiles:
             return "rename" if status_of(home) else "move"
 
 
-def _is_same(home: Place, trash: Place, md5: str) -> bool:
+def _is_same(home: PathInFolder, trash: PathInFolder, md5: str) -> bool:
     """Whether what has the name at home is the file in the trash, or a whole copy of it."""
     here, there = status_of(home), status_of(trash)
     if not here or not there or not is_file(home):
@@ -153,6 +177,237 @@ def _is_same(home: Place, trash: Place, md5: str) -> bool:
     return os.path.samestat(here, there) or md5_at(home) == md5
 
 
-def _is_as_journalled(place: Place, moved: Moved) -> bool:
+def _is_as_journalled(place: PathInFolder, moved: Moved) -> bool:
     status = status_of(place)
     return status is not None and status.st_size == moved.size and md5_at(place) == moved.md5
+
+
+class RemainingCopies:
+    """The copies that stay while some files leave together.
+
+    Args:
+        library: the folder that all of them lie in.
+        removals: what leaves.
+    """
+
+    def __init__(self, library: Path, removals: Iterable[Removal]) -> None:
+        self._library = library
+        files = (path for removal in removals for path in (removal.path, *removal.sidecars))
+        self._leaving = {identity for path in files for identity in _identities(path)}
+        self._remains: dict[tuple[Path, str], bool] = {}
+        self._listed: dict[Path, frozenset[str]] = {}
+
+    def keeper(self, removal: Removal) -> Path:
+        """Return the copy that stays, read again now.
+
+        Raises:
+            TrashError: the photo vanished or changed since the scan, or no copy of it stays.
+        """
+        name = printable(removal.path)
+        if not removal.path.is_file():
+            raise TrashError(f"{name} is no longer there: scan again.")
+        if md5_of(removal.path) != removal.md5:
+            raise TrashError(f"{name} has changed since the scan: scan again before removing it.")
+        for path, md5 in removal.keepers:
+            if (path, md5) not in self._remains:
+                self._remains[path, md5] = self._does_remain(path, md5)
+            if self._remains[path, md5]:
+                return path
+        raise TrashError(f"{name} stays: {NO_KEEPER}")
+
+    def _does_remain(self, path: Path, md5: str) -> bool:
+        there = path.is_file() and not path.is_symlink() and self._leaving.isdisjoint(_identities(path))
+        return there and self._is_spelled_so(path) and md5_of(path) == md5
+
+    def _is_spelled_so(self, path: Path) -> bool:
+        """Whether the folders list every part of a path as it is written here.
+
+        Where `IMG.JPG` and `img.jpg` are one file, only one of them is listed, and it is not kept by
+        removing the other. Nothing else tells: on exFAT even their inode numbers may differ.
+        """
+        path = path.absolute()
+        for part in (path, *path.parents):
+            if part in (self._library, part.parent):
+                break
+            if part.parent not in self._listed:
+                self._listed[part.parent] = frozenset(os.listdir(part.parent))
+            if part.name not in self._listed[part.parent]:
+                return False
+        return True
+
+
+def _identities(path: Path) -> list[tuple]:
+    """Return what names a file: its path, and its inode unless other hard links hold the content."""
+    absolute = Path(path).absolute()
+    identities: list[tuple] = [(absolute.parent.resolve() / absolute.name,)]
+    with suppress(OSError):
+        status = os.lstat(path)
+        if status.st_nlink == 1:
+            identities.append((status.st_dev, status.st_ino))
+    return identities
+
+
+def md5_of(path: Path) -> str:
+    """Return the hex MD5 of a file's bytes (an identity here, not a protection against forgery)."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def md5_at(place: PathInFolder) -> str:
+    """Return the hex MD5 of a regular file's bytes.
+
+    Raises:
+        OSError: it is not there, a link, or no regular file.
+    """
+    with open(open_file(place), "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def move_file(
+    source: PathInFolder,
+    target: PathInFolder,
+    *,
+    md5: str,
+    times_ns: tuple[int, int],
+    on_step: Callable[[str], None],
+) -> None:
+    """Move a regular file to a name that must be free, and set its access and modification times.
+
+    On one volume the file itself moves, so nothing about it changes. Across volumes it is copied
+    with its metadata, synced and compared before the original goes; a creation time is not carried.
+    Neither way replaces a file that is there, or deletes one that another program saved meanwhile.
+
+    Raises:
+        OSError: nothing moved; a half-made copy may remain as `part_of(target)`. Where the original
+            changed meanwhile it stays, and the target is what it was before.
+    """
+    before = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
+    if not stat.S_ISREG(before.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", source.name)
+    is_linked = True
+    on_step("link")
+    try:
+        # Unlike rename, this refuses a name that is taken.
+        os.link(
+            source.name,
+            target.name,
+            src_dir_fd=source.folder,
+            dst_dir_fd=target.folder,
+            follow_symlinks=False,
+        )
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            _copy(source, target, md5, on_step)
+        elif error.errno in _NO_HARD_LINKS:  # exFAT, or a file of another owner
+            _refuse_taken(target)
+            _rename(source, target)
+            is_linked = False
+        else:
+            raise
+    os.fsync(target.folder)
+    on_step("unlink")
+    if is_linked:
+        _unlink_unchanged(source, before)
+    os.fsync(source.folder)
+    on_step("times")
+    set_times(target, times_ns)
+
+
+def set_times(place: PathInFolder, times_ns: tuple[int, int]) -> None:
+    """Set access and modification time where that can be done.
+
+    Not of a file that has another name (a hard link): that one may lie outside the library.
+    """
+    with suppress(OSError):  # not the owner: the times are then as they were
+        descriptor = open_file(place)
+        try:
+            if os.fstat(descriptor).st_nlink == 1:
+                os.utime(descriptor, ns=times_ns)
+        finally:
+            os.close(descriptor)
+
+
+def _copy(source: PathInFolder, target: PathInFolder, md5: str, on_step: Callable[[str], None]) -> None:
+    part = part_of(target)
+    try:
+        on_step("copy")
+        remove_file(part)  # what an earlier crash may have left
+        with (
+            open(open_file(source), "rb") as original,
+            open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy,
+        ):
+            shutil.copyfileobj(original, copy, 1 << 20)
+            copy.flush()
+            _copy_metadata(original.fileno(), copy.fileno())
+            os.fsync(copy.fileno())
+        on_step("compare")
+        if md5_at(part) != md5:
+            raise OSError(errno.EIO, "the copy differs from the original", source.name)
+        _refuse_taken(target)
+        on_step("rename")
+        _rename(part, target)
+    except OSError:
+        remove_file(part)
+        raise
+
+
+def _copy_metadata(source: int, target: int) -> None:
+    """Carry times, permissions and, where there are any, extended attributes between open files."""
+    if hasattr(os, "listxattr"):
+        try:
+            for name in os.listxattr(source):
+                os.setxattr(target, name, os.getxattr(source, name))
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTES:
+                raise
+    status = os.fstat(source)
+    os.fchmod(target, stat.S_IMODE(status.st_mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _rename(source: PathInFolder, target: PathInFolder) -> None:
+    os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
+
+
+def _refuse_taken(target: PathInFolder) -> None:
+    if status_of(target):
+        raise FileExistsError(errno.EEXIST, "the name is taken", target.name)
+
+
+def _unlink_unchanged(place: PathInFolder, before: os.stat_result) -> None:
+    if now := status_of(place):
+        if any(getattr(now, name) != getattr(before, name) for name in _SAME):
+            raise OSError(errno.EBUSY, "it changed while it was moved", place.name)
+        remove_file(place)
+
+
+def part_of(place: PathInFolder) -> PathInFolder:
+    """Return the name a copy has until it is complete: never longer than a name may be, as `.name.part` is."""
+    short = hashlib.md5(os.fsencode(place.name), usedforsecurity=False).hexdigest()
+    return place._replace(name=f".{short}.photodup-part")
+
+
+def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
+    """Return the name itself, or `name (restored).jpg`, `name (restored 2).jpg`, … if it is taken."""
+    if not is_taken(name):
+        return name
+    path = PurePosixPath(name)
+    names = (" (restored)" if number == 1 else f" (restored {number})" for number in itertools.count(1))
+    candidates = (_shortened(path.stem, suffix + path.suffix) for suffix in names)
+    return next(candidate for candidate in candidates if not is_taken(candidate))
+
+
+def _shortened(stem: str, suffix: str) -> str:
+    room = _MAX_NAME_BYTES - len(os.fsencode(suffix))
+    encoded = os.fsencode(stem)
+    # Cut between characters: file systems that take UTF-8 only refuse half of one.
+    return (stem if len(encoded) <= room else encoded[:room].decode("utf-8", "ignore")) + suffix
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a folder's names durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,7 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -92,7 +92,9 @@ OPENAI_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": OpenAiProblem, "description": text}
     for status, text in (_ERRORS | {404: "There is no such model"}).items()
 }
-RESPONSES: dict[int | str, dict[str, Any]] = {status: {"model": RequestProblem, "description": text} for status, text in _ERRORS.items()}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": RequestProblem, "description": text} for status, text in _ERRORS.items()
+}
 FILES = {
     "type": "object",
     "properties": {

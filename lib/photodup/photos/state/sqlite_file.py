@@ -19,10 +19,10 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from photodup.beneath import LinkError, refuse_what_is_no_file
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.names import printable
+from photodup.safe_open import LinkError, refuse_what_is_no_file
 
 APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each database
 BESIDE = ("-journal", "-wal", "-shm")

@@ -24,7 +24,7 @@ class LinkError(OSError):
     """The name belongs to a link, a hard link or no regular file: writing there would change something elsewhere."""
 
 
-class Place(NamedTuple):
+class PathInFolder(NamedTuple):
     """A name inside an open folder."""
 
     folder: int  # file descriptor
@@ -45,7 +45,7 @@ def parts_of(relative: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[Place | None]:
+def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInFolder | None]:
     """Open the folder that holds a path beneath `root`; yield None where a folder on the way is missing.
 
     Args:
@@ -72,7 +72,7 @@ def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[Place |
             os.close(descriptor)
             descriptor = inner
         else:
-            yield Place(descriptor, name)
+            yield PathInFolder(descriptor, name)
             return
         yield None
     finally:
@@ -97,7 +97,7 @@ def _inside(folder: int, name: str, make: bool) -> int:
         raise
 
 
-def status_of(place: Place | None) -> os.stat_result | None:
+def status_of(place: PathInFolder | None) -> os.stat_result | None:
     """Return what is at a place, a link not followed; None if nothing is."""
     if place is None:
         return None
@@ -107,13 +107,13 @@ def status_of(place: Place | None) -> os.stat_result | None:
         return None
 
 
-def is_file(place: Place | None) -> bool:
+def is_file(place: PathInFolder | None) -> bool:
     """Return whether a regular file is there; a link does not count."""
     status = status_of(place)
     return status is not None and stat.S_ISREG(status.st_mode)
 
 
-def open_file(place: Place, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+def open_file(place: PathInFolder, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
     """Return a descriptor of a regular file; a link, a pipe or a device is refused, and none is waited for.
 
     Raises:
@@ -127,7 +127,7 @@ def open_file(place: Place, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
     return descriptor
 
 
-def remove_file(place: Place) -> None:
+def remove_file(place: PathInFolder) -> None:
     """Unlink a name if it is there; a link is unlinked itself, never what it points to."""
     with suppress(FileNotFoundError):
         os.unlink(place.name, dir_fd=place.folder)
@@ -156,7 +156,7 @@ def refuse_what_is_no_file(status: os.stat_result | None, *, hard_links: bool = 
 
 @contextmanager
 def writing(
-    place: Place,
+    place: PathInFolder,
     *,
     mode: int | None = None,
     fsync: bool = False,
@@ -181,7 +181,7 @@ def writing(
         OSError: the file cannot be written.
     """
     refuse_what_is_no_file(status_of(place), hard_links=hard_links)
-    temporary = Place(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
+    temporary = PathInFolder(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary.name, flags, 0o666 if mode is None else mode, dir_fd=place.folder)
     try:
@@ -200,7 +200,7 @@ def writing(
         remove_file(temporary)  # there if the block raised, or if the file has its own name by a link
 
 
-def _name_if_free(temporary: Place, place: Place) -> None:
+def _name_if_free(temporary: PathInFolder, place: PathInFolder) -> None:
     try:
         os.link(
             temporary.name,

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from photodup.beneath import Place, open_file, opened, refuse_what_is_no_file
 from photodup.errors import PhotodupError
 from photodup.names import printable
+from photodup.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
 
 class JournalError(PhotodupError):
@@ -115,7 +115,7 @@ class Journal:
             os.close(lock)  # releases the lock, as does being killed
 
     @contextmanager
-    def _place(self, name: str) -> Iterator[Place]:
+    def _place(self, name: str) -> Iterator[PathInFolder]:
         """Open the folder; yield the journal there, or another name."""
         relative = self.path.relative_to(self._within)
         with opened(self._within, str(relative)) as place:

@@ -1,24 +1,20 @@
-"""Byte-identical copies that were told apart stay so, whatever they are called later."""
+"""Byte-identical copies that were dismissed stay so, whatever they are called later."""
 
 from pathlib import Path
 
 import pytest
-from support.review_library import make_library
+from support.review_library import add_third_copy, group_of, make_library
 
-from photodup.photos.commands.group_command import print_groups
+from photodup.cli.photos import print_groups
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.items import TODO, Item
+from photodup.photos.review.decisions import TODO
 from photodup.photos.review.session import ReviewSession
 
 
 @pytest.fixture
 def library(tmp_path) -> Path:
     return make_library(tmp_path / "library")
-
-
-def group_of(session: ReviewSession, name: str) -> Item:
-    return next(item for item in session.items.values() if any(p.path.name == name for p in item.photos))
 
 
 def rename_copy(library: Path) -> None:
@@ -55,9 +51,7 @@ def test_byte_identical_copies_told_apart_are_not_asked_about_again_after_a_rena
 
 @pytest.mark.parametrize("renamed", ["the one told apart", "the other copy", "both", "none"])
 def test_of_three_copies_the_one_told_apart_is_known_by_its_new_name(library, renamed):
-    (library / "Third").mkdir()
-    (library / "Third" / "IMG_3.jpg").write_bytes((library / "2021" / "IMG_3.jpg").read_bytes())
-    scan(library, progress=False)
+    add_third_copy(library)
     session = ReviewSession(library)
     item = group_of(session, "IMG_3.jpg")
     one, other = (library / photo.path for photo, _ in item.members)

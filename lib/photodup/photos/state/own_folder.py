@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from photodup.beneath import TEMPORARY, Place, open_file, parts_of, writing
 from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import printable
+from photodup.safe_open import TEMPORARY, PathInFolder, open_file, parts_of, writing
 
 MARKER = "photodup-folder.txt"
 THUMBNAIL_SIZES = ("small", "screen", "large")
@@ -223,7 +223,7 @@ class OwnFolder:
         *folders, name = self._inside(parts)
         with (
             self._opened(*folders, create=True, marked=False) as folder,
-            writing(Place(folder, name), mode=0o600, fsync=durable) as file,
+            writing(PathInFolder(folder, name), mode=0o600, fsync=durable) as file,
         ):
             yield file
 
@@ -256,7 +256,7 @@ def is_own_folder(path: Path | str | bytes) -> bool:
 
 
 def _read(folder: int, name: str) -> bytes:
-    with open(open_file(Place(folder, name)), "rb") as file:
+    with open(open_file(PathInFolder(folder, name)), "rb") as file:
         return file.read()
 
 

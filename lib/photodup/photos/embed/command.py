@@ -1,0 +1,135 @@
+"""What `photodup embed` and `photodup scan --embed` do and print."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from photodup.errors import PhotodupError
+from photodup.names import escaped, printable
+from photodup.photos.embed.choose import (
+    AS_SET_UP,
+    ChosenEncoder,
+    EncoderRequest,
+    choose,
+    choose_decoding,
+)
+from photodup.photos.embed.embed import EmbedReport, embed_library
+from photodup.photos.embed.one_pass import OnePass
+from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.scan import OpenSink, PhotoSink, ScanReport
+from photodup.photos.library.settings import load_settings
+
+if TYPE_CHECKING:
+    from photodup.embedding.client.client import Embedder
+
+
+def embed_and_print(
+    directory: Path,
+    catalogue: Path | None = None,
+    *,
+    request: EncoderRequest = AS_SET_UP,
+    batch: int = 32,
+    engine: str = "",
+    workers: int | None = None,
+) -> None:
+    """Choose who embeds, say which model that is and why, embed, and print what became of it.
+
+    Args:
+        directory: the library.
+        catalogue: its catalogue, if elsewhere.
+        request: who shall embed.
+        batch: photographs per request.
+        engine: empty for this process, `ray` for Ray Data.
+        workers: with Ray: how many embedders.
+
+    Raises:
+        PhotodupError: unknown engine, no such server, Ray missing.
+    """
+    if engine not in ("", "ray"):
+        raise PhotodupError(f"There is no engine {engine!r}: leave --engine out, or use ray.")
+    with (
+        Catalogue(directory, catalogue) as opened,
+        saying_what_is_kept(),
+        _connected(opened, request) as (choice, embedder),
+    ):
+        if engine == "ray":
+            from photodup.photos.embed.over_ray import embed_with_ray
+
+            report = embed_with_ray(opened, choice, embedder, batch, workers=workers)
+        else:
+            report = embed_library(opened, embedder, batch)
+    _print(report)
+
+
+def scan_and_embed_and_print(
+    scan: Callable[[OpenSink | None], ScanReport],
+    request: EncoderRequest | None,
+    batch: int = 32,
+) -> None:
+    """Scan, and where `request` is given embed each photograph from the same decoded picture; print what became of it.
+
+    Args:
+        scan: scans, and hands photographs to what it is given.
+        request: who shall embed; None: nobody.
+        batch: photographs per request.
+    """
+    embedded: list[EmbedReport] = []
+
+    @contextmanager
+    def open_sink(opened: Catalogue) -> Iterator[PhotoSink]:
+        with _connected(opened, request or AS_SET_UP) as (_, embedder):
+            with OnePass(opened, embedder, batch) as one_pass:
+                yield one_pass
+            embedded.append(one_pass.embed_the_rest())
+
+    with saying_what_is_kept():
+        report = scan(open_sink if request else None)
+    for problem in report.problems:
+        print(f"not read: {problem}")
+    print(report)
+    for one in embedded:
+        _print(one)
+    print(f"Catalogue: {printable(report.catalogue)}")
+
+
+@contextmanager
+def _connected(opened: Catalogue, request: EncoderRequest) -> Iterator[tuple[ChosenEncoder, "Embedder"]]:
+    """Connect to who embeds this library, decoding as it began, and say so."""
+    settings = load_settings(opened.own.path)
+    if settings.warning and not (request.url or request.weights):
+        print(settings.warning, flush=True)
+    digests = [model.digest for model in opened.models()]
+    choice = choose(settings, request, digests)
+    with choice.connect() as embedder:
+        is_drafted, how = choose_decoding(embedder, digests)
+        if is_drafted:
+            choice = replace(choice, is_drafted=True)
+            embedder.at_reduced_scale()
+        where = f" at {choice.url}" if choice.url else ""
+        digest = (embedder.model_digest or "no digest")[:12]
+        why = "; ".join(part for part in (choice.why, how) if part)
+        said = f"{embedder.backend}{where}: {embedder.model_name} {digest} ({why})"
+        print(escaped(said), flush=True)  # a server may call itself anything
+        yield choice, embedder
+
+
+def _print(report: EmbedReport) -> None:
+    for problem in report.problems:
+        print(f"not embedded: {problem}")
+    print(report)
+
+
+@contextmanager
+def saying_what_is_kept() -> Iterator[None]:
+    """Say after Ctrl-C that nothing is lost; for work that is written in batches and continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(
+            "\nphotodup: stopped; what was done is kept, and the same command goes on from there.",
+            file=sys.stderr,
+        )
+        raise

@@ -1,5 +1,6 @@
 """What a picture holds: documents that say something else, subjects in one of two, and edits that add nothing."""
 
+import io
 import random
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.images import encoded
 
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
+from photodup.photos.compare.exposures import rounding_noise
+from photodup.photos.compare.traces import coarsest_step, file_traces
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -33,8 +36,6 @@ WORDS = (
 
 
 def saved(image: Image.Image, quality: int = 90) -> Image.Image:
-    import io
-
     return Image.open(io.BytesIO(encoded(image, "JPEG", quality=quality))).convert("RGB")
 
 
@@ -259,3 +260,50 @@ def test_of_two_different_letters_none_is_suggested_and_the_places_are_marked(tm
     for of_keeper in (True, False):
         left, top, _, bottom = group.boxes(other, of_keeper=of_keeper)[0]
         assert left < 0.3 and top < 70 / 1270 + 0.02 and bottom < 0.12, "the name in the first line"
+
+
+def exposed(image: Image.Image, seed: int) -> Image.Image:
+    """Photograph a picture: with noise of this exposure's own."""
+    noise = np.random.default_rng(seed).normal(0, 4, (*image.size[::-1], 3))
+    return Image.fromarray((np.asarray(image, float) + noise).clip(0, 255).astype(np.uint8))
+
+
+def are_two_exposures(first: Image.Image, second: bytes) -> bool:
+    opened = Image.open(io.BytesIO(second))
+    traces, again = file_traces(opened), opened.convert("RGB")
+    rounding = rounding_noise(traces, coarsest_step(np.asarray(again.convert("L"))), 1.0)
+    return compared(first, again).noise.is_of_two_exposures(rounding)
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize("quality", [85, 95])
+def test_two_exposures_share_no_noise(photographs, name, quality):
+    still = photographs[name].resize((768, 768 * photographs[name].height // photographs[name].width))
+    second = encoded(exposed(still, seed=2), "JPEG", quality=quality)
+    assert are_two_exposures(saved(exposed(still, seed=1)), second)
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize("quality", [10, 30, 75, 95])
+def test_copies_of_one_exposure_share_its_noise_or_lost_it(photographs, name, quality):
+    original = saved(exposed(photographs[name], seed=1))
+    assert not are_two_exposures(original, encoded(original, "JPEG", quality=quality))
+    if quality == 95:
+        for edit in ("brightness 1.4x", "blur 0.5%", "grey"):
+            edited = encoded(named([edit])[0](original), "JPEG", quality=quality)
+            assert not are_two_exposures(original, edited), edit
+
+
+def test_a_subject_nearly_as_pale_as_its_sky_is_kept(tmp_path: Path, photographs):
+    """It differs by too little to be seen as a place; but the two files are two exposures."""
+    sky = photographs["rocket"].resize((960, 640))
+    with_cloud = sky.copy()
+    ground = np.asarray(sky.crop((120, 80, 180, 120)), float).mean(axis=(0, 1))
+    ImageDraw.Draw(with_cloud).ellipse((120, 80, 180, 120), fill=tuple(int(v) + 10 for v in ground))
+    exposed(sky, seed=1).save(tmp_path / "a.jpg", quality=92)
+    exposed(with_cloud, seed=2).save(tmp_path / "b.jpg", quality=90)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    assert not group.may_go
+    assert "has fine noise of its own, as another exposure has" in group.difference(group.members[0])

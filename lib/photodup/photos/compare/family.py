@@ -19,10 +19,10 @@ from photodup.photos.compare.canvas import (
 )
 from photodup.photos.compare.content import Contents, compare_contents, where
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, spectra
+from photodup.photos.compare.exposures import displaced, rounding_noise
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
 from photodup.photos.compare.merit import COARSE, Merit, Relation
-from photodup.photos.compare.parallax import displaced
 from photodup.photos.compare.snapping import snapped
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
 from photodup.photos.compare.verify import verify, verify_with_map
@@ -379,19 +379,27 @@ class LaidFamily:
             said.append("holds finer detail")
         if _lost_tones(a, b) > _CLIPPED:
             said.append("has light or dark tones that the other lost")
-        contents, boxes = self._compare_contents(keeper, member)
+        contents, boxes, rounding = self._compare_contents(keeper, member)
         if contents.places and not contents.is_caption:
             said.append(f"looks different {where(contents.places)}")
         else:
             boxes = ()
         if displaced(a, b) > _MOVED:
             said.append("parts lie displaced, as between two exposures")
+        if contents.noise.is_of_two_exposures(rounding):
+            said.append("has fine noise of its own, as another exposure has")
         if a.is_mirrored != b.is_mirrored and self._is_symmetric(keeper):
             said.append("mirrored, of a picture that is nearly its own mirror image")
         return Lacking(tuple(said), boxes)
 
-    def _compare_contents(self, keeper: int, member: int) -> tuple[Contents, tuple[tuple[Box, Box], ...]]:
-        """Compare two members at the smaller one's resolution; return also the first places in both of their frames."""
+    def _compare_contents(
+        self, keeper: int, member: int
+    ) -> tuple[Contents, tuple[tuple[Box, Box], ...], float]:
+        """Compare two members at the smaller one's resolution.
+
+        Returns:
+            The contents, the first places in the frames of both, and what rounding put into their noise, greys².
+        """
         a, b = self.laid[keeper], self.laid[member]
         fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
         # The keeper is compared with all others, so its picture stays at hand.
@@ -404,7 +412,11 @@ class LaidFamily:
         height, width = pictures[0].shape[:2]
         contents = compare_contents(*pictures, on_size(_shared(a, b), (width, height)))
         found = contents.places[:_MOST_PLACES]
-        return contents, tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
+        rounding = sum(
+            rounding_noise(self._traces[row], self._steps[row], self.laid[row].scale / fineness)
+            for row in (keeper, member)
+        )
+        return contents, tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found), rounding
 
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]

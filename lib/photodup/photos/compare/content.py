@@ -7,7 +7,7 @@ files. A connected place that the prediction misses holds something of its own. 
 to be a caption: lines of small strokes of one colour over a picture that is no page of text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class Contents:
 
     places: tuple[Difference, ...] = ()
     is_caption: bool = False
-    noise: Noise = Noise()
+    noise: Noise = field(default_factory=Noise)
 
 
 def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Contents:

@@ -85,9 +85,9 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Noi
     own = np.square(np.abs(spectra)).mean(axis=1) * band
     crossed = np.fft.ifft2((spectra[0] * spectra[1].conj()).mean(axis=0) * band).real * _SIDE**2
     beside = np.arange(-_BESIDE, _BESIDE + 1)
-    return Noise(
-        *own.sum(axis=(1, 2)), float(crossed[np.ix_(beside, beside)].max()), float(own.min(axis=0).sum())
-    )
+    first_own, second_own = own.sum(axis=(1, 2))
+    common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
+    return Noise(float(first_own), float(second_own), float(common), float(weaker))
 
 
 def rounding_noise(traces: FileTraces, step: float, scale: float) -> float:

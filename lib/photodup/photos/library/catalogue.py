@@ -64,7 +64,12 @@ class Catalogue(CatalogueDatabase):
     """An open catalogue, a context manager; `CatalogueDatabase` says how it is opened and what it raises."""
 
     def photos(self) -> list[Photo]:
-        """Return every readable file, ordered by path."""
+        """Return every readable file, ordered by path.
+
+        Raises:
+            CatalogueDamagedError: a value that no scan writes; whoever sent the catalogue may have put it there.
+        """
+        self.check("content", "file")
         rows = self.query(
             "SELECT file.id, file.path, file.md5, file.size_bytes, file.mtime_ns, format, width, height, "
             "phash, taken_at, camera, exif_fields, exposure, described FROM file JOIN content USING (md5) "

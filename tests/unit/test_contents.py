@@ -12,8 +12,9 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.images import encoded
 
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
-from photodup.photos.compare.exposures import rounding_noise
-from photodup.photos.compare.traces import coarsest_step, file_traces
+from photodup.photos.compare.exposures import Noise, rounding_noise
+from photodup.photos.compare.family import LaidFamily
+from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -268,11 +269,17 @@ def exposed(image: Image.Image, seed: int) -> Image.Image:
     return Image.fromarray((np.asarray(image, float) + noise).clip(0, 255).astype(np.uint8))
 
 
-def are_two_exposures(first: Image.Image, second: bytes) -> bool:
+def noise_of(first: Image.Image, second: bytes) -> tuple[Noise, float]:
+    """Return the noise of both, and what compression may have put into it."""
     opened = Image.open(io.BytesIO(second))
     traces, again = file_traces(opened), opened.convert("RGB")
     rounding = rounding_noise(traces, coarsest_step(np.asarray(again.convert("L"))), 1.0)
-    return compared(first, again).noise.is_of_two_exposures(rounding)
+    return compared(first, again).noise, rounding
+
+
+def are_two_exposures(first: Image.Image, second: bytes) -> bool:
+    noise, rounding = noise_of(first, second)
+    return noise.is_of_two_exposures(rounding)
 
 
 @pytest.mark.parametrize("name", PHOTOS)
@@ -307,3 +314,33 @@ def test_a_subject_nearly_as_pale_as_its_sky_is_kept(tmp_path: Path, photographs
         (group,) = find_tiers(catalogue).copies
     assert not group.may_go
     assert "has fine noise of its own, as another exposure has" in group.difference(group.members[0])
+
+
+def test_a_filter_that_took_noise_away_leaves_a_sign_and_compression_does_not(photographs):
+    flat = photographs["chelsea"].filter(ImageFilter.GaussianBlur(6))
+    original = encoded(exposed(flat, seed=1), "JPEG", quality=92)
+    filtered = saved(Image.open(io.BytesIO(original)).filter(ImageFilter.MedianFilter(3)), 92)
+    noise, rounding = noise_of(filtered, original)
+    assert noise.may_be_filtered(rounding) and not noise.is_of_two_exposures(rounding)
+    for second in (
+        encoded(filtered, "JPEG", quality=92),
+        encoded(filtered, "JPEG", quality=50),
+        encoded(flat, "PNG"),
+    ):
+        noise, rounding = noise_of(filtered, second)
+        assert not noise.may_be_filtered(rounding)
+
+
+def test_paper_or_a_wall_beside_a_picture_is_not_called_more_of_the_scene(photographs):
+    original = photographs["chelsea"]
+    # Its shade changes by more than a border's.
+    shade = np.linspace(232, 202, original.height)[:, None, None] * (1, 0.97, 0.9)
+    wide = Image.fromarray(np.tile(shade, (1, original.width + 90, 1)).astype(np.uint8))
+    wide.paste(original, (0, 0))
+    wide = exposed(wide, seed=3)
+    pictures = [wide.crop((0, 0, original.width, wide.height)), wide.crop((30, 0, *wide.size))]
+    laid = LaidFamily(
+        [0, 1], 0, lambda row: (pictures[row], FileTraces(1, 0.0, (), is_lossless=True)), {(0, 1)}
+    )
+    assert "shows more around the picture, nearly of one colour" in laid.lacks(0, 1).said
+    assert "shows more of the scene" in laid.lacks(1, 0).said

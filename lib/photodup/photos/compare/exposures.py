@@ -21,6 +21,8 @@ _BESIDE = 2
 _LEAST_NOISE, _AS_MUCH = 0.4, 1.6
 # Variance, greys², that a format without a JPEG table puts into that band; rounding takes twice what it adds.
 _OTHER_FORMATS, _TAKEN = 2.0, 2.0
+# A filter that takes noise away takes so much, as a ratio of variances, and what it leaves is in the other, too.
+_FILTERED, _LEFT = 1.6, 0.8
 # Of the noise that copies have in common at least, as far as rounding leaves it, two exposures have less than this share.
 _IN_COMMON = 0.7
 
@@ -50,6 +52,15 @@ class Noise:
         if low < _LEAST_NOISE**2 or high > _AS_MUCH**2 * low:
             return False
         return self.common < _IN_COMMON * self.weaker * low / (low + rounding)
+
+    def may_be_filtered(self, rounding: float) -> bool:
+        """Return whether the first may be the second with noise taken away by a filter; `rounding` as above."""
+        return (
+            self.second >= _LEAST_NOISE**2
+            and self.second > _FILTERED * self.first
+            and self.second - self.first > rounding
+            and self.common >= _LEFT * self.first
+        )
 
 
 def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Noise:

@@ -331,6 +331,17 @@ def test_a_filter_that_took_noise_away_leaves_a_sign_and_compression_does_not(ph
         assert not noise.may_be_filtered(rounding)
 
 
+def test_the_original_never_goes_for_a_copy_that_a_filter_made_smoother(tmp_path: Path, photographs):
+    """On a picture without fine detail nothing but its noise shows which of the two came first."""
+    flat = photographs["chelsea"].filter(ImageFilter.GaussianBlur(5))
+    exposed(flat, seed=1).save(tmp_path / "z.jpg", quality=88)
+    Image.open(tmp_path / "z.jpg").filter(ImageFilter.MedianFilter(3)).save(tmp_path / "a.jpg", quality=97)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    assert "z.jpg" not in {photo.path.name for photo in group.may_go}
+
+
 def test_paper_or_a_wall_beside_a_picture_is_not_called_more_of_the_scene(photographs):
     original = photographs["chelsea"]
     # Its shade changes by more than a border's.

@@ -370,6 +370,8 @@ def test_nothing_overflows_and_everything_has_a_name(server, browser, width, sch
     ):  # fmt: skip
         page.goto(server.url + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+        cut = "[...document.querySelectorAll('button')].filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.innerText)"
+        assert page.evaluate(cut) == [], (path, width)
         nameless = page.evaluate(
             "[...document.querySelectorAll('a, button, input:not([type=hidden])')].filter((e) => !e.textContent?.trim() "
             "&& !e.getAttribute('aria-label') && !e.labels?.length).map((e) => e.outerHTML)"

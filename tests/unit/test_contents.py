@@ -1,5 +1,6 @@
 """What a picture holds: documents that say something else, subjects in one of two, and edits that add nothing."""
 
+import io
 import random
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.images import encoded
 
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
+from photodup.photos.compare.exposures import Noise, rounding_noise
+from photodup.photos.compare.family import LaidFamily
+from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -33,8 +37,6 @@ WORDS = (
 
 
 def saved(image: Image.Image, quality: int = 90) -> Image.Image:
-    import io
-
     return Image.open(io.BytesIO(encoded(image, "JPEG", quality=quality))).convert("RGB")
 
 
@@ -259,3 +261,97 @@ def test_of_two_different_letters_none_is_suggested_and_the_places_are_marked(tm
     for of_keeper in (True, False):
         left, top, _, bottom = group.boxes(other, of_keeper=of_keeper)[0]
         assert left < 0.3 and top < 70 / 1270 + 0.02 and bottom < 0.12, "the name in the first line"
+
+
+def exposed(image: Image.Image, seed: int) -> Image.Image:
+    """Photograph a picture: with noise of this exposure's own."""
+    noise = np.random.default_rng(seed).normal(0, 4, (*image.size[::-1], 3))
+    return Image.fromarray((np.asarray(image, float) + noise).clip(0, 255).astype(np.uint8))
+
+
+def noise_of(first: Image.Image, second: bytes) -> tuple[Noise, float]:
+    """Return the noise of both, and what compression may have put into it."""
+    opened = Image.open(io.BytesIO(second))
+    traces, again = file_traces(opened), opened.convert("RGB")
+    rounding = rounding_noise(traces, coarsest_step(np.asarray(again.convert("L"))), 1.0)
+    return compared(first, again).noise, rounding
+
+
+def are_two_exposures(first: Image.Image, second: bytes) -> bool:
+    noise, rounding = noise_of(first, second)
+    return noise.is_of_two_exposures(rounding)
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize("quality", [85, 95])
+def test_two_exposures_share_no_noise(photographs, name, quality):
+    still = photographs[name].resize((768, 768 * photographs[name].height // photographs[name].width))
+    second = encoded(exposed(still, seed=2), "JPEG", quality=quality)
+    assert are_two_exposures(saved(exposed(still, seed=1)), second)
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize("quality", [10, 30, 75, 95])
+def test_copies_of_one_exposure_share_its_noise_or_lost_it(photographs, name, quality):
+    original = saved(exposed(photographs[name], seed=1))
+    assert not are_two_exposures(original, encoded(original, "JPEG", quality=quality))
+    if quality == 95:
+        for edit in ("brightness 1.4x", "blur 0.5%", "grey"):
+            edited = encoded(named([edit])[0](original), "JPEG", quality=quality)
+            assert not are_two_exposures(original, edited), edit
+
+
+def test_a_subject_nearly_as_pale_as_its_sky_is_kept(tmp_path: Path, photographs):
+    """It differs by too little to be seen as a place; but the two files are two exposures."""
+    sky = photographs["rocket"].resize((960, 640))
+    with_cloud = sky.copy()
+    ground = np.asarray(sky.crop((120, 80, 180, 120)), float).mean(axis=(0, 1))
+    ImageDraw.Draw(with_cloud).ellipse((120, 80, 180, 120), fill=tuple(int(v) + 10 for v in ground))
+    exposed(sky, seed=1).save(tmp_path / "a.jpg", quality=92)
+    exposed(with_cloud, seed=2).save(tmp_path / "b.jpg", quality=90)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    assert not group.may_go
+    assert "has fine noise of its own, as another exposure has" in group.difference(group.members[0])
+
+
+def test_a_filter_that_took_noise_away_leaves_a_sign_and_compression_does_not(photographs):
+    flat = photographs["chelsea"].filter(ImageFilter.GaussianBlur(6))
+    original = encoded(exposed(flat, seed=1), "JPEG", quality=92)
+    filtered = saved(Image.open(io.BytesIO(original)).filter(ImageFilter.MedianFilter(3)), 92)
+    noise, rounding = noise_of(filtered, original)
+    assert noise.may_be_filtered(rounding) and not noise.is_of_two_exposures(rounding)
+    for second in (
+        encoded(filtered, "JPEG", quality=92),
+        encoded(filtered, "JPEG", quality=50),
+        encoded(flat, "PNG"),
+    ):
+        noise, rounding = noise_of(filtered, second)
+        assert not noise.may_be_filtered(rounding)
+
+
+def test_the_original_never_goes_for_a_copy_that_a_filter_made_smoother(tmp_path: Path, photographs):
+    """On a picture without fine detail nothing but its noise shows which of the two came first."""
+    flat = photographs["chelsea"].filter(ImageFilter.GaussianBlur(5))
+    exposed(flat, seed=1).save(tmp_path / "z.jpg", quality=88)
+    Image.open(tmp_path / "z.jpg").filter(ImageFilter.MedianFilter(3)).save(tmp_path / "a.jpg", quality=97)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    assert "z.jpg" not in {photo.path.name for photo in group.may_go}
+
+
+def test_paper_or_a_wall_beside_a_picture_is_not_called_more_of_the_scene(photographs):
+    original = photographs["chelsea"]
+    # Its shade changes by more than a border's.
+    shade = np.linspace(232, 202, original.height)[:, None, None] * (1, 0.97, 0.9)
+    wide = Image.fromarray(np.tile(shade, (1, original.width + 90, 1)).astype(np.uint8))
+    wide.paste(original, (0, 0))
+    wide = exposed(wide, seed=3)
+    pictures = [wide.crop((0, 0, original.width, wide.height)), wide.crop((30, 0, *wide.size))]
+    laid = LaidFamily(
+        [0, 1], 0, lambda row: (pictures[row], FileTraces(1, 0.0, (), is_lossless=True)), {(0, 1)}
+    )
+    assert "shows more around the picture, nearly of one colour" in laid.lacks(0, 1).said
+    assert "shows more of the scene" in laid.lacks(1, 0).said

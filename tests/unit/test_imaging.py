@@ -147,6 +147,14 @@ def test_what_cannot_be_read_says_why(data, word):
         decode(data)
 
 
+def test_a_jpeg_that_lacks_only_its_end_mark_is_read_and_one_that_lacks_more_is_not():
+    assert np.array_equal(decode(JPEG[:-2]), decode(JPEG))
+    progressive = encoded(photo(), "JPEG", progressive=True)
+    for cut in (JPEG[:-3], JPEG[:-40], progressive[:-2], progressive[:-40]):
+        with pytest.raises(ImageError, match="truncated"):
+            decode(cut)
+
+
 def test_a_file_is_named_in_the_error(tmp_path):
     with pytest.raises(ImageError, match=r"gone\.jpg.*No such file"):
         decode(tmp_path / "gone.jpg")

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from importlib import util
 
@@ -191,6 +192,17 @@ def test_a_catalogue_of_garbage_is_refused(tmp_path):
         Catalogue(tmp_path)
     with pytest.raises(CatalogueError, match="photodup scan"):
         Catalogue(tmp_path / "never-scanned")
+
+
+@pytest.mark.parametrize("forged", ["phash = 'zz'", "phash = 'gggggggggggggggg'", "width = -7"])
+def test_values_that_no_scan_writes_are_refused_before_photographs_are_listed(tmp_path, forged):
+    photo(tmp_path / "a.jpg")
+    path = scan(tmp_path, progress=False).catalogue
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(f"UPDATE content SET {forged}")
+    with Catalogue(tmp_path) as catalogue, pytest.raises(CatalogueDamagedError, match="photodup scan"):
+        catalogue.photos()
 
 
 def test_the_database_of_another_program_stays_as_it_is(tmp_path):

@@ -7,6 +7,7 @@ embedding does not depend on whether PyTorch, ONNX Runtime or Triton computed it
 import io
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +106,8 @@ def decode(
     except MemoryError:
         raise ImageError("not enough memory to decode it", name) from None
     except Exception as error:  # Decoders raise nearly anything on hostile bytes; the caller needs one kind.
+        if "truncated" in str(error) and (ended := _with_end_mark(data)):
+            return decode(ended, max_pixels=max_pixels, draft_size=draft_size)
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
         raise ImageError(f"cannot be decoded: {reason}", name) from error
 
@@ -214,6 +217,22 @@ def _open(data: bytes) -> Image.Image:
             return Image.open(io.BytesIO(data), formats=formats)
         finally:
             Image.MAX_IMAGE_PIXELS = limit
+
+
+def _with_end_mark(data: bytes) -> bytes | None:
+    """Return a JPEG that lacks its end mark and nothing else with that mark; None for any other file."""
+    if not jpeg_scans.is_jpeg(data):
+        return None
+    decoded = []
+    # A decoder skips bytes that follow all of the picture, and takes them for the rest of one that is cut off.
+    for rest in (b"", b"\x55\xaa" * 32):
+        ended = bytes(data) + rest + b"\xff\xd9"
+        with suppress(Exception), _open(ended) as image:
+            if image.info.get("progressive"):  # a scan may be missing as a whole
+                return None
+            image.load()
+            decoded.append(image.tobytes())
+    return bytes(data) + b"\xff\xd9" if len(decoded) == 2 and decoded[0] == decoded[1] else None
 
 
 def _costly(data: bytes) -> str | None:

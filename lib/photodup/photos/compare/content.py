@@ -7,12 +7,13 @@ files. A connected place that the prediction misses holds something of its own. 
 to be a caption: lines of small strokes of one colour over a picture that is no page of text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from photodup.photos.compare.alignment import correlation
 from photodup.photos.compare.canvas import grown
+from photodup.photos.compare.exposures import Noise, fine_noise
 
 # Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
 _BLURS, _BASE = (0.0, 0.8, 1.6, 3.2, 6.4), 0.8
@@ -53,10 +54,12 @@ class Contents:
     Attributes:
         places: where, the strongest first; empty where the first explains all of the second.
         is_caption: all of it is lines of writing that only the second has, over a picture.
+        noise: of both pictures.
     """
 
     places: tuple[Difference, ...] = ()
     is_caption: bool = False
+    noise: Noise = field(default_factory=Noise)
 
 
 def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Contents:
@@ -69,16 +72,17 @@ def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) 
     if shared.sum() < 2000:
         return Contents()
     second, slip = _aligned(first, second, shared)
+    noise = fine_noise(first, second, shared)
     found = []
     # Colours at one softness, then as they are: the one is right beside a blurred picture, the other where much is cut off.
     for soft in (max(11, max(shared.shape) // 60) | 1, 3):
         predicted = _in_colours_of(first, second, shared, soft)
         places, hot = _places(_excess(predicted, second, shared, slip))
         if not places:
-            return Contents()
+            return Contents(noise=noise)
         found.append((sum(place.weight for place in places), places, hot, predicted))
     _, places, hot, predicted = min(found, key=lambda one: one[0])
-    return Contents(tuple(places), _is_caption(first, second, predicted, hot, shared))
+    return Contents(tuple(places), _is_caption(first, second, predicted, hot, shared), noise)
 
 
 def _aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float]:

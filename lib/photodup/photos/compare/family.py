@@ -19,10 +19,10 @@ from photodup.photos.compare.canvas import (
 )
 from photodup.photos.compare.content import Contents, compare_contents, where
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, spectra
+from photodup.photos.compare.exposures import displaced, rounding_noise
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
 from photodup.photos.compare.merit import COARSE, Merit, Relation
-from photodup.photos.compare.parallax import displaced
 from photodup.photos.compare.snapping import snapped
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
 from photodup.photos.compare.verify import verify, verify_with_map
@@ -65,12 +65,15 @@ _EVERY, _ONE_DECODING = 7, 0.12
 _MANY = 5
 # Ratios of scales at which that is measured, and the most, so that large families take no longer.
 _FACTOR, _MOST_FACTORS = 1.08, 30
+# Greys by which the colours of paper lie apart at most, where grain is blurred away (pixels).
+_ONE_COLOUR, _SOFT = 20, 7
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
+_Compared = tuple[Contents, tuple[tuple[Box, Box], ...], float]
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class LaidFamily:
 
         self._load = load
         self._at_hand: tuple[int | None, Image.Image | None] = (None, None)
+        self._compared: tuple[tuple[int, int], _Compared] = (-1, -1), (Contents(), (), 0.0)
         self._pictures: dict[int, np.ndarray] = {}
         self._features: dict[int, Features] = {}
         self._traces: dict[int, FileTraces] = {}
@@ -231,6 +235,8 @@ class LaidFamily:
         a, b = self.laid[keeper], self.laid[member]
         one_tone = not self._is_retoned(keeper, member)
         slopes = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
+        is_one_size = abs(a.scale / b.scale - 1) < _ONE_SCALE
+        contents, _, rounding = self._compare_contents(keeper, member)
         # A blurred picture's own detail falls off before its pixels end.
         is_whole = self._own_detail[member] >= _WHOLE * min(self._own_detail[keeper], 0.5 * b.scale)
         return Relation(
@@ -240,8 +246,9 @@ class LaidFamily:
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
             and slopes[0] > _SHARPER * slopes[1],
+            is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
-            is_one_size=abs(a.scale / b.scale - 1) < _ONE_SCALE,
+            is_one_size=is_one_size,
         )
 
     def _find_captions(self) -> set[int]:
@@ -374,24 +381,32 @@ class LaidFamily:
             said.append("in colour" if chroma[1] > chroma[0] else "black and white")
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
-            said.append("shows more of the scene")
+            said.append(f"shows more {_what_is_beyond(b, beyond)}")
         if self._finest[member] > FINER * self._finest[keeper]:
             said.append("holds finer detail")
         if _lost_tones(a, b) > _CLIPPED:
             said.append("has light or dark tones that the other lost")
-        contents, boxes = self._compare_contents(keeper, member)
+        contents, boxes, rounding = self._compare_contents(keeper, member)
         if contents.places and not contents.is_caption:
             said.append(f"looks different {where(contents.places)}")
         else:
             boxes = ()
         if displaced(a, b) > _MOVED:
             said.append("parts lie displaced, as between two exposures")
+        if contents.noise.is_of_two_exposures(rounding):
+            said.append("has fine noise of its own, as another exposure has")
         if a.is_mirrored != b.is_mirrored and self._is_symmetric(keeper):
             said.append("mirrored, of a picture that is nearly its own mirror image")
         return Lacking(tuple(said), boxes)
 
-    def _compare_contents(self, keeper: int, member: int) -> tuple[Contents, tuple[tuple[Box, Box], ...]]:
-        """Compare two members at the smaller one's resolution; return also the first places in both of their frames."""
+    def _compare_contents(self, keeper: int, member: int) -> _Compared:
+        """Compare two members at the smaller one's resolution.
+
+        Returns:
+            The contents, the first places in the frames of both, and what rounding put into their noise, greys².
+        """
+        if self._compared[0] == (keeper, member):
+            return self._compared[1]
         a, b = self.laid[keeper], self.laid[member]
         fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
         # The keeper is compared with all others, so its picture stays at hand.
@@ -404,11 +419,26 @@ class LaidFamily:
         height, width = pictures[0].shape[:2]
         contents = compare_contents(*pictures, on_size(_shared(a, b), (width, height)))
         found = contents.places[:_MOST_PLACES]
-        return contents, tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
+        rounding = sum(
+            rounding_noise(self._traces[row], self._steps[row], self.laid[row].scale / fineness)
+            for row in (keeper, member)
+        )
+        boxes = tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
+        self._compared = (keeper, member), (contents, boxes, rounding)
+        return self._compared[1]
 
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]
         return verify(own, own.mirrored()).is_copy() and _even(own)
+
+
+def _what_is_beyond(one: Laid, beyond: np.ndarray) -> str:
+    """Return in words what a member shows where bool[h, w]: of a scene, or what may be paper."""
+    import cv2
+
+    colours = cv2.blur(one.rgb, (_SOFT, _SOFT))[beyond].astype(np.float32)
+    off = np.abs(colours - np.median(colours, axis=0)).max(axis=1)
+    return "around the picture, nearly of one colour" if np.mean(off <= _ONE_COLOUR) > 0.9 else "of the scene"
 
 
 def _shared(first: Laid, second: Laid) -> np.ndarray:

@@ -56,6 +56,7 @@ class Relation:
         is_retoned: their tones or colours differ.
         is_mirrored: one is the other's mirror image.
         is_sharper: the first may be the second, sharpened.
+        is_smoother: the first may be the second, filtered.
         is_larger: the first has more pixels and little finer detail: it may be the second, enlarged.
         is_one_size: one of them may have been converted into the other.
     """
@@ -63,5 +64,6 @@ class Relation:
     is_retoned: bool = False
     is_mirrored: bool = False
     is_sharper: bool = False
+    is_smoother: bool = False
     is_larger: bool = False
     is_one_size: bool = False

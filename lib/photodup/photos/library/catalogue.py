@@ -240,15 +240,16 @@ class Catalogue:
         """Close the database; safe to call twice."""
         self.connection.close()
 
-    def check(self) -> None:
-        """Read the whole file and compare what belongs together; a few seconds per gigabyte.
+    def check(self, *tables: str) -> None:
+        """Read these tables, or the whole file, and compare what belongs together; a few seconds per gigabyte.
 
         Raises:
-            CatalogueDamagedError: something does not.
+            CatalogueDamagedError: something does not, or a value is not of its column's form.
         """
-        ((found,),) = self.query("PRAGMA quick_check(1)")
-        if found != "ok":
-            raise self._in_one_sentence(sqlite3.DatabaseError(f"malformed: {found.splitlines()[-1]}"))
+        for part in tables or ("1",):
+            ((found,), *_) = self.query(f"PRAGMA quick_check({part})")
+            if found != "ok":
+                raise self._in_one_sentence(sqlite3.DatabaseError(f"malformed: {found.splitlines()[-1]}"))
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -297,7 +298,12 @@ class Catalogue:
             return self.connection.execute(sql, parameters).fetchall()
 
     def photos(self) -> list[Photo]:
-        """Return every readable file, ordered by path."""
+        """Return every readable file, ordered by path.
+
+        Raises:
+            CatalogueDamagedError: a value that no scan writes; whoever sent the catalogue may have put it there.
+        """
+        self.check("content", "file")
         rows = self.query(
             "SELECT file.id, file.path, file.md5, file.size_bytes, file.mtime_ns, format, width, height, "
             "phash, taken_at, camera, exif_fields, exposure, described FROM file JOIN content USING (md5) "

@@ -1,0 +1,138 @@
+"""Signs of two exposures: near and far things lie displaced, or each picture has fine noise of its own.
+
+Every exposure gets noise of its own, and an edit keeps it or takes it away. So two files with noise that has nothing in
+common are two exposures, however little else differs. Where one of them has lost its noise nothing follows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from photodup.photos.compare.canvas import JITTER, Laid, grown
+from photodup.photos.compare.traces import FileTraces
+
+# Side of a place, pixels, and the band of noise: finer than gradients, coarser than what compression removes first.
+_SIDE, _LOW, _HIGH = 32, 0.09, 0.30
+# So many places are looked at, the evenest: fewer tell nothing, nor do those with more structure, greys.
+_MOST_PLACES, _LEAST_PLACES, _EVEN = 12, 8, 2.5
+# Pixels by which the noise of one picture may lie beside itself.
+_BESIDE = 2
+# Noise, greys, that is too little to compare; and the ratio from which one of the two has lost its noise.
+_LEAST_NOISE, _AS_MUCH = 0.4, 1.6
+# Variance, greys², that a format without a JPEG table puts into that band; rounding takes twice what it adds.
+_OTHER_FORMATS, _TAKEN = 2.0, 2.0
+# A filter that takes noise away takes so much, as a ratio of variances, and what it leaves is in the other, too.
+_FILTERED, _LEFT = 1.6, 0.8
+# Of the noise that copies have in common at least, as far as rounding leaves it, two exposures have less than this share.
+_IN_COMMON = 0.7
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Fine noise of two pictures in their even places, variances in greys².
+
+    Attributes:
+        first, second: of each; 0 where there are no even places.
+        common: what both share.
+        weaker: at each frequency that of the picture with less, added up.
+    """
+
+    first: float = 0.0
+    second: float = 0.0
+    common: float = 0.0
+    weaker: float = 0.0
+
+    def is_of_two_exposures(self, rounding: float) -> bool:
+        """Return whether it has too little in common to be of one exposure.
+
+        Args:
+            rounding: what compression may have put into both (`rounding_noise`), greys².
+        """
+        low, high = sorted((self.first, self.second))
+        if low < _LEAST_NOISE**2 or high > _AS_MUCH**2 * low:
+            return False
+        return self.common < _IN_COMMON * self.weaker * low / (low + rounding)
+
+    def may_be_filtered(self, rounding: float) -> bool:
+        """Return whether the first may be the second with noise taken away by a filter; `rounding` as above."""
+        return (
+            self.second >= _LEAST_NOISE**2
+            and self.second > _FILTERED * self.first
+            and self.second - self.first > rounding
+            and self.common >= _LEFT * self.first
+        )
+
+
+def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Noise:
+    """Measure the noise of two pictures uint8[h, w, 3], laid over each other, where bool[h, w] `shared`."""
+    import cv2
+
+    y, x = np.mgrid[:_SIDE, :_SIDE].reshape(2, -1) / _SIDE - 0.5
+    gradients = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1))[0]
+
+    def flattened(grey: np.ndarray) -> np.ndarray:
+        values = grey.ravel()
+        return (values - gradients @ (gradients.T @ values)).reshape(grey.shape)
+
+    greys = [cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32) for rgb in (first, second)]
+    soft = [cv2.GaussianBlur(grey, (0, 0), 2) for grey in greys]
+    found = []
+    for top in range(0, shared.shape[0] - _SIDE + 1, _SIDE):
+        for left in range(0, shared.shape[1] - _SIDE + 1, _SIDE):
+            box = slice(top, top + _SIDE), slice(left, left + _SIDE)
+            values = [grey[box] for grey in greys]
+            # Noise is cut off at white and black.
+            if shared[box].all() and np.max(values) < 250 and np.min(values) > 5:
+                found.append((max(float(flattened(grey[box]).std()) for grey in soft), box))
+    even = sorted((one for one in found if one[0] < _EVEN), key=lambda one: one[0])[:_MOST_PLACES]
+    if len(even) < _LEAST_PLACES:
+        return Noise()
+    window = np.outer(np.hanning(_SIDE), np.hanning(_SIDE))
+    spectra = np.array(
+        [[np.fft.fft2(flattened(grey[box]) * window) for _, box in even] for grey in greys]
+    ) / np.sqrt(np.square(window).sum() * _SIDE**2)
+    cycles = np.hypot(*np.meshgrid(np.fft.fftfreq(_SIDE), np.fft.fftfreq(_SIDE)))
+    band = (cycles >= _LOW) & (cycles <= _HIGH)
+    own = np.square(np.abs(spectra)).mean(axis=1) * band
+    crossed = np.fft.ifft2((spectra[0] * spectra[1].conj()).mean(axis=0) * band).real * _SIDE**2
+    beside = np.arange(-_BESIDE, _BESIDE + 1)
+    first_own, second_own = own.sum(axis=(1, 2))
+    common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
+    return Noise(float(first_own), float(second_own), float(common), float(weaker))
+
+
+def rounding_noise(traces: FileTraces, step: float, scale: float) -> float:
+    """Return what compression may have put into the band of `fine_noise`, greys².
+
+    Args:
+        traces: of the file.
+        step: of the coarsest compression that it went through (`coarsest_step`).
+        scale: pixels of the file for one of the compared picture.
+    """
+    traces = traces.after(step)
+    if traces.table or traces.is_lossless:
+        return _TAKEN * traces.noise(_LOW / scale, _HIGH / scale)
+    return _OTHER_FORMATS / max(scale, 1.0) ** 2
+
+
+def displaced(first: Laid, second: Laid, patch: int = 40) -> float:
+    """Return the share of the textured places that lie displaced against the rest: near things in two exposures."""
+    import cv2
+
+    a, b = first.grey, second.grey
+    shared = grown(first.picture & second.picture, -2 * JITTER)
+    shifts = []
+    height, width = a.shape
+    window = cv2.createHanningWindow((patch, patch), cv2.CV_32F)
+    for top in range(0, height - patch, patch):
+        for left in range(0, width - patch, patch):
+            box = slice(top, top + patch), slice(left, left + patch)
+            if not shared[box].all() or min(a[box].std(), b[box].std()) < 8:
+                continue
+            shift, response = cv2.phaseCorrelate(a[box] - a[box].mean(), b[box] - b[box].mean(), window)
+            if response > 0.3:
+                shifts.append(shift)
+    if len(shifts) < 8:
+        return 0.0
+    found = np.array(shifts)
+    return float((np.linalg.norm(found - np.median(found, axis=0), axis=1) > 1.0).mean())

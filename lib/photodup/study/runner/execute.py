@@ -277,8 +277,8 @@ def _measure_comparisons(
 
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
-    pairs = declared.of([path.stem for path in chosen], quick=quick)
-    pairs = [*pairs, *declared.nulls_of(pairs, quick=quick)]
+    own = declared.of([path.stem for path in chosen], quick=quick)
+    pairs = [*own, *declared.nulls_of(own, quick=quick)]
     where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
     if pairs:
         run = open_run(name, **host) if where is None else open_run(name, endpoints=where)

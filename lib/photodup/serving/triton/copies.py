@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, write_config
 from photodup.serving.triton.control import load_model, unload_model
-from photodup.serving.triton.model_code import copy_code
-from photodup.serving.triton.repository import link_file
+from photodup.serving.triton.repository import copy_code, link_file
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -65,12 +64,13 @@ def _copy(repository: Path, model: str, name: str, change: Callable[[ModelConfig
     if not (source / "config.pbtxt").is_file():
         raise PhotodupError(f"{repository} has no model {model} to copy.")
     shutil.rmtree(target, ignore_errors=True)
-    for file in sorted((source / "1").iterdir()):
-        (target / "1").mkdir(parents=True, exist_ok=True)
+    for file in sorted((source / "1").rglob("*.*")):
+        new = target / file.relative_to(source)
+        new.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".py":
-            copy_code(file, target / "1" / file.name)
-        elif file.is_file():
-            link_file(file, target / "1" / file.name)
+            copy_code(file, new)
+        elif file.is_file() and file.suffix != ".pyc":
+            link_file(file, new)
     (target / "1").mkdir(parents=True, exist_ok=True)
     config = read_config(source / "config.pbtxt")
     config.name = name

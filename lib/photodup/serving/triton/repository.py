@@ -167,7 +167,7 @@ def render_repository(
             _copy_preprocessing(folder / "1")
         elif name == _PREPROCESS_DALI:
             code = project_root() / "model_repository" / name / "1" / "pipeline.py"
-            _copy_code(code, folder / "1" / code.name)
+            copy_code(code, folder / "1" / code.name)
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
@@ -232,7 +232,7 @@ def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
     folder = first.with_name(str(version))
     link_weights(onnx, folder)
     for code in first.glob("*.py"):
-        _copy_code(code, folder / code.name)
+        copy_code(code, folder / code.name)
     return folder
 
 
@@ -365,8 +365,8 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
         source=preset.source,
         assumption=preset.assumption,
     )
-    _copy_code(_code_file("emulated_model.py"), version_dir / "model.py")
-    _copy_code(_code_file("emulation.py"), version_dir / "emulation.py")
+    copy_code(_code_file("emulated_model.py"), version_dir / "model.py")
+    copy_code(_code_file("emulation.py"), version_dir / "emulation.py")
 
 
 def _fill_in_torch(
@@ -404,20 +404,20 @@ def _fill_in_torch(
     if not on_gpu:
         config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
         del config.model_warmup[1:]
-    _copy_code(project_root() / "model_repository" / TORCH / "1" / "model.py", version_dir / "model.py")
+    copy_code(project_root() / "model_repository" / TORCH / "1" / "model.py", version_dir / "model.py")
 
 
 def _copy_preprocessing(version_dir: Path) -> None:
     """Copy the preprocessing model and the modules of photodup that it imports."""
     from photodup.serving.triton import decoders
 
-    _copy_code(project_root() / "model_repository" / PREPROCESS / "1" / "model.py", version_dir / "model.py")
+    copy_code(project_root() / "model_repository" / PREPROCESS / "1" / "model.py", version_dir / "model.py")
     _copy_library(version_dir, imaging, jpeg_scans, decoders)
 
 
 def _copy_encoder(version_dir: Path) -> None:
     """Copy the model that runs a graph on the CPU, with the settings and the normalisation of the FastAPI service."""
-    _copy_code(_code_file("onnx_session.py"), version_dir / "model.py")
+    copy_code(_code_file("onnx_session.py"), version_dir / "model.py")
     _copy_library(version_dir, imaging, jpeg_scans, cpu)
 
 
@@ -439,7 +439,7 @@ def _code_file(name: str) -> Path:
     return Path(__file__).parent / "models" / name
 
 
-def _copy_code(source: Path, destination: Path) -> None:
+def copy_code(source: Path, destination: Path) -> None:
     """Copy one file of code."""
     _write_if_changed(destination, source.read_text())
 

@@ -148,10 +148,10 @@ def test_under_many_times_the_load_who_is_let_in_is_served_in_time(settings, fac
         f"CPU seconds an accepted image {spent[0]:.4f} and {spent[1]:.4f}, refusals included"
     )
     print(said)
-    assert not overload.other and not capacity.refused, said
+    assert not overload.other, said
     assert overload.p99 <= unloaded.p99 + bound_s + 0.1, said
     if "program" in settings:  # else the clients compute on the cores of the model
-        assert overload.in_time_per_s >= 0.95 * capacity.per_s, said
+        assert not capacity.refused and overload.in_time_per_s >= 0.95 * capacity.per_s, said
     else:
         assert spent[0] >= 0.85 * spent[1], said
     assert len(overload.refused) > len(overload.accepted), said

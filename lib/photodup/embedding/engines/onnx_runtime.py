@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -159,14 +159,59 @@ def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> Imag
     return None
 
 
-class OnnxModel:
+class ExportedModel:
+    """What encoders from a file share, whichever engine runs it; the engine has `_run`, which takes what `embed` takes."""
+
+    view, prepare = View(), staticmethod(to_uint8)
+    _entry: ImageInput
+    _run: Callable[[np.ndarray], np.ndarray]
+
+    def _set_origin(
+        self, path: Path, notes: Mapping[str, str], engine: str, precision: str | None, name: str
+    ):
+        """Set what the file says of itself.
+
+        Raises:
+            PhotodupError: the engine has no such precision, or the file is of another.
+        """
+        own = notes.get("precision", "fp32")
+        self.path, self._notes, self.engine, self.precision = path, notes, engine, precision or own
+        check_choice(engine, self.precision)
+        if (own == "int8") != (self.precision == "int8"):
+            raise PhotodupError(
+                f"{path} is {'' if own == 'int8' else 'not '}quantised to int8, and {self.precision} was asked for: "
+                "give the other file or the other precision."
+            )
+        self.name = notes.get("model_name", name)
+        self.pretrained = notes.get("model_pretrained", f"onnx:{path}")
+        self.is_random = is_random(self.pretrained)
+
+    def embed(self, images: np.ndarray) -> np.ndarray:
+        check_images(images)
+        return self._run(denormalize(images) if self._entry.dtype is np.uint8 else images)
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        check_images(pixels, np.uint8)
+        return self._run(pixels if self._entry.dtype is np.uint8 else normalize(pixels))
+
+    @cached_property
+    def source_digest(self) -> str:
+        """The digest of the model that was exported, or of the file when that is not recorded in it."""
+        return self._notes.get("model_digest") or file_sha256(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """The exported weights' digest at FP32; at another precision, and for each INT8 file, one of its own."""
+        file = model_sha256(self.path) if self.precision == "int8" else ""
+        return digest_at(self.precision, self.source_digest, file)
+
+
+class OnnxModel(ExportedModel):
     """An exported encoder run by ONNX Runtime.
 
     The input may be float32, float16 or (with the normalisation folded in) uint8, its channels first or last;
     `embed` takes the normalised float32 images of every other model and converts, exactly for float32 and uint8.
     """
-
-    view, prepare = View(), staticmethod(to_uint8)
 
     def __init__(
         self,
@@ -196,14 +241,7 @@ class OnnxModel:
         self.session = open_session(
             path, providers=providers, provider_options=_options(precision), threads=threads
         )
-        self._meta = self.session.get_modelmeta().custom_metadata_map
-        self.engine, self.precision = engine, precision or self._meta.get("precision", "fp32")
-        check_choice(engine, self.precision)
-        if (self._meta.get("precision", "fp32") == "int8") != (self.precision == "int8"):
-            raise PhotodupError(
-                f"{path} is {'' if self.precision != 'int8' else 'not '}quantised to int8, and {self.precision} was "
-                "asked for: give the other file or the other precision."
-            )
+        self._set_origin(path, self.session.get_modelmeta().custom_metadata_map, engine, precision, name)
         if self.precision == "tf32" and self.device == "cpu":
             raise PhotodupError("tf32 is computed by NVIDIA GPUs: use fp32 or int8 on a CPU.")
         if self.device == "cpu":
@@ -217,19 +255,7 @@ class OnnxModel:
                 f"[n, {IMAGE_SIZE}, {IMAGE_SIZE}, 3]: its inputs are {shapes}. If it is SSCD, write sscd:{path}."
             )
         self._entry, self._input, self._output = entry, inputs[0].name, outputs[0].name
-        self.path = path
-        self.name = self._meta.get("model_name", name)
-        self.pretrained = self._meta.get("model_pretrained", f"onnx:{path}")
-        self.is_random = is_random(self.pretrained)
         self.dim = int(outputs[0].shape[-1])
-
-    def embed(self, images: np.ndarray) -> np.ndarray:
-        check_images(images)
-        return self._run(denormalize(images) if self._entry.dtype is np.uint8 else images)
-
-    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        check_images(pixels, np.uint8)
-        return self._run(pixels if self._entry.dtype is np.uint8 else normalize(pixels))
 
     def _run(self, images: np.ndarray) -> np.ndarray:
         (embedding,) = self.session.run([self._output], {self._input: self._entry.fit(images)})
@@ -240,22 +266,19 @@ class OnnxModel:
         """Return library, version, threads and so on, as the session reports them."""
         return describe_onnx(self.session)
 
-    @cached_property
-    def source_digest(self) -> str:
-        """The digest of the model that was exported, or of the file when that is not recorded in it."""
-        return self._meta.get("model_digest") or file_sha256(self.path)
-
-    @cached_property
-    def digest(self) -> str:
-        """The exported weights' digest at FP32; at another precision, and for each INT8 file, one of its own."""
-        file = file_sha256(self.path) if self.precision == "int8" else ""
-        return digest_at(self.precision, self.source_digest, file)
-
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, hex (0.3 s for 350 MB)."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def model_sha256(path: Path) -> str:
+    """Return the SHA-256 of a model: of an ONNX file, or of an IR's `.xml` and the `.bin` beside it together."""
+    if path.suffix != ".xml":
+        return file_sha256(path)
+    both = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
+    return hashlib.sha256(both.encode()).hexdigest()
 
 
 def _options(precision: str | None) -> dict[str, dict[str, str]]:

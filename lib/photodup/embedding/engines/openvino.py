@@ -1,7 +1,6 @@
 """OpenVINO on the CPU: FP32, BF16 and INT8 kernels of one compiler, in one or several streams."""
 
 import functools
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -10,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
-from photodup.embedding.engines.model import check_choice, check_images, digest_at
-from photodup.embedding.engines.onnx_runtime import ImageInput, entry_of, file_sha256
+from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput, entry_of
 from photodup.embedding.engines.processor import check_processor
-from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE
 from photodup.errors import PhotodupError
 from photodup.extras import need
 from photodup.files import available_cores
@@ -22,7 +19,7 @@ from photodup.files import available_cores
 NOTES = "photodup"  # the place in an IR's rt_info where quantise.py writes what it made the file from
 
 
-class OpenVinoModel:
+class OpenVinoModel(ExportedModel):
     """An exported encoder compiled by OpenVINO for this processor.
 
     Args:
@@ -37,8 +34,7 @@ class OpenVinoModel:
             instructions for the precision.
     """
 
-    view, prepare = View(), staticmethod(to_uint8)
-    engine, device = "openvino", "cpu"
+    device = "cpu"
 
     def __init__(
         self,
@@ -50,22 +46,11 @@ class OpenVinoModel:
         streams: int = 1,
     ) -> None:
         network = read_network(path)
-        self.path, self._notes = path, read_notes(network)
-        own = self._notes.get("precision", "fp32")
-        self.precision = precision or own
-        check_choice(self.engine, self.precision)
-        if (own == "int8") != (self.precision == "int8"):
-            raise PhotodupError(
-                f"{path} is {'' if own == 'int8' else 'not '}quantised to int8, and {self.precision} was asked for: "
-                "give the other file or the other precision."
-            )
+        self._set_origin(path, read_notes(network), "openvino", precision, name)
         check_processor(self.precision)
         if streams < 1:
             raise PhotodupError(f"OpenVINO needs at least one stream, not {streams}.")
         self._entry, self.dim = _check_shapes(network, path)
-        self.name = self._notes.get("model_name", name)
-        self.pretrained = self._notes.get("model_pretrained", f"onnx:{path}")
-        self.is_random = is_random(self.pretrained)
         self.streams = streams
         self._compiled = _core().compile_model(
             network, "CPU", openvino_settings(self.precision, threads or available_cores(), streams)
@@ -75,19 +60,14 @@ class OpenVinoModel:
             self._free.put(self._compiled.create_infer_request())
         self._pool = ThreadPoolExecutor(streams, thread_name_prefix="openvino") if streams > 1 else None
 
-    def embed(self, images: np.ndarray) -> np.ndarray:
-        check_images(images)
+    def _run(self, images: np.ndarray) -> np.ndarray:
         if self._pool is None or len(images) < 2:
             return self._infer(images)
         parts = np.array_split(images, min(self.streams, len(images)))
         return np.concatenate(list(self._pool.map(self._infer, parts)))
 
-    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        check_images(pixels, np.uint8)
-        return self.embed(normalize(pixels))
-
     def _infer(self, images: np.ndarray) -> np.ndarray:
-        images = self._entry.fit(denormalize(images) if self._entry.dtype is np.uint8 else images)
+        images = self._entry.fit(images)
         request = self._free.get()  # a request computes one thing at a time
         try:
             request.infer([images], share_inputs=True)
@@ -99,17 +79,6 @@ class OpenVinoModel:
     def runtime(self) -> dict[str, str]:
         """Return library, version, threads and so on, as the compiled model reports them."""
         return describe_openvino(self._compiled)
-
-    @functools.cached_property
-    def source_digest(self) -> str:
-        """The digest of the weights that the file was made from, or of the file when it does not say."""
-        return self._notes.get("model_digest") or file_sha256(self.path)
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """The weights' digest at FP32; at another precision, and for each INT8 file, one of its own."""
-        file = model_sha256(self.path) if self.precision == "int8" else ""
-        return digest_at(self.precision, self.source_digest, file)
 
 
 def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "") -> Any:
@@ -129,14 +98,6 @@ def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "
         network.reshape(f"[{sizes},3,{IMAGE_SIZE},{IMAGE_SIZE}]")
     options = {"INFERENCE_PRECISION_HINT": HINTS[precision], **({"CACHE_DIR": cache} if cache else {})}
     return _core().compile_model(network, "CPU", options)
-
-
-def model_sha256(path: Path) -> str:
-    """Return the SHA-256 of a model: of an ONNX file, or of an IR's `.xml` and the `.bin` beside it together."""
-    if path.suffix != ".xml":
-        return file_sha256(path)
-    both = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
-    return hashlib.sha256(both.encode()).hexdigest()
 
 
 def read_notes(network: Any) -> dict[str, str]:

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.engines.openvino import NOTES, model_sha256, read_network
+from photodup.embedding.engines.onnx_runtime import model_sha256
+from photodup.embedding.engines.openvino import NOTES, read_network
 from photodup.embedding.engines.reduced import Notes, WeightsSource, load_graph, reduced_path, write_notes
 from photodup.errors import PhotodupError
 from photodup.extras import need

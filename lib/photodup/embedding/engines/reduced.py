@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.embedding.engines.model import ImageModel
-from photodup.embedding.engines.onnx_runtime import file_sha256
-from photodup.embedding.engines.openvino import model_sha256
+from photodup.embedding.engines.onnx_runtime import file_sha256, model_sha256
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.embedding.engines.model import check_choice, digest_at
-from photodup.embedding.engines.openvino import model_sha256
+from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import set_parameter

@@ -60,7 +60,7 @@ def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, 
         ),
         new_output("display_data", {"image/png": f'x"><script>{attack}</script>'}),
         new_output(
-            "display_data", {"text/markdown": f"<style>*{{}}</style><script>{attack}</script>**said**"}
+            "display_data", {"text/markdown": f"<style>*{{}}</style><script>{attack}</script>\n\n**said**"}
         ),
     ]
     cells = [

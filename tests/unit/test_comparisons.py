@@ -3,7 +3,9 @@
 import contextlib
 import json
 import threading
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -192,12 +194,43 @@ def test_turns_are_palindromes_in_which_each_side_has_two(n_sides):
     assert first == set(range(n_sides)), "each side begins now and then"
 
 
+@pytest.mark.parametrize("n_sides", range(2, 9))
+def test_over_all_rows_each_side_follows_each_other_side_equally_often(n_sides):
+    class Row:
+        def __init__(self, shift):
+            self.randrange, self.sample = lambda n: shift, lambda names, n: list(names)
+
+    rows = [turns(n_sides, Row(shift))[:n_sides] for shift in range(n_sides)]
+    follows = Counter(pair for row in rows for half in (row, row[::-1]) for pair in pairwise(half))
+    assert all(sorted(row) == list(range(n_sides)) for row in rows)
+    assert set(follows.values()) == {2} and len(follows) == n_sides * (n_sides - 1)
+
+
 def visit(a, b, load=None, **sizes):
     plan = VisitPlan(
         **{"blocks": 2, "block_s": 0.05, "quads": 2, "slice_s": 0.05, "alone_s": 0, "warmup_s": 0} | sizes
     )
     photos = [bytes([n]) * 64 for n in range(8)]
     return measure_visit([Lane(a), Lane(b)], photos, load or Load("single_stream"), plan, seed=1)
+
+
+def test_of_three_sides_each_is_compared_with_the_first():
+    """The third takes twice as long, under both loads; as two sides the answers of the others are gone."""
+    plan = VisitPlan(2, 0.05, 2, 0.05, alone_s=0, warmup_s=0)
+    for load in (Load("single_stream"), Load("closed_loop", concurrency=4)):
+        lanes = [Lane(Dummy(delay_ms=ms)) for ms in (10.0, 10.0, 40.0)]
+        whole = measure_visit(lanes, [b"a", b"b"], load, plan, seed=1)
+        null, slow = whole.against(1), whole.against(2)
+        sign = 1 if load.concurrency == 1 else -1
+        assert all(sign * ratio > 0.5 for ratio in slow.log_ratios[0])
+        assert max(map(abs, null.log_ratios[0])) < 0.5
+        assert (
+            slow.n_requests
+            == [whole.n_requests[0], whole.n_requests[2]]
+            == np.bincount(slow.side.astype(int)).tolist()
+        )
+        assert np.median(np.concatenate(slow.blocks_of(1))) > 2 * np.median(np.concatenate(slow.blocks_of(0)))
+        assert observed([null], load, "latency_ms_p50").n == observed([slow], load, "latency_ms_p50").n == 2
 
 
 def test_both_sides_get_the_same_photographs_in_the_same_order():

@@ -68,7 +68,8 @@ def engines(fast: Compared) -> str:
         server = fastest(SERVERS[arm["server"]])
         engine = {"pytorch": "PyTorch", "openvino": "OpenVINO"}.get(server.engine, server.engine)
         by_engine.setdefault(f"{engine} {server.computed.upper()}", []).append(server.label)
-    return "; ".join(f"{engine}: {_joined(names)}" for engine, names in by_engine.items()) + "."
+    told = "; ".join(f"{engine}: {_joined(names)}" for engine, names in by_engine.items())
+    return f"{told}." if told else ""
 
 
 def costs(found: Compared) -> pd.DataFrame:

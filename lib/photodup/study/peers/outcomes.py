@@ -108,12 +108,20 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
 
 
 def rates(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return server → its highest rate under the bound at its fastest precision (see `alone.highest_rate`)."""
+    """Return server → its highest rate under the bound at its fastest precision (see `alone.highest_rate`).
+
+    Where the search failed, `rate_per_s` is None and `because` names the reason. Who was not asked is absent.
+    """
     weights = choose_weights()
-    found = {
-        name: _result(run, RATE, rate_config(fastest(server), weights)) for name, server in SERVERS.items()
+    records = {
+        name: run.store.record(RATE, config=rate_config(fastest(server), weights))
+        for name, server in SERVERS.items()
     }
-    return {name: one for name, one in found.items() if "seen" in one}
+    return {
+        name: {"rate_per_s": None, "because": record["error"], **record["result"]}
+        for name, record in records.items()
+        if record is not None
+    }
 
 
 def ours() -> Server:

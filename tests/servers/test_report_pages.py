@@ -1,7 +1,11 @@
 """The pages made from records, in a real browser."""
 
+import base64
+
+import nbformat
 import pytest
-from support.report_runs import add_notebooks, two_runs
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from support.report_runs import PIXEL, add_notebooks, two_runs
 
 from photodup.study.report.compare_page import write_comparison
 from photodup.study.report.slides import write_slides
@@ -37,6 +41,49 @@ def test_pages_fit_the_screen_and_ask_for_nothing_else(browser, deck, width):
         assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
         assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
         page.context.close()
+
+
+def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, deck):
+    (deck / "private.png").write_bytes(base64.b64decode(PIXEL) + b"PRIVATE")
+    attack = "top.hacked = 1"
+    prose = (
+        f"<script>{attack}</script> <img src=x onerror='{attack}'> <a href='javascript:{attack}'>a</a> <b style='x'>kept</b>\n\n"
+        f"![p](images/../../private.png) <svg onload='{attack}'></svg> "
+        f"<iframe src='data:text/html,<script>{attack}</script>'></iframe>"
+    )
+    outputs = [
+        new_output(
+            "display_data",
+            {
+                "text/html": f"<table><tr><td onclick='{attack}'>cell</td></tr></table><script>{attack}</script>"
+            },
+        ),
+        new_output("display_data", {"image/png": f'x"><script>{attack}</script>'}),
+        new_output(
+            "display_data", {"text/markdown": f"<style>*{{}}</style><script>{attack}</script>\n\n**said**"}
+        ),
+    ]
+    cells = [
+        new_markdown_cell("# 01 · Attack\n\n**Question.** ?\n\n" + prose),
+        new_code_cell("1", outputs=outputs),
+    ]
+    nbformat.write(new_notebook(cells=cells), deck / "results" / "a" / "notebooks" / "01_one.ipynb")
+    write_reports(["a"])
+    page = open_page(browser, deck / "results" / "a" / "notebooks" / "01_one.html", 1000, 800)
+    text = page.content()
+    assert page.evaluate("top.hacked") is None
+    for gone in ("<script", "onerror", "onload", "onclick", "javascript:", "<iframe", "UFJJVkFURQ"):
+        assert gone not in text, gone
+    assert (
+        page.evaluate("document.body.innerText").count("kept") == 1
+        and "cell" in text
+        and "<strong>said" in text
+    )
+    assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"top.hacked = 1\">')")
+    page.wait_for_timeout(200)
+    assert page.evaluate("top.hacked") is None, "the page's policy stops what sanitising might miss"
+    page.context.close()
 
 
 def test_the_browser_check_sees_a_page_that_is_too_wide_or_asks_for_a_font(browser, tmp_path):

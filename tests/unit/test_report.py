@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from support.paths import ROOT
 from support.report_runs import PIXEL, add_notebooks, two_runs, write_notebook
 
+from photodup.bench.pairs.declared import declarations
+from photodup.bench.stats.comparison import Verdict
 from photodup.errors import PhotodupError
 from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
@@ -371,26 +373,30 @@ def test_a_readme_that_lost_its_markers_is_said(tmp_path):
         write_blocks(copy)
 
 
-@pytest.mark.parametrize(
-    ("status", "answer", "word"),
-    [
-        ("passed", "Send the JPEG: it takes 4 ms.", "decided"),
-        ("passed", "Undecided: about 20 rounds would decide.", "undecided"),
-        ("passed", "Nothing was measured at this address.", "undecided"),
-        ("passed", "A dozen lines.", "decided"),
-        ("passed", "", "not run"),
-        ("passed", "Median latency of b and a: not compared. There was no time.", "undecided"),
-        (
-            "passed",
-            "Of 36 claims 5 can be judged: 2 are reproduced, none contradicted, 0 undecided.",
-            "decided",
-        ),
-        ("passed", "Not measured: there is no server.", "not measured"),
-        ("passed", "", "not run"),
-        ("timeout", "Send the JPEG.", "timeout"),
-    ],
-)
-def test_the_index_says_what_became_of_a_question_and_not_that_a_notebook_passed(status, answer, word):
+def test_the_index_says_what_became_of_a_question_from_outcomes_and_not_that_a_notebook_passed(tmp_path):
     from photodup.study.report.facts import state_of
 
-    assert state_of(status, answer) == word
+    stem = "07_scale_gpus"
+    primary = [pair.name for pair in declarations().pairs if pair.notebook == stem and pair.is_primary]
+    found, open_, gone = (
+        {"verdict": str(verdict), "excludes_beyond": 0.3}
+        for verdict in (Verdict.BEYOND, Verdict.NOT_FOUND, Verdict.NOT_MEASURED)
+    )
+
+    def state(*rows):
+        named = [row | {"name": name} for name, row in zip(primary, rows, strict=False)]
+        (tmp_path / "outcomes.json").write_text(json.dumps(named))
+        return state_of(tmp_path, stem, "passed")
+
+    assert state_of(tmp_path, stem, "passed") == state() == "not measured"
+    assert state(found, found, found) == state(found) == "decided", "what a run did not plan is no part of it"
+    assert state(found, open_, found) == state(found, gone, gone) == "partly"
+    assert state(open_, open_) == state(gone) == "undecided"
+    assert state(open_ | {"excludes_beyond": 0.05}) == "decided"
+    assert (
+        state_of(tmp_path, stem, "timeout") == "timeout" and state_of(tmp_path, stem, "not_run") == "not run"
+    )
+    assert state_of(tmp_path, "02_export_to_onnx", "passed") == "not measured"
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "onnx-parity-12345678.json").write_text("{}")
+    assert state_of(tmp_path, "02_export_to_onnx", "passed") == "decided"

@@ -1,12 +1,16 @@
 """Render an executed notebook as one self-contained page: no script, no font and no style from the network.
 
+A run may come from a stranger. Whatever its notebooks hold is reduced to text, tables and links; pictures are PNG files
+that decode, and of this disk only those in `notebooks/images`. The page's content security policy forbids the rest.
 nbconvert's own HTML templates load MathJax and RequireJS from a CDN and weigh 300 kB before the first word.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import html
+import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +22,12 @@ import nbformat
 from photodup.paths import project_root
 from photodup.study.notebook.opening import write_opening
 
+_TAGS = frozenset(
+    """a abbr b blockquote br caption code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s small
+    span strong sub summary sup table tbody td tfoot th thead tr ul""".split()  # noqa: SIM905
+)
+MOST_PIXELS = 50_000_000
+_PNG = "data:image/png;base64,"
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -76,7 +86,7 @@ def _cell(cell: Any) -> Cell | None:
     if cell.cell_type == "markdown":
         from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
-        return Cell("markdown", _scrolling(markdown2html_mistune(_attached(cell))))
+        return Cell("markdown", _scrolling(_safe(markdown2html_mistune(_attached(cell)))))
     if cell.cell_type != "code" or not cell.source.strip():
         return None
     from pygments import highlight
@@ -87,12 +97,40 @@ def _cell(cell: Any) -> Cell | None:
     return Cell("code", source, [text for text in map(_output, cell.outputs) if text])
 
 
+def _safe(page: str) -> str:
+    """Return HTML without scripts, styles, forms, handlers and pictures from elsewhere."""
+    import bleach
+
+    def may_have(tag: str, name: str, value: str) -> bool:
+        if tag == "img" and name == "src":
+            drawn = value.startswith(_PNG) and is_png(value.removeprefix(_PNG))
+            return drawn or re.fullmatch(r"images/\w[\w-]*\.(png|svg)", value) is not None
+        if tag == "a" and name == "href":
+            return not value.lower().startswith("data:") and ".." not in value
+        return name in ("alt", "class", "colspan", "id", "rowspan", "scope", "start", "title")
+
+    protocols = ("http", "https", "mailto", "data")
+    return bleach.clean(page, tags=_TAGS, attributes=may_have, protocols=protocols, strip=True)
+
+
+def is_png(encoded: str) -> bool:
+    """Return whether a text is a PNG file in base64, and nothing but that."""
+    from PIL import Image
+
+    try:
+        content = base64.b64decode("".join(encoded.split()), validate=True)
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            return image.width * image.height <= MOST_PIXELS
+    except (binascii.Error, ValueError, OSError):
+        return False
+
+
 def _attached(cell: Any) -> str:
     """Return a prose cell's text with its attached pictures inside it."""
     text = cell.source
     for name, forms in cell.get("attachments", {}).items():
         for kind, data in forms.items():
-            text = text.replace(f"attachment:{name}", f"data:{kind};base64,{data.strip()}")
+            text = text.replace(f"attachment:{name}", f"data:{kind};base64,{''.join(data.split())}")
     return text
 
 
@@ -109,7 +147,7 @@ def _embed_images(page: str, folder: Path) -> str:
     page = re.sub(
         r'href="(\d\d_\w+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', page
     )  # beside it lie pages, not notebooks
-    return re.sub(r'src="(images/[\w./-]+)"', data_uri, page)
+    return re.sub(r'src="(images/[\w-]+\.\w+)"', data_uri, page)
 
 
 def _scrolling(page: str) -> str:
@@ -126,11 +164,12 @@ def _output(output: Any) -> str:
         return f"<pre>{html.escape(_ANSI.sub('', chr(10).join(output.traceback)))}</pre>"
     data = output.data
     if "image/png" in data:
-        return f'<img alt="figure" src="data:image/png;base64,{data["image/png"].strip()}">'
+        png = "".join(str(data["image/png"]).split())
+        return f'<img alt="figure" src="{_PNG}{png}">' if is_png(png) else ""
     if "text/html" in data:
-        return f'<div class="scroll">{data["text/html"]}</div>'
+        return f'<div class="scroll">{_safe(data["text/html"])}</div>'
     if "text/markdown" in data:
         from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
-        return _scrolling(markdown2html_mistune(data["text/markdown"]))
+        return _scrolling(_safe(markdown2html_mistune(data["text/markdown"])))
     return f"<pre>{html.escape(data.get('text/plain', ''))}</pre>"

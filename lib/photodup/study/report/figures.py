@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 
 from photodup.study.notebook.opening import fewer_colours
+from photodup.study.report.cells import is_png
 from photodup.study.report.facts import executed_notebook
 
 DECISION = (
@@ -50,7 +51,7 @@ def notebook_figures(run: str, source: Path) -> list[Figure]:
             continue
         for output in cell.get("outputs", []):
             png = output.get("data", {}).get("image/png", "")
-            if png and len(png) * 3 // 4 <= LARGEST_BYTES:
+            if len(png) * 3 // 4 <= LARGEST_BYTES and is_png(png):
                 found.append(Figure(source.stem, title, heading, fewer_colours(png), caption))
     return found
 

@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 
 from photodup.bench.stats.facts import METRICS, Load, metric_named
 from photodup.bench.stats.interval import _skewness, figures_of, mean_bounds
-from photodup.bench.stats.point import Looks, Sample, judge_point, measure_point
+from photodup.bench.stats.point import Looks, Sample, judge_point
 from photodup.bench.stats.sentence import figure_sentence
 from photodup.bench.stats.steady import (
     MIN_BLOCKS,
@@ -237,20 +237,6 @@ def test_parts_that_scipy_has_agree_with_it():
 
 
 # --- looks and coverage -----------------------------------------------------------------------------------
-
-
-def test_measuring_ends_at_the_first_look_that_is_precise_enough():
-    asked = []
-
-    def extend(length_s):
-        asked.append(length_s)
-        return closed_loop(noisy(int(length_s / 0.05), 0))
-
-    point = measure_point(extend, ONE, Looks(lengths_s=(5, 10, 20)))
-    assert point.verdict == "valid" and asked == [5] and point.n_looks == 1
-    asked.clear()
-    point = measure_point(extend, ONE, Looks(lengths_s=(1, 2, 3), half_width=0.001))
-    assert point.verdict == "imprecise" and asked == [1, 2, 3]
 
 
 def test_an_early_look_is_stricter():

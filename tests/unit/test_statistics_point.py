@@ -252,7 +252,7 @@ def test_an_early_look_is_stricter():
 def test_intervals_hold_the_truth_about_as_often_as_they_say(rho, least):
     from scipy.signal import lfilter
 
-    generator, held, n = np.random.default_rng(7), 0, 0
+    generator, held, medians, n = np.random.default_rng(7), 0, 0, 0
     for _ in range(300):
         noise = lfilter([1], [1, -rho], generator.standard_normal(900) * math.sqrt(1 - rho**2))[300:]
         steady = steady_part(50 * np.exp(0.2 * noise), np.arange(1, 601) * 0.05, 1)
@@ -260,5 +260,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(rho, least):
             n += 1
             low, high = mean_bounds(steady.block_latency_ms)
             held += low <= 50 * math.exp(0.02) <= high
+            median = figures_of(steady)["latency_ms_p50"]
+            medians += median.low <= 50 <= median.high
     assert n > 250
     assert least <= held / n <= 0.985
+    assert least - 0.01 <= medians / n <= 0.99

@@ -30,6 +30,8 @@ REASONS = {
     "lib/photodup/embedding/engines/quantise.py:quantise": f"{BUILD}; out of a scratch folder of its own",
     "lib/photodup/serving/process/process.py:_prune": "the oldest logs of servers in build/",
     "lib/photodup/serving/triton/repository.py:render_repository": "a version that an interrupted run added",
+    "lib/photodup/serving/triton/copies.py:model_copy": "a copy of a model that it made itself, in a repository in build/",
+    "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
     "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
     "lib/photodup/serving/vast.py:up": "the record of an order that was refused, in build/",

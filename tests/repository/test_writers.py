@@ -28,7 +28,7 @@ REASONS = {
     "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,
     "lib/photodup/serving/vast.py:_leave_watchdog": LOG,
     "lib/photodup/serving/triton/installed.py:backends_folder": SCRATCH,
-    "lib/photodup/serving/triton/repository.py:_link": SCRATCH,
+    "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
     "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
     "lib/photodup/serving/process/hidden_arguments.py:_point_to_the_environment": "the memory of its own child",

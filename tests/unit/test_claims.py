@@ -674,3 +674,11 @@ def test_a_run_s_digest_comes_from_its_reference_embeddings(tmp_path):
     assert claims.unlike({name: facts[name] for name in "ab"}) == []
     assert [s for s in claims.unlike(facts) if "by digest" in s and "c: beef" in s]
     assert model_environment(tmp_path / "nothing") == {}
+
+
+def test_only_repeats_are_a_a_comparisons():
+    rows = [
+        {"backend": "a", "repeat": repeat, "as_deployed": deployed, "valid": True, "latency_ms_p50": ms}
+        for repeat, deployed, ms in ((0, True, 50.0), (1, True, 50.5), (2, True, 55.0), (1, False, 99.0))
+    ]
+    assert claims.noise_floor_of(pd.DataFrame(rows))[0] == pytest.approx(math.log(1.1))

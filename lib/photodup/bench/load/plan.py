@@ -74,25 +74,3 @@ def request_order(photos: Sequence[bytes], batch: int, seed: int = 0) -> list[tu
     shuffled = random.Random(seed).sample(list(photos), len(photos))
     count = max(count, -(-min(len(photos), 256) // batch))
     return [tuple(shuffled[(i * batch + j) % len(shuffled)] for j in range(batch)) for i in range(count)]
-
-
-def in_blocks(block_of: Sequence[int | None], seed: int = 0) -> list[int]:
-    """Return a random order in which the members of a block stand side by side, and the blocks far apart.
-
-    A machine that is slower for a minute is slower for a whole block, so differences within blocks stay, and
-    what differs from block to block shows the drift.
-
-    Args:
-        block_of: of each point: the number of its block from 0 on, or None for one that belongs to none; those
-            are spread evenly between the blocks.
-    """
-    generator = random.Random(seed)
-    free = [i for i, block in enumerate(block_of) if block is None]
-    free = generator.sample(free, len(free))
-    blocks = 1 + max((block for block in block_of if block is not None), default=0)
-    order = []
-    for block in range(blocks):
-        members = [i for i, b in enumerate(block_of) if b == block]
-        order += generator.sample(members, len(members))
-        order += free[len(free) * block // blocks : len(free) * (block + 1) // blocks]
-    return order

@@ -87,13 +87,6 @@ class Pair:
                 return replace(self, a=a, b=b)
         return self
 
-    def with_sides(self, a: str, b: str) -> "Pair":
-        """Return this comparison with the sides of these names, which are its own or those of `elsewhere`."""
-        for one, other in ((self.a, self.b), *self.elsewhere):
-            if (one.name, other.name) == (a, b):
-                return replace(self, a=one, b=other)
-        return self
-
 
 @dataclass(frozen=True)
 class Basis:

@@ -8,7 +8,6 @@ quarter, a half and the whole length, the interval that is kept then covers 92 t
 95 %; looking on after every answer 76 to 89 %).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -79,8 +78,7 @@ class Point:
     """What is known of a point.
 
     Attributes:
-        verdict: one of `VERDICTS`. All but `valid` are drawn hollow; alone they are never compared (rounds of them are, see
-            `compare`).
+        verdict: one of `VERDICTS`. All but `valid` are drawn hollow.
         because: one sentence; empty for a valid point.
         figures: metric → figure with its interval; an imprecise point has them too where it has enough blocks.
         steady: the steady part; None when there were no answers.
@@ -151,20 +149,6 @@ def judge_point(
     if because := _imprecise(figures, looks, asked, open_loop=load.scenario == "server"):
         return Point("imprecise", because, **seen)
     return Point("valid", "", **seen)
-
-
-def measure_point(extend: Callable[[float], Sample], load: Load, looks: Looks | None = None) -> Point:
-    """Measure a point until a planned look finds it valid, or the last one says what it is.
-
-    Args:
-        extend: measures on until the window has the given length (seconds) and returns all of the window.
-    """
-    looks = looks or Looks()
-    for look, length_s in enumerate(looks.lengths_s):
-        point = judge_point(extend(length_s), load, looks=looks, look=look)
-        if point.verdict in ("valid", "failed"):
-            break
-    return point
 
 
 def _overload(sample: Sample) -> str | None:

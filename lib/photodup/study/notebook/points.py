@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
-from photodup.bench.load.plan import Stopping, in_blocks
+from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
@@ -259,32 +260,25 @@ def metrics_of(run: Run, backend: str | Backend) -> str | None:
 def measure_all(
     run: Run, specs: Sequence[dict[str, Any]], stopping: Stopping, *, seed: int = 0
 ) -> pd.DataFrame:
-    """Measure the points of a comparison in one seeded random order and return them as a table.
+    """Measure points in one seeded random order and return them as a table.
 
     Neighbouring points of a sweep never follow each other, so warming up, throttling or a neighbour's load
     hits all backends alike. Each backend's embeddings are compared with the reference once, before its first
-    timed request. A repeat that a run has not measured is left out: it widens an interval, and is no gap.
+    timed request.
 
     Args:
         specs: arguments of `measure_point`: `backend` and `load`, and whatever else a point needs. A spec may
-            bring its own `stopping`, and `repeats`: how often it is measured, one repeat in each round, and the
-            rounds spread over the whole pass (see `in_blocks`).
+            bring its own `stopping`.
     """
     from tqdm import tqdm
 
-    asked = [(spec, n) for spec in specs for n in range(spec.get("repeats", 1))]
-    order = in_blocks([n if spec.get("repeats", 1) > 1 else None for spec, n in asked], seed)
+    order = random.Random(seed).sample(range(len(specs)), len(specs))
     rows: dict[int, dict[str, Any]] = {}
     checked: set[str] = set()
     # No bar where everything is read: what is committed would hold its traces.
     for index in tqdm(order, desc="points", unit="point", leave=False, delay=5):
-        asked_spec, n = asked[index]
-        spec = {"stopping": stopping, **asked_spec}
-        if spec.pop("repeats", 1) > 1:
-            spec |= {"repeat": n, "round": n}
+        spec = {"stopping": stopping, **specs[index]}
         check = spec.pop("check", True) and spec["backend"] not in checked
-        row = measure_point(run, check=check, **spec)
+        rows[index] = measure_point(run, check=check, **spec)
         checked.add(spec["backend"])
-        if not (n and row.get("status") == "missing"):
-            rows[index] = row
     return as_table(rows[i] for i in sorted(rows))

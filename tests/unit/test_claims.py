@@ -4,14 +4,13 @@ import contextlib
 import json
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.visits import plant_visits
 
 from photodup.bench.link.way import LOOPBACK, emulated
-from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RecordError, RunStore
 from photodup.bench.stats.interval import Interval
@@ -33,7 +32,6 @@ from photodup.study.claims.reading import (
     VERDICTS,
 )
 from photodup.study.claims.selection import Range
-from photodup.study.comparisons.measure import visit_config, visit_key
 from photodup.study.published import published
 
 CLAIMS = load_claims()
@@ -152,22 +150,12 @@ def test_a_comparison_of_emulated_devices_is_shown_and_labelled_and_never_judged
     assert found["because"] == "this run has it only on an emulated device"
 
 
-def plant(directory, claim_id, log_ratio, *, value_a, visits=4, blocks=8):
-    """Record visits of a claim's comparison in which b is exp(log_ratio) times a."""
-    pair, draw = PAIRS[BY_ID[claim_id].evidence.pair], np.random.default_rng(1)
-    values, nothing = [value_a, value_a * math.exp(log_ratio)], np.empty(0)
-    with RunStore(directory) as store:
-        for number in range(1, visits + 1):
-            ratios = [list(draw.normal(log_ratio, 0.01, blocks))]
-            facts = (ratios, values, [99, 99], [0, 0], ["", ""], None, None, 3.0, 0.01, 1, 40.0, 0.0)
-            record = Visit(*facts, nothing, nothing, nothing).as_record()
-            config = visit_config(pair, number)
-            store.measure_or_load(visit_key(pair), lambda record=record: record, config=config, kind="visit")
-
-
 def test_recorded_visits_become_the_evidence_of_a_claim(tmp_path):
-    plant(tmp_path / "run", "jpeg-beats-tensor-remotely", math.log(3.2), value_a=57.0)
-    plant(tmp_path / "run", "server-overhead", math.log(24 / 13.4), value_a=13.4)
+    for claim_id, ratio, value_a in (
+        ("jpeg-beats-tensor-remotely", 3.2, 57.0),
+        ("server-overhead", 24 / 13.4, 13.4),
+    ):
+        plant_visits(tmp_path / "run", PAIRS[BY_ID[claim_id].evidence.pair], ratio, value_a=value_a)
     table = judge(CLAIMS, load_evidence(tmp_path / "run")).set_index("claim")
     found = table.loc["jpeg-beats-tensor-remotely"]
     assert (found["verdict"], found["where"]) == (REPRODUCED, "us-east") and found["effects"][0][1] > 3.1

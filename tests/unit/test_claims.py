@@ -20,7 +20,7 @@ from photodup.paths import project_root
 from photodup.study.claims import claims, figure
 from photodup.study.claims.claim import NONE_WRITTEN, load_claims
 from photodup.study.claims.claims import judge
-from photodup.study.claims.evidence import load_evidence, model_environment
+from photodup.study.claims.evidence import load_evidence
 from photodup.study.claims.predicates import Comparison, Goal
 from photodup.study.claims.reading import (
     CONTRADICTED,
@@ -410,14 +410,6 @@ def test_other_configurations_and_repeats_are_not_the_backend_as_deployed():
         assert verdict("json-bottleneck", *spoilt)["verdict"] == NOT_TESTABLE
 
 
-def test_runs_of_different_models_are_called_unlike():
-    one = {"model": {"name": "ViT-B-32", "pretrained": "random:0", "digest": "aa"}}
-    assert claims.unlike({"a": one, "b": one, "empty": {}}) == []
-    other = {"model": {**one["model"], "pretrained": "laion2b_s34b_b79k", "digest": "bb"}}
-    sentences = claims.unlike({"a": one, "b": other})
-    assert len(sentences) == 2 and "a: random:0" in " ".join(sentences) and "by digest" in sentences[1]
-
-
 def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
     from photodup.bench.link.latency_model import rounds_ms
     from photodup.bench.link.link import LinkSpec
@@ -650,15 +642,3 @@ def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=rf"{path.name}.*started_at"):
         load_evidence(tmp_path / "run")
-
-
-def test_a_run_s_digest_comes_from_its_reference_embeddings(tmp_path):
-    """Two runs called random:0 may still hold different weights; that must not pass in silence."""
-    for name, digest in (("a", "1234"), ("b", "1234"), ("c", "beef")):
-        with RunStore(tmp_path / name) as store:
-            computed = {"digest": digest, "pretrained": "random:0"}
-            store.measure_or_load("reference-embeddings", lambda computed=computed: computed, config={})
-    facts = {name: model_environment(tmp_path / name) for name in "abc"}
-    assert claims.unlike({name: facts[name] for name in "ab"}) == []
-    assert [s for s in claims.unlike(facts) if "by digest" in s and "c: beef" in s]
-    assert model_environment(tmp_path / "nothing") == {}

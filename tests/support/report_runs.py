@@ -57,7 +57,7 @@ def add_notebooks(project):
         "statement": "It is so.",
         "published": "2×",
         "here": "1×",
-        "link": "",
+        "where": "",
         "verdict": "contradicted",
     }
     (project / "results" / "a" / "verdicts.json").write_text(json.dumps([verdict]))

@@ -4,14 +4,13 @@ import contextlib
 import json
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.visits import plant_visits
 
 from photodup.bench.link.way import LOOPBACK, emulated
-from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RecordError, RunStore
 from photodup.bench.stats.interval import Interval
@@ -21,7 +20,7 @@ from photodup.paths import project_root
 from photodup.study.claims import claims, figure
 from photodup.study.claims.claim import NONE_WRITTEN, load_claims
 from photodup.study.claims.claims import judge
-from photodup.study.claims.evidence import load_evidence, model_environment
+from photodup.study.claims.evidence import load_evidence
 from photodup.study.claims.predicates import Comparison, Goal
 from photodup.study.claims.reading import (
     CONTRADICTED,
@@ -33,7 +32,6 @@ from photodup.study.claims.reading import (
     VERDICTS,
 )
 from photodup.study.claims.selection import Range
-from photodup.study.comparisons.measure import visit_config, visit_key
 from photodup.study.published import published
 
 CLAIMS = load_claims()
@@ -152,22 +150,12 @@ def test_a_comparison_of_emulated_devices_is_shown_and_labelled_and_never_judged
     assert found["because"] == "this run has it only on an emulated device"
 
 
-def plant(directory, claim_id, log_ratio, *, value_a, visits=4, blocks=8):
-    """Record visits of a claim's comparison in which b is exp(log_ratio) times a."""
-    pair, draw = PAIRS[BY_ID[claim_id].evidence.pair], np.random.default_rng(1)
-    values, nothing = [value_a, value_a * math.exp(log_ratio)], np.empty(0)
-    with RunStore(directory) as store:
-        for number in range(1, visits + 1):
-            ratios = [list(draw.normal(log_ratio, 0.01, blocks))]
-            facts = (ratios, values, [99, 99], [0, 0], ["", ""], None, None, 3.0, 0.01, 1, 40.0, 0.0)
-            record = Visit(*facts, nothing, nothing, nothing).as_record()
-            config = visit_config(pair, number)
-            store.measure_or_load(visit_key(pair), lambda record=record: record, config=config, kind="visit")
-
-
 def test_recorded_visits_become_the_evidence_of_a_claim(tmp_path):
-    plant(tmp_path / "run", "jpeg-beats-tensor-remotely", math.log(3.2), value_a=57.0)
-    plant(tmp_path / "run", "server-overhead", math.log(24 / 13.4), value_a=13.4)
+    for claim_id, ratio, value_a in (
+        ("jpeg-beats-tensor-remotely", 3.2, 57.0),
+        ("server-overhead", 24 / 13.4, 13.4),
+    ):
+        plant_visits(tmp_path / "run", PAIRS[BY_ID[claim_id].evidence.pair], ratio, value_a=value_a)
     table = judge(CLAIMS, load_evidence(tmp_path / "run")).set_index("claim")
     found = table.loc["jpeg-beats-tensor-remotely"]
     assert (found["verdict"], found["where"]) == (REPRODUCED, "us-east") and found["effects"][0][1] > 3.1
@@ -422,14 +410,6 @@ def test_other_configurations_and_repeats_are_not_the_backend_as_deployed():
         assert verdict("json-bottleneck", *spoilt)["verdict"] == NOT_TESTABLE
 
 
-def test_runs_of_different_models_are_called_unlike():
-    one = {"model": {"name": "ViT-B-32", "pretrained": "random:0", "digest": "aa"}}
-    assert claims.unlike({"a": one, "b": one, "empty": {}}) == []
-    other = {"model": {**one["model"], "pretrained": "laion2b_s34b_b79k", "digest": "bb"}}
-    sentences = claims.unlike({"a": one, "b": other})
-    assert len(sentences) == 2 and "a: random:0" in " ".join(sentences) and "by digest" in sentences[1]
-
-
 def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
     from photodup.bench.link.latency_model import rounds_ms
     from photodup.bench.link.link import LinkSpec
@@ -662,6 +642,7 @@ def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=rf"{path.name}.*started_at"):
         load_evidence(tmp_path / "run")
+<<<<<<< HEAD
 
 
 def test_a_run_s_digest_comes_from_its_reference_embeddings(tmp_path):
@@ -682,3 +663,5 @@ def test_only_repeats_are_a_a_comparisons():
         for repeat, deployed, ms in ((0, True, 50.0), (1, True, 50.5), (2, True, 55.0), (1, False, 99.0))
     ]
     assert claims.noise_floor_of(pd.DataFrame(rows))[0] == pytest.approx(math.log(1.1))
+=======
+>>>>>>> claims

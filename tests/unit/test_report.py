@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import ROOT
 from support.report_runs import PIXEL, add_notebooks, two_runs, write_notebook
+from support.visits import plant_visits
 
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.stats.comparison import Verdict
@@ -80,6 +81,19 @@ def test_a_slower_point_is_a_difference_and_its_ratio_is_that_run_by_the_first(p
     assert slower.ratio.value == pytest.approx(3)
     assert "higher in 1," in summary(rows, sides)[0]
     assert "3.00×" in page_of(project)
+
+
+def test_comparisons_that_both_runs_measured_stand_beside_each_other(project):
+    (project / "notebooks").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "notebooks" / "comparisons.yaml", project / "notebooks")
+    pair = next(pair for pair in declarations().pairs if pair.name == "server with INT8, one")
+    assert "Neither pass decides a comparison that both measured" in page_of(project)
+    for run, ratio in (("a", 1.1), ("b", 0.9)):
+        plant_visits(project / "results" / run, pair, ratio)
+
+    page = page_of(project)
+
+    assert "server with INT8, one</td><td>*+10" in page and "<td>opposite</td>" in page
 
 
 def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(project):

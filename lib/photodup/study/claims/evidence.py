@@ -69,18 +69,13 @@ def _comparisons(directory: Path, points: "pd.DataFrame") -> Iterator[Row]:
     """Return one row for each declared comparison, over the link that it was measured on."""
     from photodup.bench.link.way import LOOPBACK, emulated
     from photodup.bench.pairs.declared import declarations
-    from photodup.bench.record.record import RunStore
-    from photodup.serving.endpoints import from_ports
     from photodup.study.comparisons.outcomes import read_all
-    from photodup.study.notebook.run import Run
+    from photodup.study.notebook.run import read_run
 
-    # Which servers there are is of no matter: of `elsewhere` the sides count that have records.
-    store = RunStore(directory, create=False, measure=False)
-    run = Run(directory.name, directory, from_ports("127.0.0.1", 8002, 8003, 8004, 8005), store)
     pairs = {pair.name: pair for pair in declarations().pairs}
     far = points[points["link"].eq("network")] if len(points) else points
     real = {name: far.iloc[0].get(name) for name in LOOPBACK.columns()} if len(far) else LOOPBACK.columns()
-    for outcome in read_all(run):
+    for outcome in read_all(read_run(directory)):
         if (pair := pairs.get(outcome.question.name)) is None:
             continue  # a null answers no claim
         engine = next(

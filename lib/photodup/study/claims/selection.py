@@ -113,21 +113,23 @@ def device_class(points: "pd.DataFrame") -> "pd.Series":
     precision are simulations; a message's body and a bare link need no device.
     """
 
-    def one(point: "pd.Series") -> str:
-        engine, device, backend = (_text(point.get(c)) for c in ("engine", "device", "backend"))
-        if engine.startswith("emulated"):
-            return "emulated"
-        if backend.startswith(("simulated-", "rounded-")):
-            return "simulated"
-        if backend.startswith(("body-", "network-")):
-            return "none"
-        return device if device == "cpu" else "gpu" if device else "unknown"
+    import numpy as np
+    import pandas as pd
 
-    return points.apply(one, axis=1)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    engine, device, backend = (
+        points[c].map(lambda value: value if isinstance(value, str) else "")
+        if c in points
+        else pd.Series("", index=points.index)
+        for c in ("engine", "device", "backend")
+    )
+    kinds = {
+        "emulated": engine.str.startswith("emulated"),
+        "simulated": backend.str.startswith(("simulated-", "rounded-")),
+        "none": backend.str.startswith(("body-", "network-")),
+        "cpu": device.eq("cpu"),
+        "gpu": device.ne(""),
+    }
+    return pd.Series(np.select(list(kinds.values()), list(kinds), "unknown"), index=points.index)
 
 
 def pairing_keys(points: "pd.DataFrame", *sides: Mapping[str, Any]) -> list[str]:

@@ -61,12 +61,16 @@ def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
     """Return a Markdown table: each comparison with its effect and interval in both passes, named so."""
     table = [f"| notebook | comparison | {names[0]} | {names[1]} | overlap |", "|---|---|---|---|---|"]
     for one in comparisons:
-        agree = "yes" if one.agrees else "**opposite**" if one.is_opposite else "no"
         asked = one.first.question
         table.append(
-            f"| {asked.family[:2]} | {asked.name} | {_cell(one.first)} | {_cell(one.second)} | {agree} |"
+            f"| {asked.family[:2]} | {asked.name} | {cell(one.first)} | {cell(one.second)} | {word(one)} |"
         )
     return table
+
+
+def word(one: Twice) -> str:
+    """Return whether the two intervals overlap, in a word."""
+    return "yes" if one.agrees else "opposite" if one.is_opposite else "no"
 
 
 def sentences(comparisons: Iterable[Twice]) -> list[str]:
@@ -74,6 +78,7 @@ def sentences(comparisons: Iterable[Twice]) -> list[str]:
     return [f"{sentence(one.first)} Then: {sentence(one.second)}" for one in comparisons if not one.agrees]
 
 
-def _cell(outcome: Outcome) -> str:
+def cell(outcome: Outcome) -> str:
+    """Return an effect with its interval; starred where there is more to it than no difference found."""
     mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
     return f"{mark}{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]{mark}"

@@ -137,6 +137,12 @@ class Run:
         return f"Run({self.name!r}, {self.n_records} records, {self.endpoints.name})"
 
 
+def read_run(directory: Path) -> Run:
+    """Return the run in a folder for reading only, whichever servers it was measured against."""
+    store = RunStore(directory, create=False, measure=False)
+    return Run(directory.name, directory, from_ports("127.0.0.1"), store)
+
+
 def read_environment(directory: Path) -> dict[str, Any]:
     """Return `environment.json` of a run's directory, or an empty dictionary."""
     path = directory / "environment.json"

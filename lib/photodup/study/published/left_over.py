@@ -54,23 +54,20 @@ def explanations(*, rtt_ms: float = 25.0, link_mbit_s: float = 210.0) -> tuple[E
         link_mbit_s: what the study's sixteen connections carried together.
     """
 
-    def kept_rate(size: int, rate: float) -> float:
-        return rtt_ms + serialisation_ms(size, rate)
-
-    def new_rate(size: int, rate: float) -> float:
-        return 2 * rtt_ms + serialisation_ms(size, rate)
-
-    def new_rounds(size: int, rtt: float) -> float:
+    def rounds_ms(size: int, rtt: float) -> float:
         return pipe_limited_ms(size, rtt, link_mbit_s, connection="new")
 
-    def kept_open(size: int, rtt: float) -> float:
+    def rate_ms(n_round_trips: int) -> Callable[[int, float], float]:
+        return lambda size, rate: n_round_trips * rtt_ms + serialisation_ms(size, rate)
+
+    def kept_open_ms(size: int, rtt: float) -> float:
         return rtt + serialisation_ms(size, link_mbit_s)
 
     return (
-        Explanation("round trips, new connection", "ms of round trip", PRINTED_RTT_MS, new_rounds),
-        Explanation("window open, kept connection", "ms of round trip", PRINTED_RTT_MS, kept_open),
-        Explanation("one connection's rate, new", "Mbit/s", (5, 1000), new_rate),
-        Explanation("one connection's rate, kept", "Mbit/s", (5, 1000), kept_rate),
+        Explanation("round trips, new connection", "ms of round trip", PRINTED_RTT_MS, rounds_ms),
+        Explanation("window open, kept connection", "ms of round trip", PRINTED_RTT_MS, kept_open_ms),
+        Explanation("one connection's rate, new", "Mbit/s", (5, 1000), rate_ms(2)),
+        Explanation("one connection's rate, kept", "Mbit/s", (5, 1000), rate_ms(1)),
     )
 
 

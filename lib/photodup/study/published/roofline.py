@@ -35,15 +35,6 @@ def load_model_throughput() -> "pd.DataFrame":
     return pd.read_csv(published_dir() / "model_throughput.csv")
 
 
-def _device(name: str, precision: str) -> "pd.Series":
-    devices = load_devices()
-    if name not in devices.index:
-        raise PhotodupError(f"No peak rates for {name!r}: add a line to results/published/devices.csv.")
-    if precision not in PRECISIONS:
-        raise PhotodupError(f"No precision {precision!r}: use one of {', '.join(PRECISIONS)}.")
-    return devices.loc[name]
-
-
 def device_named(gpu: str) -> str | None:
     """Return the line of devices.csv that a driver's name for a GPU means, or None if it has none.
 
@@ -71,7 +62,12 @@ def makers_peaks(gpu: str) -> dict[str, float]:
 
 
 def _peak_tflops(device: str, precision: str) -> float:
-    return float(_device(device, precision)[f"{_COLUMN.get(precision, precision)}_tflops"])
+    devices = load_devices()
+    if device not in devices.index:
+        raise PhotodupError(f"No peak rates for {device!r}: add a line to results/published/devices.csv.")
+    if precision not in PRECISIONS:
+        raise PhotodupError(f"No precision {precision!r}: use one of {', '.join(PRECISIONS)}.")
+    return float(devices.at[device, f"{_COLUMN.get(precision, precision)}_tflops"])
 
 
 def achieved_tflops(throughput_images_per_s: float) -> float:
@@ -79,25 +75,14 @@ def achieved_tflops(throughput_images_per_s: float) -> float:
     return throughput_images_per_s * IMAGE_GFLOP / 1000
 
 
-def share_of_peak(
-    throughput_images_per_s: float,
-    device: str | None = None,
-    precision: str = "fp32",
-    *,
-    gpus: int = 1,
-    peak_tflops: float | None = None,
-) -> float:
-    """Return the share (0 to 1) of the peak rate that a throughput uses.
+def share_of_peak(throughput_images_per_s: float, device: str, precision: str, *, gpus: int = 1) -> float:
+    """Return the share (0 to 1) of a device's peak rate that a throughput uses.
 
     Args:
-        device: a name in devices.csv, or None when `peak_tflops` is given (a CPU: see `cpu_peak_tflops`).
+        device: a name in devices.csv.
         precision: what the engine computed in. FP32 gives the kindest share; use it when nobody said.
     """
-    if peak_tflops is None:
-        if device is None:
-            raise PhotodupError("Name a device of results/published/devices.csv or give peak_tflops.")
-        peak_tflops = _peak_tflops(device, precision)
-    return achieved_tflops(throughput_images_per_s) / (peak_tflops * gpus)
+    return achieved_tflops(throughput_images_per_s) / (_peak_tflops(device, precision) * gpus)
 
 
 def cpu_peak_tflops(cores: int, ghz: float, *, flop_per_cycle: int = 32) -> float:
@@ -111,16 +96,11 @@ def cpu_peak_tflops(cores: int, ghz: float, *, flop_per_cycle: int = 32) -> floa
     return cores * ghz * flop_per_cycle / 1000
 
 
-def precision_of(backend: str) -> str:
-    """Return what the published engine computed in: FP16 for TensorRT, FP32 for the others."""
-    return parse_backend(backend).precision if backend else "fp32"
-
-
 def published_shares() -> "pd.DataFrame":
     """Return every published throughput as a share of its device's peak, smallest first.
 
-    Each engine counts in its own precision (see `precision_of`). Only rows whose
-    hardware is in devices.csv: CPU rows do not say which CPU.
+    Each engine counts in its own precision: FP16 for TensorRT, FP32 for the others. Only rows whose hardware is in
+    devices.csv: CPU rows do not say which CPU.
     """
     rows = load_measurements()
     devices = load_devices().index
@@ -129,8 +109,9 @@ def published_shares() -> "pd.DataFrame":
     table["throughput_images_per_s"] = rows["value"]
     table["tflops"] = rows["value"].map(achieved_tflops)
     table["share_of_peak"] = [
-        share_of_peak(r["value"], r["hardware"], precision_of(r["backend"]), gpus=int(r["gpus"]))
+        share_of_peak(r["value"], r["hardware"], precision, gpus=int(r["gpus"]))
         for _, r in rows.iterrows()
+        for precision in [parse_backend(r["backend"]).precision if r["backend"] else "fp32"]
     ]
     return table.sort_values("share_of_peak")
 

@@ -34,9 +34,7 @@ def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
         Per point: `condition` (name -> value), `points` (one mapping or None per run) and `changes`: per run and
         metric what `change` says of it against the first run, None for a missing one.
     """
-    names = set().union(*(side.conditions() for side in sides)) | {"connection", "offered_per_s", "link"}
-    names -= set(NOT_CONDITIONS)
-    tables = [_by_condition(side.points, names) for side in sides]
+    tables = _tables(sides)
     keys = sorted(set(itertools.chain.from_iterable(tables)), key=_reading_order)
     rows = []
     for key in keys:
@@ -72,14 +70,16 @@ def _reading_order(key: tuple) -> tuple:
 
 def only_in(sides: Sequence[Side]) -> dict[str, int]:
     """Return for each run how many of its load points no other run has."""
-    names = set().union(*(side.conditions() for side in sides)) - set(NOT_CONDITIONS)
-    tables = [
-        set(_by_condition(side.points, names | {"connection", "offered_per_s", "link"})) for side in sides
-    ]
+    tables = [set(table) for table in _tables(sides)]
     return {
         side.name: len(mine - set().union(*(other for other in tables if other is not mine)))
         for side, mine in zip(sides, tables, strict=True)
     }
+
+
+def _tables(sides: Sequence[Side]) -> list[dict[tuple, dict[str, Any]]]:
+    names = set().union(*(side.conditions() for side in sides)) | {"connection", "offered_per_s", "link"}
+    return [_by_condition(side.points, names - set(NOT_CONDITIONS)) for side in sides]
 
 
 def _by_condition(points: pd.DataFrame, names: set[str]) -> dict[tuple, dict[str, Any]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from photodup.embedding.backends import engine_family
-from photodup.study.notebook.run import describe_machine, describe_weights
+from photodup.study.comparisons import agreement
+from photodup.study.notebook.run import describe_machine, describe_weights, read_run
 from photodup.study.report import compare
 from photodup.study.report.cells import environment
 from photodup.study.report.facts import write_page
@@ -47,6 +48,7 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
             facts=facts,
             n_same=sum(row["same"] for row in facts),
             rows=[_row(row) for row in rows],
+            comparisons=[_comparisons(sides[0], side) for side in sides[1:]],
             summary=summary(rows, sides),
             only_in={name: n for name, n in compare.only_in(sides).items() if n},
             verdicts=verdicts,
@@ -73,6 +75,16 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[st
             f"higher in {n['higher']}, no difference in {n['no difference']}{unknown if n['unknown'] else ''}."
         )
     return found
+
+
+def _comparisons(first: Side, other: Side) -> dict[str, Any]:
+    """What both runs measured of the declared comparisons: a sentence, and a row for each."""
+    both = agreement.twice(read_run(first.directory), read_run(other.directory))
+    rows = [
+        (one.first.question.name, agreement.cell(one.first), agreement.cell(one.second), agreement.word(one))
+        for one in both
+    ]
+    return {"names": (first.name, other.name), "summary": agreement.summary(both), "rows": rows}
 
 
 def _about(side: Side) -> dict[str, str]:

@@ -1,15 +1,10 @@
-<<<<<<< HEAD
-"""Visits as `photodup.bench.pairs.alternate` makes them, with planted figures."""
-=======
-"""Records of comparisons with a known answer."""
-
-import math
->>>>>>> claims
+"""Visits as `photodup.bench.pairs.alternate` makes them, and records of them, with planted figures."""
 
 import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
-<<<<<<< HEAD
+from photodup.bench.record.record import RunStore
+from photodup.study.comparisons.measure import visit_config, visit_key
 
 
 def planted_visit(values: list[float], seed: int = 0, *, n_blocks: int = 5, n_answers: int = 40) -> Visit:
@@ -39,19 +34,12 @@ def planted_visit(values: list[float], seed: int = 0, *, n_blocks: int = 5, n_an
         block=np.repeat(blocks, n).astype(float),
         latency_ms=answers.ravel(),
     )
-=======
-from photodup.bench.record.record import RunStore
-from photodup.study.comparisons.measure import visit_config, visit_key
 
 
 def plant_visits(directory, pair, ratio, *, value_a=10.0, visits=4, blocks=8):
     """Record visits of a comparison in which b is `ratio` times a."""
-    draw, values, nothing = np.random.default_rng(1), [value_a, value_a * ratio], np.empty(0)
     with RunStore(directory) as store:
         for number in range(1, visits + 1):
-            ratios = [list(draw.normal(math.log(ratio), 0.01, blocks))]
-            facts = (ratios, values, [99, 99], [0, 0], ["", ""], None, None, 3.0, 0.01, 1, 40.0, 0.0)
-            record = Visit(*facts, nothing, nothing, nothing).as_record()
+            made = planted_visit([value_a, value_a * ratio], number, n_blocks=blocks).as_record()
             config = visit_config(pair, number)
-            store.measure_or_load(visit_key(pair), lambda record=record: record, config=config, kind="visit")
->>>>>>> claims
+            store.measure_or_load(visit_key(pair), lambda made=made: made, config=config, kind="visit")

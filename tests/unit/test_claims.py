@@ -642,26 +642,3 @@ def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=rf"{path.name}.*started_at"):
         load_evidence(tmp_path / "run")
-<<<<<<< HEAD
-
-
-def test_a_run_s_digest_comes_from_its_reference_embeddings(tmp_path):
-    """Two runs called random:0 may still hold different weights; that must not pass in silence."""
-    for name, digest in (("a", "1234"), ("b", "1234"), ("c", "beef")):
-        with RunStore(tmp_path / name) as store:
-            computed = {"digest": digest, "pretrained": "random:0"}
-            store.measure_or_load("reference-embeddings", lambda computed=computed: computed, config={})
-    facts = {name: model_environment(tmp_path / name) for name in "abc"}
-    assert claims.unlike({name: facts[name] for name in "ab"}) == []
-    assert [s for s in claims.unlike(facts) if "by digest" in s and "c: beef" in s]
-    assert model_environment(tmp_path / "nothing") == {}
-
-
-def test_only_repeats_are_a_a_comparisons():
-    rows = [
-        {"backend": "a", "repeat": repeat, "as_deployed": deployed, "valid": True, "latency_ms_p50": ms}
-        for repeat, deployed, ms in ((0, True, 50.0), (1, True, 50.5), (2, True, 55.0), (1, False, 99.0))
-    ]
-    assert claims.noise_floor_of(pd.DataFrame(rows))[0] == pytest.approx(math.log(1.1))
-=======
->>>>>>> claims

@@ -27,7 +27,8 @@ def coffee_group(session):
 
 def post(server, path: str, **fields) -> httpx.Response:
     origin = server.url.rsplit("/", 2)[0]
-    return httpx.post(server.url + path, data=fields, headers={"Origin": origin}, follow_redirects=True)
+    headers = {"Origin": origin}
+    return httpx.post(server.url + path, data=fields, headers=headers, follow_redirects=True, timeout=60)
 
 
 def test_another_photo_is_kept_instead_and_the_others_are_judged_by_it(server):

@@ -42,7 +42,7 @@ class HttpConnection:
     Args:
         url: `http://host:port`; a path in it is put before every request's path.
         timeout_s: per send or receive, kept by the kernel (SO_RCVTIMEO), which costs no extra system call; an answer
-            that is not whole by then ends with the next bytes received.
+            that is not whole so long after its first bytes ends with the next ones.
         congestion: TCP congestion control of the socket (`cubic`, `bbr`); None leaves the system's.
         tls: for an `https://` address.
         reopen: where the server has closed the connection while it was idle, connect anew before sending;
@@ -177,19 +177,22 @@ class HttpConnection:
             connection.sendall(memoryview(body)[sent - len(head) :])
 
     def _receive(self, connection: socket.socket) -> "_Answer":
-        answer, total, until = _Answer(), 0, time.monotonic() + self._timeout_s
+        answer, total, until = _Answer(), 0, 0.0
         view = memoryview(self._buffer)
-        while not answer.complete:
+        while True:
             received = connection.recv_into(self._buffer)
             if not received:
                 raise ConnectionResetError("the server closed the connection before it had answered")
             answer.parser.feed_data(view[:received])
-            total += received
+            if answer.complete:  # mostly at once, and then no clock is read
+                break
+            total, now = total + received, time.monotonic()
+            until = until or now + self._timeout_s
             if total > MOST_ANSWER_BYTES:
                 raise HttpError(
                     f"The server's answer is longer than {MOST_ANSWER_BYTES:,} bytes.", answer.status
                 )
-            if not answer.complete and time.monotonic() > until:
+            if now > until:
                 raise HttpError(
                     f"The server's answer was not whole within {self._timeout_s:g} s.", answer.status
                 )

@@ -188,7 +188,7 @@ def test_an_answer_that_changed_fails_make_test(tmp_path):
     """What `make test-notebooks` runs, on a copy of the notebook that is the quickest to execute."""
     for name in ("notebooks", "results", "lib", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
-    notebook = nbformat.read(ROOT / "notebooks" / "14_judge_the_judge.ipynb", as_version=4)
+    notebook = nbformat.read(ROOT / "notebooks" / "02_export_to_onnx.ipynb", as_version=4)
     answer = next(cell for cell in notebook.cells if "answer" in cell.metadata.get("tags", []))
     answer.outputs[0].text = re.sub(r"\d", "7", answer.outputs[0].text)
     nbformat.write(notebook, tmp_path / "planted.ipynb")

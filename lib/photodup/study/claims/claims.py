@@ -230,8 +230,10 @@ def counts(verdicts: "pd.DataFrame") -> dict[str, int]:
 
 
 def write_verdicts(verdicts: "pd.DataFrame", directory: Path) -> Path:
-    """Write `verdicts.json` beside a run's records, for the report; return its path."""
+    """Write `verdicts.json` beside a run's records, for the report; return its path. Quotes and single readings stay out."""
     path = directory / "verdicts.json"
-    text = verdicts.to_json(orient="records", indent=1, force_ascii=False)
+    text = verdicts.drop(columns=["quotes", "readings"]).to_json(
+        orient="records", indent=1, force_ascii=False
+    )
     write_atomically(path, f"{text}\n", within=directory.parent)
     return path

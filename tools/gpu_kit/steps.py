@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from photodup.bench.load.plan import Stopping
-from photodup.bench.stats.facts import Load
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
+from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
 from photodup.selfbench.device_plan import Budget

@@ -74,6 +74,21 @@ def test_what_was_only_saved_again_finely_is_not_the_original(tmp_path):
     )
 
 
+def test_a_strongly_compressed_original_stays_whatever_a_harder_copy_saved_again_shows(tmp_path):
+    """A third file connects the two by a turn, so they do not lie on each other to the pixel."""
+    image = photo("coffee")
+    original = saved(image, 45)
+    own = opened(original)
+    files = {"original": original, "copy": saved(opened(saved(own, 20)), 90)}
+    files["turned"] = saved(own.rotate(4, Image.Resampling.BICUBIC, fillcolor="white"), 90)
+    for name, data in files.items():
+        (tmp_path / f"{name}.jpg").write_bytes(data)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        groups = find_tiers(catalogue).copies
+    assert groups and all(member.path.stem != "original" for group in groups for member in group.may_go)
+
+
 def test_a_blur_hides_its_history_and_gains_nothing_by_it(tmp_path):
     original = saved(opened(saved(photo("chelsea"), 60)), 92)  # as it came to the owner
     blurred = saved(opened(original).filter(ImageFilter.GaussianBlur(1.2)), 96)

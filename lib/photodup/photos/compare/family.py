@@ -48,6 +48,10 @@ _OTHER_TONE, _FOR_EACH_STEP = 1.5, 0.02
 _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
 _SAVED_AGAIN = 0.7
+_FINER_STEP = 1.1  # ratio of steps that are no longer alike
+# Two files of one size that a third connects lie on each other but for this, pixels.
+_NEARLY = 0.75
+_NOT_BLURRED = 0.8  # a stronger compression may sharpen by its blocks
 # Sharpness that is less than another's by more is a blur.
 _AS_SHARP = 0.95
 # Slopes that are steeper by more are sharpened, or the other's are blurred.
@@ -246,9 +250,23 @@ class LaidFamily:
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
             and slopes[0] > _SHARPER * slopes[1],
+            is_resaved=one_tone and _same_grid(a, b, _NEARLY) and self._is_resaved(keeper, member),
             is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=is_one_size,
+        )
+
+    def _is_resaved(self, first: int, second: int) -> bool:
+        """Return whether the first was saved again after a stronger compression than the second ever had.
+
+        A second that is softer may have lost the traces of its own history.
+        """
+        return (
+            self._was_coarser(first)
+            and not self._was_coarser(second)
+            and self._traces[second].usual_step < self._steps[first] / _FINER_STEP
+            and self._sharpness[second] > _NOT_BLURRED * self._sharpness[first]
+            and not self._is_made_of_a_jpeg(second)
         )
 
     def _find_captions(self) -> set[int]:
@@ -460,10 +478,10 @@ def _sharpness(one: Laid, inside: np.ndarray | None = None) -> float:
     return float(np.sqrt((slopes[0] ** 2 + slopes[1] ** 2)[inside].mean())) if inside.any() else 0.0
 
 
-def _same_grid(first: Laid, second: Laid) -> bool:
-    """Return whether two members are of one size and lie on each other pixel by pixel."""
+def _same_grid(first: Laid, second: Laid, most: float = 1e-6) -> bool:
+    """Return whether two members are of one size and lie on each other pixel by pixel, but for `most` pixels."""
     moved = float(np.abs(first.to_canvas - second.to_canvas).max())
-    return first.size == second.size and moved < 1e-6
+    return first.size == second.size and moved < most
 
 
 def _even(own: Features) -> bool:

@@ -56,6 +56,7 @@ class Relation:
         is_retoned: their tones or colours differ.
         is_mirrored: one is the other's mirror image.
         is_sharper: the first may be the second, sharpened.
+        is_resaved: the first was saved again after a stronger compression than any that the second went through.
         is_smoother: the first may be the second, filtered.
         is_larger: the first has more pixels and little finer detail: it may be the second, enlarged.
         is_one_size: one of them may have been converted into the other.
@@ -64,6 +65,7 @@ class Relation:
     is_retoned: bool = False
     is_mirrored: bool = False
     is_sharper: bool = False
+    is_resaved: bool = False
     is_smoother: bool = False
     is_larger: bool = False
     is_one_size: bool = False

@@ -140,6 +140,8 @@ class Origins:
             said.append(f"the one to keep is sharper, perhaps only sharpened, {unknown}")
         if relation.is_smoother:
             said.append(f"the one to keep is smoother, perhaps only filtered, {unknown}")
+        if relation.is_resaved:
+            said.append("the one to keep was compressed harder before and saved again")
         if relation.is_larger:
             said.append("the one to keep has more pixels and little more detail, as an enlargement has")
         if relation.is_one_size and keeper.format != other.format and self._may_be_converted(keeper, other):

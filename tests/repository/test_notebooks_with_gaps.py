@@ -16,7 +16,6 @@ from support.shell import run_cells
 
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE
-from photodup.study.report.facts import state_of
 
 SEEDS = range(int(os.environ.get("GAP_SEEDS", "1")))
 CASES = [*(f"random sixth, seed {seed}" for seed in SEEDS), "every link dead", "nothing measured"]
@@ -79,9 +78,8 @@ EXPLORING = [path for path in notebooks() if "EXPLORE: bool" in path.read_text(e
 def test_the_comparisons_alone_answer(path, project, monkeypatch):
     assert len(EXPLORING) == 4
     told = executed(path, project("no gap"), monkeypatch, EXPLORE=False)
-    # Decided or not is the reference run's affair; what was compared is said, with its rounds or its factor.
-    compared = re.search(r"\d rounds|times as fast|\[[+-]?\d+%, [+-]?\d+%\]", told)
-    assert state_of("passed", told.strip()) == "decided" or compared, told
+    # A comparison has its interval, or the answer says that the reference run has none.
+    assert re.search(r"\[[+\d.]+, [+\d.]+\]|anything beyond|[Nn]ot measured", told), told
 
 
 def executed(path, root, monkeypatch, **parameters) -> str:

@@ -190,5 +190,5 @@ def test_without_the_client_the_check_says_what_to_install(
 ) -> None:
     for module in ("tritonclient", "tritonclient.grpc"):
         monkeypatch.setitem(sys.modules, module, None)  # an import of it fails as where it is not installed
-    with pytest.raises(PhotodupError, match=r"needs tritonclient.*photodup\[triton\]"):
+    with pytest.raises(PhotodupError, match=r"tritonclient is not installed.*photodup\[triton\]"):
         check(load_endpoints(root / "notebooks" / "endpoints" / "embedded.yaml"))

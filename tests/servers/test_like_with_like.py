@@ -36,7 +36,7 @@ WORDS = {
     "protocol": {"http": "", "grpc": "gRPC"},
     "wire": {"jpeg": "", "fp32": "tensor"},
 }
-SETTINGS = {"instances": "instance", "threads": "thread", "delay_us": "wait", "preferred": "batch"}
+SETTINGS = {"instances": "instance", "threads": "thread", "delay_us": "batch", "preferred": "batch"}
 # What an engine brings with it; the threads and the decoder are nobody's but the servers'.
 OF_THE_ENGINE = {"library", "version", "spinning", "streams", "computes_in"}
 

@@ -166,7 +166,7 @@ def test_a_link_that_the_user_names_is_his(project, tmp_path, compare):
 
 
 ELSEWHERE = {
-    "result.json": lambda folder: load_report.write(folder, {}, [], "page"),
+    "result.json": lambda folder: load_report.write(folder, {}, ({}, {}), "page"),
     "ground_truth.json": build_demo,
     "2019": build_demo,
     "endpoints.yaml": lambda folder: save_endpoints(from_ports(), folder / "endpoints.yaml"),

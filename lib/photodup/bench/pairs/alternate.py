@@ -65,8 +65,8 @@ class Visit:
         values: [n_sides] median latency (ms) with one in flight, throughput (images/s) with several; None without answers.
         n_requests, n_failed, errors: [n_sides]; the last error of each, or an empty string.
         alone: [n_sides] the same figure of each side without the others; None where it was not measured.
-        carried_over: [n_sides] processor time that a side's server used in the others' turns, as a share of these turns;
-            None where nobody can see it.
+        carried_over: [n_sides] the most processor time that a side's server used while another side was measured alone, as a
+            share of that time; None where nobody can see it, or where the sides share their processes.
         kernel_ms_p50, kernel_spread: of a fixed computation between the turns, its median and the standard deviation of
             its logarithm: the machine's speed.
         clock_jump_s: how far the wall clock and the monotonic clock drifted apart: a machine that slept.
@@ -329,7 +329,6 @@ def _one_in_flight(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: ran
     rows: list[tuple[int, int, float]] = []
     ratios: list[list[float]] = [[] for _ in lanes[1:]]
     kernel: list[float] = []
-    cpu, spent_s = _cpu(lanes), np.zeros(len(lanes))
     number = 0
     for block in range(plan.blocks):
         until, n_turns = clock() + plan.block_s, 0
@@ -340,9 +339,7 @@ def _one_in_flight(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: ran
             for side in turns(len(lanes), draw):
                 # The same photograph to all sides: the first of a palindrome's halves gets one, the second the next.
                 lane = lanes[side]
-                begun = clock()
                 value = lane.ask(lane.connections[0], number + len(latency[side]), load)
-                spent_s[side] += clock() - begun
                 latency[side].append(value)
                 rows.append((side, block, value))
             for other, found in enumerate(logs, start=1):
@@ -352,38 +349,25 @@ def _one_in_flight(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: ran
         for found, observations in zip(logs, ratios, strict=True):
             if answered := [one for one in found if one == one]:
                 observations.append(float(np.median(answered)))
-    used = _cpu(lanes)
     table = np.array([row for row in rows if row[2] == row[2]], float).reshape(-1, 3)
     by_side = [table[table[:, 0] == side, 2] for side in range(len(lanes))]
     result = _result(lanes, ratios, [float(np.median(v)) if len(v) else None for v in by_side], table, kernel)
-    return result | _without_the_others(lanes, load, plan, cpu, used, spent_s, [len(v) for v in by_side])
+    return result | _without_the_others(lanes, load, plan)
 
 
-def _without_the_others(
-    lanes: Sequence[Lane],
-    load: Load,
-    plan: VisitPlan,
-    before: list[float | None],
-    after: list[float | None],
-    spent_s: np.ndarray,
-    n_answers: Sequence[int],
-) -> dict[str, Any]:
-    """Measure each side alone: its figure, and from its processor time a request what it used in the others' turns."""
+def _without_the_others(lanes: Sequence[Lane], load: Load, plan: VisitPlan) -> dict[str, Any]:
+    """Measure each side alone: its figure, and how much processor time the other sides' servers use meanwhile."""
     if not plan.alone_s:
         return {"alone": None, "carried_over": None}
     alone: list[float | None] = []
-    carried: list[float | None] = []
+    carried: list[float | None] = [None for _ in lanes]
     for side, lane in enumerate(lanes):
-        cpu = lane.cpu_s() if lane.cpu_s else None
+        before, begun = _cpu(lanes), clock()
         latencies = _alone(lane, load, plan.alone_s, least=3)
         alone.append(float(np.median(latencies)) if latencies else None)
-        first, last = before[side], after[side]
-        if cpu is None or lane.cpu_s is None or first is None or last is None or not latencies:
-            carried.append(None)
-            continue
-        a_request_s = (lane.cpu_s() - cpu) / len(latencies)
-        others_s = float(spent_s.sum() - spent_s[side])
-        carried.append(float((last - first - a_request_s * n_answers[side]) / others_s))
+        for other, (first, last) in enumerate(zip(before, _cpu(lanes), strict=True)):
+            if other != side and first is not None and last is not None:
+                carried[other] = max((last - first) / (clock() - begun), carried[other] or 0.0)
     return {"alone": alone, "carried_over": carried}
 
 

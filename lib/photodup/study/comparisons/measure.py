@@ -90,7 +90,8 @@ class Task:
 
     def measure(self) -> Visit:
         """Measure from where this process is."""
-        lanes = [side.lane() for side in self.sides]
+        shared = set(self.sides[0].pids) & set(self.sides[1].pids)  # one model asked in two ways
+        lanes = [replace(side, pids=() if shared else side.pids).lane() for side in self.sides]
         return measure_visit(lanes, payload_photos(N_PHOTOS), self.load, self.plan, seed=self.seed)
 
     def as_record(self) -> dict[str, Any]:

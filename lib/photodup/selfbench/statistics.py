@@ -21,8 +21,9 @@ import yaml
 
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
+from photodup.bench.pairs.read import question_of
 from photodup.bench.record.record import RunStore, load_records
-from photodup.bench.stats.comparison import Observed, Outcome, Question, Verdict, has_failed, judge
+from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
@@ -164,20 +165,7 @@ def simulated_pass(
         truth = math.log1p(generator.choice((-1, 1)) * effect) if pair.is_primary else 0.0
         ratios = tuple(truth + visit for visit in source(pair, generator))
         observed = Observed(ratios, 1.0, math.exp(np.concatenate(ratios).mean()))
-        questions.append(
-            Question(
-                pair.name,
-                pair.notebook,
-                pair.metric,
-                pair.load_name,
-                pair.a.label,
-                pair.b.label,
-                observed,
-                is_primary=pair.is_primary,
-                is_null=pair.is_null,
-                has_several_in_flight=pair.load.concurrency != 1,
-            )
-        )
+        questions.append(question_of(pair, observed))
         truths.append(truth)
     return list(zip(judge(questions), truths, strict=True))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
+from photodup.bench.pairs.declared import Pair
 from photodup.bench.stats.comparison import Observed, Question, percentile_ratio
 from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
 from photodup.errors import PhotodupError
@@ -14,6 +15,26 @@ from photodup.errors import PhotodupError
 TAIL = "latency_ms_p99"
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
 _REDRAWN = 400
+
+
+def question_of(
+    pair: Pair, observed: Observed | str, nulls: Sequence[str] = (), notes: Sequence[str] = ()
+) -> Question:
+    """Return what a declared comparison asks, with what was observed or the sentence why nothing was."""
+    return Question(
+        pair.name,
+        pair.notebook,
+        pair.metric,
+        pair.load_name,
+        pair.a.label,
+        pair.b.label,
+        observed,
+        is_primary=pair.is_primary,
+        is_null=pair.is_null,
+        nulls=tuple(nulls),
+        has_several_in_flight=pair.load.concurrency != 1,
+        notes=tuple(notes),
+    )
 
 
 def answered(question: Question, visits: Sequence[Visit], load: Load) -> Question:

@@ -169,9 +169,7 @@ class Outcome:
     @property
     def decides(self) -> bool:
         """Whether an answer may rest on it: a verdict, or an interval that lies inside ±5 %."""
-        if self.verdict is Verdict.NOT_FOUND:
-            return self.excludes_beyond <= DECIDES_WITHIN
-        return self.is_measured
+        return does_decide(self.verdict, self.excludes_beyond)
 
     def columns(self) -> dict[str, str | float | bool | int | None]:
         """Return this outcome as a row of `outcomes.json`; numbers that are not known are None."""
@@ -200,6 +198,13 @@ class Outcome:
             "null_low": known(self.null.low) if self.null else None,
             "null_high": known(self.null.high) if self.null else None,
         }
+
+
+def does_decide(verdict: str, excludes_beyond: float) -> bool:
+    """Return whether an answer may rest on an outcome with this verdict."""
+    if verdict == Verdict.NOT_FOUND:
+        return excludes_beyond <= DECIDES_WITHIN
+    return verdict != Verdict.NOT_MEASURED
 
 
 def judge(questions: Sequence[Question]) -> list[Outcome]:

@@ -123,19 +123,19 @@ def compare(
     """
     declared = declared or declarations()
     own = declared.of([notebook])
-    visited = any(_visits(run, pair)[1:] != ([], ()) for pair in own)
-    if run.store.measures and not visited and _somebody_answers(run, own):
+    if (
+        run.store.measures
+        and not any(_visits(run, pair)[1:] != ([], ()) for pair in own)
+        and _somebody_answers(run, own)
+    ):
         measure_comparisons(run, [*own, *declared.nulls_of(own)], Sizes(visits), say=say)
     return read_comparisons(run, notebook, declared=declared)
 
 
 def _somebody_answers(run: Run, pairs: Sequence[Pair]) -> bool:
     """Return whether a server of these comparisons accepts a connection: a reader without servers records no failures."""
-    sides = [
-        side
-        for pair in pairs
-        for side in (pair.on(run.endpoints.backends).a, pair.on(run.endpoints.backends).b)
-    ]
+    here = [pair.on(run.endpoints.backends) for pair in pairs]
+    sides = [side for pair in here for side in (pair.a, pair.b)]
     if any(side.backend.is_local for side in sides):
         return True
     urls = {run.endpoints.backends.get(side.backend.name, "") for side in sides}
@@ -197,20 +197,8 @@ def recorded(
 
 
 def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations) -> Question:
-    question = Question(
-        pair.name,
-        pair.notebook,
-        pair.metric,
-        pair.load_name,
-        pair.a.label,
-        pair.b.label,
-        NOT_PLANNED if visits or not notes else notes[0],
-        is_primary=pair.is_primary,
-        is_null=pair.is_null,
-        nulls=declared.checks_of(pair),
-        has_several_in_flight=pair.load.concurrency != 1,
-        notes=notes if visits else (),
-    )
+    gap = NOT_PLANNED if visits or not notes else notes[0]
+    question = read.question_of(pair, gap, declared.checks_of(pair), notes if visits else ())
     return read.answered(question, visits, pair.load)
 
 

@@ -12,7 +12,7 @@ import nbformat
 
 from photodup.bench.pairs.declared import Basis, declarations
 from photodup.bench.record.json_files import slug
-from photodup.bench.stats.comparison import DECIDES_WITHIN, Verdict
+from photodup.bench.stats.comparison import does_decide
 from photodup.errors import PhotodupError
 from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
@@ -136,9 +136,7 @@ def state_of(directory: Path, stem: str, status: str) -> str:
 
 def decides(row: Mapping[str, Any]) -> bool:
     """Return whether an answer may rest on a row of `outcomes.json` (METHOD: a verdict, or an interval inside ±5 %)."""
-    if row["verdict"] == Verdict.NOT_FOUND:
-        return row["excludes_beyond"] <= DECIDES_WITHIN
-    return row["verdict"] != Verdict.NOT_MEASURED
+    return does_decide(row["verdict"], row["excludes_beyond"])
 
 
 def first_sentence(answer: str) -> tuple[str, str]:

@@ -38,6 +38,27 @@ class Observer(Protocol):
         """Called once: the answered requests (columns `ROW`) and the failed ones, times since the window opened."""
 
 
+class PatientObserver:
+    """Lets a measurement go on while requests are refused, and keeps what became of each."""
+
+    tolerates_errors = True
+
+    def __init__(self) -> None:
+        self.rows = np.empty((0, len(ROW)))
+        self.errors: list[tuple[float, str]] = []
+
+    @property
+    def latency_ms(self) -> np.ndarray:
+        """Latency of each answer, from when its request was due."""
+        return (self.rows[:, ROW.index("done")] - self.rows[:, ROW.index("due")]) * 1000
+
+    def see(self, window: "Window", elapsed_s: float) -> bool:
+        return False
+
+    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
+        self.rows, self.errors = rows, errors
+
+
 @dataclass
 class Window:
     """What the workers of one point share. Lists are appended to by one worker each; nothing is locked."""

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import percentiles
-from photodup.bench.load.workers import ROW, Window
+from photodup.bench.load.workers import ROW, PatientObserver
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
 from photodup.study.notebook.points import N_PHOTOS
@@ -32,22 +30,6 @@ if TYPE_CHECKING:
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.2)
 KIND = "curve"
 REFUSED = 0.01  # of the requests: more refusals than this miss a bound, however fast the other answers are
-
-
-class _Patient:
-    """Lets a measurement go on while requests are refused, and keeps what happened to each."""
-
-    tolerates_errors = True
-
-    def __init__(self) -> None:
-        self.rows = np.empty((0, len(ROW)))
-        self.errors: list[tuple[float, str]] = []
-
-    def see(self, window: Window, elapsed_s: float) -> bool:
-        return False
-
-    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
-        self.rows, self.errors = rows, errors
 
 
 def measure_curve(
@@ -95,7 +77,7 @@ def measure_curve(
 
 
 def _point(run: Run, side: Side, rate_per_s: float, seconds: float, draw: int) -> dict[str, Any]:
-    watcher = _Patient()
+    watcher = PatientObserver()
     url = run.endpoints.backends.get(side.backend.name)
     load = Load("server", offered_per_s=rate_per_s, concurrency=128)
     stopping = Stopping(min_duration_s=seconds, max_duration_s=seconds, seed=draw)
@@ -103,7 +85,7 @@ def _point(run: Run, side: Side, rate_per_s: float, seconds: float, draw: int) -
     point = measure(
         adapter(side.backend, url, **options), payload_photos(N_PHOTOS), load, stopping, observer=watcher
     )
-    done, due = watcher.rows[:, ROW.index("done")], watcher.rows[:, ROW.index("due")]
+    done = watcher.rows[:, ROW.index("done")]
     n, refused = len(done), len(watcher.errors)
     if not n:
         return {"status": "failed", "error": point.get("error", "nothing was answered")}
@@ -114,9 +96,7 @@ def _point(run: Run, side: Side, rate_per_s: float, seconds: float, draw: int) -
         "n_refused": refused,
         "refused": refused / (n + refused),
         **{
-            name: value
-            for name, value in percentiles((done - due) * 1000).items()
-            if name != "latency_ms_p90"
+            name: value for name, value in percentiles(watcher.latency_ms).items() if name != "latency_ms_p90"
         },
     }
 

@@ -15,6 +15,7 @@ from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import sample_of_point
 from photodup.bench.load.usage import memory_mib
+from photodup.bench.load.workers import PatientObserver
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, slo_rate
@@ -83,7 +84,7 @@ def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -
     """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
     before = float(np.median(single_ms(server, one, payloads, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
-    seen = _Kept()
+    seen = PatientObserver()  # what is refused under overload is the result
     # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
     stopping = Stopping(min_duration_s=OVERLOAD_S, max_duration_s=OVERLOAD_S, warmup_requests=0)
     point = measure(adapter(server, one.base, payloads), payloads.items, load, stopping, observer=seen)
@@ -94,34 +95,18 @@ def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -
                 break
         time.sleep(0.05)
     answered, failed = len(seen.latency_ms), len(seen.errors)
+    said = [text for _, text in seen.errors]
     return {
         "offered_per_s": OVERLOAD * rate,
         "answered": answered,
         "failed": failed,
-        "error": max(set(seen.errors), key=seen.errors.count) if seen.errors else "",
+        "error": max(set(said), key=said.count) if said else "",
         "latency_ms_p50": float(np.median(seen.latency_ms)) if answered else None,
         "latency_ms_p95": float(np.percentile(seen.latency_ms, 95)) if answered >= 200 else None,
         "duration_s": point.get("duration_s"),
         "recovered_s": waited if waited < RECOVERY_LIMIT_S else None,
         "single_ms_before": before,
     }
-
-
-class _Kept:
-    """Keeps the single requests of an overloaded server, which a point that failed does not have."""
-
-    tolerates_errors = True  # what is refused under overload is the result
-
-    def __init__(self) -> None:
-        self.latency_ms = np.empty(0)
-        self.errors: list[str] = []
-
-    def see(self, window: Any, elapsed_s: float) -> bool:
-        return False
-
-    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
-        self.latency_ms = (rows[:, -1] - rows[:, 1]) * 1000
-        self.errors = [said for _, said in errors]
 
 
 def single_ms(server: Server, one: Started, payloads: Payloads, count: int) -> list[float]:

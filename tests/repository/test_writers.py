@@ -22,7 +22,6 @@ REASONS = {
     "lib/photodup/photos/quality/shown.py:_plant.put": SCRATCH,
     "lib/photodup/demo/photographs.py:_put": SCRATCH,
     # ---- the laboratory
-    "lib/photodup/selfbench/device_journal.py:JsonLines._keep": "a line, in the file that the user names",
     "lib/photodup/selfbench/load_generator.py:_wrk_per_s": SCRATCH,
     "lib/photodup/selfbench/one_pass.py:_make": SCRATCH,
     "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,

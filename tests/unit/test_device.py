@@ -1,14 +1,17 @@
 """The device benchmark: each engine that is here is timed, each that is not says why."""
 
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from photodup.bench.record.record import RunStore, load_points, load_records
 from photodup.errors import PhotodupError
-from photodup.selfbench import device, device_ceilings, device_fidelity, device_onnx, device_torch
-from photodup.selfbench.device_journal import JsonLines
-from photodup.selfbench.device_plan import CEILINGS, FIDELITY, Budget, plan
+from photodup.selfbench.device import bench, engines, measures
+from photodup.selfbench.device.bench import DeviceBench
+from photodup.selfbench.device.plan import CEILINGS, FIDELITY, TimeBudget, plan
+from photodup.selfbench.device.table import _cache_name, _not_run, _store, add_shares
 from photodup.study.precision import compiler
 
 torch = pytest.importorskip("torch")
@@ -18,8 +21,8 @@ torch = pytest.importorskip("torch")
 def small_ceilings():
     """Products and copies of a size that takes no time: what is tested is the table."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_ceilings, "GEMM_SIZES", {"cuda": (64,), "cpu": (32, 64)})
-        patch.setattr(device_ceilings, "COPY_MB", {"cuda": 1, "cpu": 1})
+        patch.setattr(measures, "GEMM_SIZES", {"cuda": (64,), "cpu": (32, 64)})
+        patch.setattr(measures, "COPY_MB", {"cuda": 1, "cpu": 1})
         yield
 
 
@@ -38,7 +41,13 @@ def toy(tmp_path_factory):
     graph = helper.make_graph([node], "toy", info[:1], info[1:])
     path = tmp_path_factory.mktemp("toy") / "toy.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
-    return tower, path
+    return tower, lambda: path
+
+
+@pytest.fixture
+def store(tmp_path):
+    with RunStore(tmp_path / "kit", model={"digest": "toy"}) as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +56,9 @@ def images():
 
 
 @pytest.fixture(scope="module")
-def lines(toy, images):
-    return list(device.bench(*toy, device="cpu", batches=(1, 4), repeats=3, images=images))
+def lines(toy, images, tmp_path_factory):
+    with RunStore(tmp_path_factory.mktemp("run")) as store:
+        return list(DeviceBench(*toy, store, batches=(1, 4), repeats=3, images=images).lines())
 
 
 def parts(lines) -> set[tuple[str, str]]:
@@ -56,7 +66,8 @@ def parts(lines) -> set[tuple[str, str]]:
 
 
 def test_every_planned_line_is_measured_or_explained(lines):
-    assert parts(lines) == {(p.engine, p.precision) for p in plan("cpu")} | {(CEILINGS, "copy")}
+    assert parts(lines) == {(p.engine, p.precision) for p in plan("cpu")}
+    assert (CEILINGS, "copy") in parts(lines)
     for line in lines:
         assert ("not_run" in line) != bool(
             line.keys() & {"latency_ms_p50", "tflops", "gb_per_s", "cosine_min"}
@@ -94,81 +105,53 @@ def test_fidelity_compares_a_precision_with_float32_on_the_same_device(lines, to
 
 
 def test_fidelity_is_also_held_against_the_simulated_rounding(toy, images):
-    exact = device_fidelity.embed(toy[0], images, "fp32", "cpu")
-    found = device_fidelity.measure(toy[0], images, "bf16", "cpu", {"bf16": exact}.get)
+    exact = measures.embed(toy[0], images, "fp32", "cpu")
+    found = measures.fidelity(toy[0], images, "bf16", "cpu", {"bf16": exact}.get)
 
     assert found["simulated"]["cosine_min"] == pytest.approx(found["cosine_min"])
-    assert "simulated" not in device_fidelity.measure(toy[0], images, "bf16", "cpu", {}.get)
+    assert "simulated" not in measures.fidelity(toy[0], images, "bf16", "cpu", {}.get)
 
 
 def test_a_step_is_kept_at_once_and_not_measured_again(toy, tmp_path, monkeypatch):
-    """Stopped after three lines, the second of which is cut short: the next start measures what is missing."""
-    facts, file = {"cpu": "toy", "cores": 2}, tmp_path / "lines.jsonl"
-    asked = {
-        "device": "cpu",
-        "batches": (1, 2),
-        "repeats": 2,
-        "engines": ["pytorch-eager"],
-        "precisions": ["fp32", "bf16"],
-    }
-    first = device.bench(*toy, **asked, journal=JsonLines(file, facts))
-    kept = [next(first) for _ in range(3)]
-    assert len(file.read_text().splitlines()) == 4  # the machine, and three steps while it still ran
-    file.write_text(file.read_text()[:-20])
+    """Stopped after three lines, the last of which was lost: the next start measures what is missing."""
+    asked = ["pytorch-eager"], ["fp32", "bf16"]
+    with RunStore(tmp_path / "kit") as store:
+        first = DeviceBench(*toy, store, batches=(1, 2), repeats=2).lines(*asked)
+        kept = [next(first) for _ in range(3)]
+        assert len(list(load_records(tmp_path / "kit"))) == 3  # three steps while it still ran
+    (third,) = (tmp_path / "kit" / "records").glob("device-pytorch-eager-bf16-b1-*.json")
+    third.unlink()
 
     opened = []
-    real = device.open_torch
-    monkeypatch.setattr(device, "open_torch", lambda v, e, p, d: opened.append(p) or real(v, e, p, d))
-    again = list(device.bench(*toy, **asked, journal=JsonLines(file, facts)))
+    real = bench.open_torch
+    monkeypatch.setattr(bench, "open_torch", lambda v, e, p, d: opened.append(p) or real(v, e, p, d))
+    with RunStore(tmp_path / "kit") as store:
+        again = list(DeviceBench(*toy, store, batches=(1, 2), repeats=2).lines(*asked))
 
     assert opened == ["bf16"]  # both of float32 were there
     assert again[:2] == kept[:2]
     assert [(x["precision"], x["batch"]) for x in again] == [
-        ("fp32", 1),
-        ("fp32", 2),
-        ("bf16", 1),
-        ("bf16", 2),
+        (precision, batch) for precision in ("fp32", "bf16") for batch in (1, 2)
     ]
-    assert len(file.read_text().splitlines()) == 5
+    assert len(list(load_records(tmp_path / "kit"))) == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"environment": {"cpu": "another"}}\n', "another machine"),
-        ('{"lines": []}\n', "something else"),
-        ("half a line", "something else"),
-        ("no JSON\n", "something else"),
-    ],
-)
-def test_lines_of_another_machine_are_never_mixed(tmp_path, text, said):
-    file = tmp_path / "lines.jsonl"
-    file.write_text(text)
-    with pytest.raises(PhotodupError, match=said):
-        JsonLines(file, {"cpu": "toy"})
-    assert file.read_text() == text
+def test_lines_of_other_weights_are_measured_again(toy, store):
+    for weights in ("one", "other"):
+        asked = DeviceBench(*toy, store, batches=(1,), repeats=1, facts={"weights": weights})
+        list(asked.lines(["onnx-cpu"]))
+    assert len(list(load_records(store.directory))) == 2
 
 
-def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "none").write_text("a file where the folder would be")
-    with pytest.raises(PhotodupError, match="another file"):
-        JsonLines(tmp_path / "none" / "file.jsonl", {})
-
-
-def test_steps_are_records_of_a_run_and_failures_are_tried_again(toy, tmp_path):
-    from photodup.bench.record.record import RunStore, load_points, load_records
-
-    with RunStore(tmp_path / "kit", model={"digest": "toy"}) as store:
-        found = list(
-            device.bench(*toy, batches=(1,), repeats=1, engines=["pytorch-eager", "onnx-cuda"], journal=store)
-        )
-    records = {record["key"]: record for record in load_records(tmp_path / "kit")}
+def test_steps_are_records_of_a_run_and_failures_are_tried_again(toy, store):
+    found = list(DeviceBench(*toy, store, batches=(1,), repeats=1).lines(["pytorch-eager", "onnx-cuda"]))
+    records = {record["key"]: record for record in load_records(store.directory)}
 
     assert len(found) == len(plan("cpu", ["pytorch-eager", "onnx-cuda"]))
     assert records["device pytorch-eager fp32 b1"]["result"]["latency_ms_p50"] > 0
     assert records["device onnx-cuda fp32 b1"]["status"] == "failed"
     assert "onnxruntime-gpu" in records["device onnx-cuda fp32 b1"]["error"]
-    assert load_points(tmp_path / "kit").empty  # no load was offered to a server
+    assert load_points(store.directory).empty  # no load was offered to a server
 
     timed = records["device pytorch-eager fp32 b1"]["result"]
     (same,) = (x for x in found if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32"))
@@ -177,23 +160,22 @@ def test_steps_are_records_of_a_run_and_failures_are_tried_again(toy, tmp_path):
     assert {x["precision"] for x in configs if x["engine"] == "onnx-cuda"} == {"fp32", "fp16", "tf32"}
 
 
-def test_a_budget_cuts_at_the_end_and_says_what(toy, monkeypatch):
+def test_a_budget_cuts_at_the_end_and_says_what(toy, store, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(
-        "photodup.selfbench.device_plan.time", types.SimpleNamespace(perf_counter=lambda: now[0])
-    )
-    budget = Budget(1)
+    clock = types.SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr("photodup.selfbench.device.plan.time", clock)
+    budget = TimeBudget(1)
 
     def opened(*_):
         def timed(batch, repeats):
             now[0] += 25
-            return device_torch.Timing([1.0], "wall")
+            return engines.Timing([1.0], "wall")
 
         return timed
 
-    monkeypatch.setattr(device, "open_torch", opened)
-    monkeypatch.setattr(device, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
-    found = list(device.bench(*toy, batches=(1, 8), repeats=1, engines=["pytorch-eager"], budget=budget))
+    monkeypatch.setattr(bench, "open_torch", opened)
+    monkeypatch.setattr(bench, "time", clock)
+    found = list(DeviceBench(*toy, store, batches=(1, 8), repeats=1, budget=budget).lines(["pytorch-eager"]))
 
     assert [(x["precision"], x["batch"]) for x in found] == [("fp32", 1), ("fp32", 8)]
     assert "budget of 1 minutes" in budget.sentence()
@@ -211,8 +193,8 @@ def test_the_least_important_comes_last():
     assert ("onnx-cuda", "fp16") in {(p.engine, p.precision) for p in plan("cuda")}
 
 
-def test_only_what_is_asked_for(toy):
-    found = list(device.bench(*toy, batches=(1,), repeats=1, engines=["onnx-cpu"], precisions=["fp32"]))
+def test_only_what_is_asked_for(toy, store):
+    found = list(DeviceBench(*toy, store, batches=(1,), repeats=1).lines(["onnx-cpu"], ["fp32"]))
 
     assert parts(found) == {("onnx-cpu", "fp32")}
     with pytest.raises(PhotodupError, match=r"no engine 'pytorch'.*pytorch-eager"):
@@ -224,27 +206,19 @@ def test_only_what_is_asked_for(toy):
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_float32_means_float32_also_in_convolutions(precision):
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    with device_torch.arithmetic(precision):
+    with engines.arithmetic(precision):
         assert torch.backends.cudnn.allow_tf32 is (precision == "tf32")
         assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
-def test_every_shape_is_compiled_for_itself(toy, monkeypatch):
+def test_every_shape_is_compiled_for_itself(toy, store, monkeypatch):
     """A second shape would make PyTorch compile for any size; a ninth of one module would run eagerly."""
     asked, resets = [], []
     monkeypatch.setattr(torch, "compile", lambda network, **how: asked.append(how) or network)
     monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(1))
-    found = list(
-        device.bench(
-            *toy,
-            batches=(1, 2, 3),
-            repeats=1,
-            compile_on_cpu=True,
-            engines=["pytorch-compile"],
-            precisions=["fp32"],
-        )
-    )
+    compiled = DeviceBench(*toy, store, batches=(1, 2, 3), repeats=1, compile_on_cpu=True)
+    found = list(compiled.lines(["pytorch-compile"], ["fp32"]))
 
     assert [x["batch"] for x in found] == [1, 2, 3]
     assert asked == [{"dynamic": False, "fullgraph": True}] * 3 and len(resets) == 3
@@ -252,8 +226,6 @@ def test_every_shape_is_compiled_for_itself(toy, monkeypatch):
 
 @pytest.mark.parametrize("makers", [{"fp32": 67.0, "bf16": 989.4}, {}])
 def test_shares_are_of_the_measured_peak_of_the_same_precision(makers):
-    from photodup.selfbench.device_table import add_shares
-
     lines = [
         {"engine": CEILINGS, "precision": "copy", "gb_per_s": 4000.0},
         {"engine": CEILINGS, "precision": "bf16", "tflops": 790.0},
@@ -269,14 +241,10 @@ def test_shares_are_of_the_measured_peak_of_the_same_precision(makers):
     assert lines[4]["share_of_measured_peak"] is None  # no ceiling of that precision was measured
 
 
-def test_one_place_to_keep_lines(tmp_path):
-    from photodup.selfbench.device_table import _journal
-
-    with pytest.raises(PhotodupError, match="not both"):
-        _journal(tmp_path / "a", "b", {})
-    for name in ("reference-cpu", "published", "A B"):
-        with pytest.raises(PhotodupError, match="no name for a run"):
-            _journal(None, name, {"model": {}})
+@pytest.mark.parametrize("name", ["reference-cpu", "published", "A B"])
+def test_the_projects_own_runs_are_left_alone(tmp_path, name):
+    with pytest.raises(PhotodupError, match="no name for a run"):
+        _store(name, tmp_path, {})
 
 
 def test_reasons_name_what_is_missing(lines):
@@ -289,10 +257,10 @@ def test_reasons_name_what_is_missing(lines):
     assert ("openvino", "fp32") not in why
 
 
-def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path):
+def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path, store):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
-    lines = list(device.bench(torch.nn.Flatten(), broken, batches=(1,), repeats=1))
+    lines = list(DeviceBench(torch.nn.Flatten(), lambda: broken, store, batches=(1,), repeats=1).lines())
 
     assert any("not_run" in x for x in lines if x["engine"] == "onnx-cpu")
     assert any("latency_ms_p50" in x for x in lines if x["engine"] == "pytorch-eager")
@@ -314,34 +282,36 @@ def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path):
     ],
 )
 def test_what_a_gpu_complains_of_gets_a_remedy(said, words):
-    assert words in device._reason(RuntimeError(said))
+    assert words in bench._reason(RuntimeError(said))
 
 
-def test_without_a_gpu_every_cuda_line_says_so_and_nothing_stops(tmp_path):
+def test_without_a_gpu_every_cuda_line_says_so_and_nothing_stops(tmp_path, store):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     broken = tmp_path / "none.onnx"
     broken.write_bytes(b"")
-    lines = list(device.bench(torch.nn.Flatten(), broken, device="cuda", batches=(1,), repeats=1))
+    asked = DeviceBench(torch.nn.Flatten(), lambda: broken, store, "cuda", batches=(1,), repeats=1)
+    lines = list(asked.lines())
 
     assert {(x["engine"], x["precision"]) for x in lines} == {
         (p.engine, p.precision) for p in plan("cuda")
-    } - {(FIDELITY, p) for p in ("fp32", "tf32", "fp16", "bf16")} | {(CEILINGS, "copy")}
+    } - {(FIDELITY, p) for p in ("fp32", "tf32", "fp16", "bf16")}
     assert all("not_run" in x for x in lines)
     eager = next(x for x in lines if x["engine"] == "pytorch-eager")["not_run"]
     assert "TORCH_INDEX" in eager or "nvidia-smi" in eager or "driver" in eager
 
 
-def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(tmp_path, monkeypatch):
+def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(store, monkeypatch):
     """No GPU here to fill: the engine that runs out above four images is put in place of PyTorch's."""
 
     def opened(batch, repeats):
         if batch > 4:
             raise RuntimeError("CUDA out of memory")
-        return device_torch.Timing([1.0] * repeats, "device", 1.0)
+        return engines.Timing([1.0] * repeats, "device", 1.0)
 
-    monkeypatch.setattr(device, "open_torch", lambda *_: opened)
-    found = list(device.bench(torch.nn.Flatten(), tmp_path / "no.onnx", batches=(32, 8, 4, 1), repeats=2))
+    monkeypatch.setattr(bench, "open_torch", lambda *_: opened)
+    asked = DeviceBench(torch.nn.Flatten(), lambda: Path("no.onnx"), store, batches=(32, 8, 4, 1), repeats=2)
+    found = list(asked.lines())
     eager = [x for x in found if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32")]
 
     assert [(x["batch"], "not_run" in x) for x in eager] == [(1, False), (4, False), (8, True)]
@@ -349,8 +319,6 @@ def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(tmp_path, mon
 
 
 def test_engines_of_another_gpu_are_not_found_in_the_cache():
-    from photodup.selfbench.device_table import _cache_name
-
     names = [
         _cache_name({"gpus": [{"name": gpu}], "packages": {"onnxruntime": version}})
         for gpu, version in (
@@ -364,7 +332,7 @@ def test_engines_of_another_gpu_are_not_found_in_the_cache():
 
 
 def test_tensorrt_profiles_cover_the_batches(tmp_path):
-    settings = device_onnx.settings("onnx-tensorrt", "fp16", tmp_path, 32)
+    settings = engines.settings("onnx-tensorrt", "fp16", tmp_path, 32)
 
     assert settings["trt_profile_min_shapes"] == "image:1x3x224x224"
     assert settings["trt_profile_max_shapes"] == "image:32x3x224x224"
@@ -375,11 +343,11 @@ def test_openvino_names_a_graph_it_cannot_read(tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
     with pytest.raises(PhotodupError, match=r"OpenVINO cannot load .*broken\.onnx"):
-        device_onnx.open_openvino(broken, "fp32", "cpu")
+        engines.open_openvino(broken, "fp32", "cpu")
 
 
 def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(toy, tmp_path):
-    asked = toy[1], [1, 3, 1, 3]
+    asked = toy[1](), [1, 3, 1, 3]
     each = compiler.alone(compiler.answer_sizes, *asked, True, str(tmp_path / "cache"))["requests"]
     one = compiler.alone(compiler.answer_sizes, *asked, False)["requests"]
     assert [(r["batch"], r["built"]) for r in each] == [(1, True), (3, True), (1, False), (3, False)]
@@ -390,13 +358,11 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
 
 @pytest.mark.parametrize("engine", ["onnx", "fp32"])
 def test_an_engine_is_built_and_timed_at_each_batch_size(toy, engine):
-    found = compiler.alone(compiler.time_batches, toy[1], engine, [1, 2], 3)
+    found = compiler.alone(compiler.time_batches, toy[1](), engine, [1, 2], 3)
     assert found["build_s"] > 0 and [len(row["latencies_ms"]) for row in found["batches"]] == [3, 3]
 
 
 def test_what_did_not_run_is_said_once_for_each_reason():
-    from photodup.selfbench.device_table import _not_run
-
     lines = [
         {"engine": "a", "precision": "fp32", "batch": 1, "latency_ms_p50": 1.0},
         {"engine": "a", "precision": "fp32", "batch": 8, "not_run": "out of memory"},

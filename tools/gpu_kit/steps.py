@@ -20,8 +20,8 @@ from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
-from photodup.selfbench.device_plan import Budget
-from photodup.selfbench.device_table import print_bench
+from photodup.selfbench.device.plan import TimeBudget
+from photodup.selfbench.device.table import print_bench
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.endpoints import Endpoints
 from photodup.study.notebook.points import measure_point
@@ -92,7 +92,7 @@ def triton() -> None:
 
 def bench(*engines: str, minutes: float) -> None:
     """Time engines with no server between; see `photodup bench device`. Exits with `UNFINISHED` if time ran out."""
-    budget = Budget(float(os.environ.get("KIT_MINUTES", minutes)))
+    budget = TimeBudget(float(os.environ.get("KIT_MINUTES", minutes)))
     print_bench(
         DEVICE,
         [int(word) for word in words("KIT_BATCHES", "1 8 32 128 512")],

@@ -1,6 +1,5 @@
 """The `bench` commands: photodup's own speed figures, and every engine on one device."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,9 +45,6 @@ def bench_device(
     ] = None,
     compile_on_cpu: Annotated[bool, typer.Option("--compile", help="also torch.compile on a CPU")] = False,
     photos: Annotated[int, typer.Option(min=2, help="demonstration photographs for the fidelity")] = 32,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="keep each line here as it is done, and go on from it")
-    ] = None,
     run: Annotated[
         str | None, typer.Option(help="keep each line as a record of results/RUN, and go on from those")
     ] = None,
@@ -58,8 +54,8 @@ def bench_device(
     FP32 means FP32: TF32 is a precision of its own. Shares are of what the device itself reaches on matrix products of
     the same precision, measured beforehand.
     """
-    from photodup.selfbench.device_plan import Budget
-    from photodup.selfbench.device_table import print_bench
+    from photodup.selfbench.device.plan import TimeBudget
+    from photodup.selfbench.device.table import print_bench
 
     print_bench(
         device,
@@ -68,8 +64,7 @@ def bench_device(
         compile_on_cpu,
         engines=engine or (),
         precisions=precision or (),
-        budget=Budget(budget_minutes),
+        budget=TimeBudget(budget_minutes),
         n_photos=photos,
-        json_file=json_file,
         run=run,
     )

@@ -1,6 +1,7 @@
 """The table of `photodup bench device`: each line beside what the device reaches at best."""
 
 import re
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,9 +11,8 @@ from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
-from photodup.selfbench import device as device_bench
-from photodup.selfbench.device_journal import InMemory, Journal, JsonLines
-from photodup.selfbench.device_plan import CEILINGS, FIDELITY, PRECISIONS, Budget, plan
+from photodup.selfbench.device.bench import DeviceBench
+from photodup.selfbench.device.plan import CEILINGS, FIDELITY, PRECISIONS, TimeBudget, plan
 from photodup.study.published.roofline import achieved_tflops, makers_peaks
 
 # Short, so that a terminal of 80 columns holds them.
@@ -27,22 +27,20 @@ def print_bench(
     *,
     engines: Collection[str] = (),
     precisions: Collection[str] = (),
-    budget: Budget | None = None,
+    budget: TimeBudget | None = None,
     n_photos: int = 32,
-    json_file: Path | None = None,
     run: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure, print the table and return its lines; see `photodup.selfbench.device.bench`.
+    """Measure, print the table and return its lines; see `DeviceBench`.
 
     A GPU that devices.csv does not know is measured like any other; only the maker's figures are missing then.
 
     Args:
         budget: leaves out what does not fit; afterwards it knows what that was.
-        json_file, run: where lines are kept and found again: a file of JSON lines or the run's records; neither
-            keeps them for this call only.
+        run: keeps each line as a record of results/RUN, and finds it again; without one, for this call only.
 
     Raises:
-        PhotodupError: both were given, or one that cannot be used; an engine or precision that does not exist.
+        PhotodupError: a name that no run can have; an engine or precision that does not exist.
     """
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.engines.export import export
@@ -50,42 +48,40 @@ def print_bench(
     from photodup.study.precision.rounding import fp16_file
 
     plan(device or "cpu", engines, precisions)  # a mistyped name is said before the model is loaded
-    budget = budget or Budget()
+    budget = budget or TimeBudget()
     model = load_model(device=device)
     if not isinstance(model, TorchModel):
         raise PhotodupError(
             f"{model.pretrained} is an export: name PyTorch weights, of which all engines are made."
         )
     facts = environment.describe({"digest": model.digest, "pretrained": model.pretrained})
-    journal = _journal(json_file, run, facts)
     models = build_dir() / "models"
     # From a model on the CPU: on a GPU PyTorch's convolutions are TF32 by default, and the export would be held to that.
     fp32_graph = cache(lambda: export(load_model(device="cpu"), models, ["fp32"])["fp32"])
     on_gpu = model.device.startswith("cuda")
     engine_cache = build_dir() / "trt" / _cache_name(facts)
     engine_cache.mkdir(parents=True, exist_ok=True)
-    wants_photos = not engines or FIDELITY in engines
-    images = _photographs(n_photos) if wants_photos else None
-    lines = []
-    for line in device_bench.bench(
-        model.visual,
-        fp32_graph,
-        device=model.device,
-        batches=batches,
-        repeats=repeats,
-        compile_on_cpu=compile_on_cpu,
-        cache=engine_cache,
-        half=lambda: fp16_file(fp32_graph(), models),
-        images=images,
-        simulated=None if images is None else _simulated(fp32_graph, images),
-        engines=engines,
-        precisions=precisions,
-        journal=journal,
-        budget=budget,
-        facts={"weights": model.digest[:12], "on": _name(facts, on_gpu)},
-    ):
-        lines.append(line)
-        print(_progress(line), flush=True)
+    images = _photographs(n_photos) if not engines or FIDELITY in engines else None
+    with tempfile.TemporaryDirectory() as scratch, _store(run, Path(scratch), facts["model"]) as store:
+        bench = DeviceBench(
+            model.visual,
+            fp32_graph,
+            store,
+            model.device,
+            batches,
+            repeats,
+            compile_on_cpu,
+            cache=engine_cache,
+            half=lambda: fp16_file(fp32_graph(), models),
+            images=images,
+            simulated=None if images is None else _simulated(fp32_graph, images),
+            budget=budget,
+            facts={"weights": model.digest[:12], "on": _name(facts, on_gpu)},
+        )
+        lines = []
+        for line in bench.lines(engines, precisions):
+            lines.append(line)
+            print(_progress(line), flush=True)
     add_shares(lines, makers_peaks(_name(facts, on_gpu)) if on_gpu else {})
     _print(lines, f"{model.name}, {model.pretrained}, on {_name(facts, on_gpu)}", budget, repeats)
     return lines
@@ -114,19 +110,15 @@ def peaks(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _journal(json_file: Path | None, run: str | None, facts: Mapping[str, Any]) -> Journal:
-    if json_file is not None and run is not None:
-        raise PhotodupError("Lines are kept in one place: give --json or --run, not both.")
-    if json_file is not None:
-        return JsonLines(json_file, facts)
-    if run is not None:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", run) or run.startswith(("reference", "published")):
-            raise PhotodupError(
-                f"{run!r} is no name for a run of this machine: use small letters, digits, '.', '_' and '-', and "
-                "leave reference-… and published to the project."
-            )
-        return RunStore(project_root() / "results" / run, model=facts["model"])
-    return InMemory()
+def _store(run: str | None, scratch: Path, model: Mapping[str, Any]) -> RunStore:
+    if run is None:
+        return RunStore(scratch, model=model)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", run) or run.startswith(("reference", "published")):
+        raise PhotodupError(
+            f"{run!r} is no name for a run of this machine: use small letters, digits, '.', '_' and '-', and "
+            "leave reference-… and published to the project."
+        )
+    return RunStore(project_root() / "results" / run, model=model)
 
 
 def _photographs(n: int):
@@ -170,7 +162,7 @@ def _progress(line: Mapping[str, Any]) -> str:
     return f"{name}: {rate:,.2f} {unit}"
 
 
-def _print(lines: Sequence[dict[str, Any]], title: str, budget: Budget, repeats: int) -> None:
+def _print(lines: Sequence[dict[str, Any]], title: str, budget: TimeBudget, repeats: int) -> None:
     from rich.console import Console
     from rich.table import Table
 

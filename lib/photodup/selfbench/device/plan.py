@@ -1,22 +1,15 @@
 """What `photodup bench device` measures, the most important first, so that a budget cuts at the end."""
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from photodup.errors import PhotodupError
 
 CEILINGS, FIDELITY = "ceilings", "fidelity"
-TORCH = ("pytorch-eager", "pytorch-cuda-graph", "pytorch-compile")
 ENGINES = (
-    CEILINGS,
-    *TORCH,
-    FIDELITY,
-    "onnx-cpu",
-    "openvino",
-    "onnx-cuda",
-    "onnx-tensorrt",
-    "onnx-tensorrt-rtx",
+    *(CEILINGS, "pytorch-eager", "pytorch-cuda-graph", "pytorch-compile", FIDELITY),
+    *("onnx-cpu", "openvino", "onnx-cuda", "onnx-tensorrt", "onnx-tensorrt-rtx"),
 )
 """What `--engine` may name: the engines, the device's measured ceilings and the fidelity of its precisions."""
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -34,7 +27,7 @@ class Part:
 
 
 _ON_CUDA = (
-    (CEILINGS, PRECISIONS),
+    (CEILINGS, ("copy", *PRECISIONS)),
     ("pytorch-eager", ("fp32", "fp16", "bf16", "tf32")),
     ("pytorch-cuda-graph", ("fp16", "fp32", "bf16", "tf32")),
     (FIDELITY, ("fp16", "bf16", "tf32", "fp32")),
@@ -45,7 +38,7 @@ _ON_CUDA = (
     ("openvino", ("fp32", "bf16")),
 )
 _ON_CPU = (
-    (CEILINGS, PRECISIONS),
+    (CEILINGS, ("copy", *PRECISIONS)),
     ("pytorch-eager", PRECISIONS),
     ("onnx-cpu", ("fp32",)),
     ("openvino", ("fp32", "bf16")),
@@ -77,12 +70,12 @@ def plan(device: str, engines: Collection[str] = (), precisions: Collection[str]
         Part(engine, precision)
         for engine, its in order
         for precision in its
-        if (not engines or engine in engines) and (not precisions or precision in precisions)
+        if (not engines or engine in engines) and (not precisions or precision in (*precisions, "copy"))
     ]
 
 
 @dataclass
-class Budget:
+class TimeBudget:
     """How long a benchmark may take; what no longer fits is left out and remembered.
 
     Args:
@@ -122,7 +115,7 @@ class Budget:
             return ""
         return (
             f"left out, the budget of {self.minutes:g} minutes is spent: {', '.join(_grouped(self.left_out))}. "
-            "The same command with the same file or run goes on from here."
+            "The same command with the same run goes on from here."
         )
 
 
@@ -133,8 +126,3 @@ def _grouped(names: Iterable[str]) -> list[str]:
         head, _, last = name.rpartition(" ")
         found.setdefault(head, []).append(last)
     return [f"{head} {' '.join(lasts)}".strip() for head, lasts in found.items()]
-
-
-def sizes(batches: Sequence[int]) -> list[int]:
-    """Return batch sizes once each, ascending: what does not fit ends an engine's part, not the smaller ones."""
-    return sorted(set(batches))

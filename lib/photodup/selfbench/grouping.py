@@ -13,7 +13,7 @@ import multiprocessing
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -102,44 +102,48 @@ def run(
     """Measure each size in its own process; peak memory includes the vectors themselves."""
     from photodup.photos.search.neighbours import EXACT_BELOW
 
-    results = []
-    for size in n:
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(1) as pool:
-            arguments = (size, dim, threshold, EXACT_BELOW if exact_below is None else exact_below)
-            results.append(pool.apply(measure, arguments))
-    return results
+    below = EXACT_BELOW if exact_below is None else exact_below
+    return [fresh(measure, size, dim, threshold, below) for size in n]
+
+
+def fresh(function: Callable[..., dict], *arguments: object) -> dict:
+    """Return what a function returns in a process of its own, whose peak memory is then the function's."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def options_of(description: str | None, what: str) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark over sizes: `--n`, `--dim` and `--json`."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, action="append", help=f"{what}; repeat for a curve")
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def print_results(results: Sequence[dict], columns: Sequence[str], *, as_json: bool) -> None:
+    """Print a table of some columns, one line per result, or all as JSON."""
+    import pandas as pd
+
+    if as_json:
+        print(json.dumps(results, indent=1))
+    else:
+        print(pd.DataFrame(results)[list(columns)].to_string(index=False, float_format="{:.3g}".format))
 
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print one line per size and whether it meets its goal; `--json` prints the records."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, action="append", help="rows; repeat for a curve")
-    parser.add_argument("--dim", type=int, default=512)
+    parser = options_of(__doc__, "rows")
     parser.add_argument("--threshold", type=float, default=0.9)
     parser.add_argument("--exact-below", type=int)
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
     sizes = tuple(chosen.n or SIZES)
     results = run(sizes, dim=chosen.dim, threshold=chosen.threshold, exact_below=chosen.exact_below)
-    if chosen.json:
-        print(json.dumps(results, indent=1))
-        return
-    columns = ("rows", "seconds", "peak_memory_gb", "recall", "pairs", "largest_group", "seconds_to_add_1000")
-    print(*(f"{name:>19}" for name in columns), " method", " goal", sep="")
-    for record in results:
-        print(
-            *(f"{_short(record[name]):>19}" for name in columns),
-            f"  {record['method']}",
-            _verdict(record),
-            sep="",
-        )
-
-
-def _short(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.3g}"
+    columns = ["rows", "seconds", "peak_memory_gb", "recall", "pairs", "largest_group", "seconds_to_add_1000"]
+    goals = [result | {"goal": _verdict(result)} for result in results]
+    print_results(results if chosen.json else goals, [*columns, "method", "goal"], as_json=chosen.json)
 
 
 def _verdict(record: dict) -> str:
@@ -148,7 +152,7 @@ def _verdict(record: dict) -> str:
         return ""
     met = record["recall"] >= MIN_RECALL and all(record[name] <= limit for name, limit in goals.items())
     limits = ", ".join(f"{name} <= {limit:g}" for name, limit in goals.items())
-    return f"  ({limits}, recall >= {MIN_RECALL}: {'met' if met else 'missed'})"
+    return f"{limits}, recall >= {MIN_RECALL}: {'met' if met else 'missed'}"
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ exist, so the pixels are not part of this; their price is the pairs a photo time
 (`photodup evaluate` prints it).
 """
 
-import argparse
 import hashlib
-import json
-import multiprocessing
 import sys
 import tempfile
 import time
@@ -21,7 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from photodup.selfbench.grouping import INCREMENT, SIZES, peak_memory_gb, synthetic_library
+from photodup.selfbench.grouping import (
+    INCREMENT,
+    SIZES,
+    fresh,
+    options_of,
+    peak_memory_gb,
+    print_results,
+    synthetic_library,
+)
 
 DIGEST = "5" * 64
 THRESHOLD, NEAREST_FROM = 0.9, 0.75
@@ -69,9 +74,9 @@ def measure(n: int, dim: int = 512) -> dict:
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
         add = synthetic_catalogue(Path(folder), n + INCREMENT, dim)
         add(0, n)
-        first = _fresh(_find, folder)
+        first = fresh(_find, folder)
         add(n, n + INCREMENT)
-        again = _fresh(_find, folder)
+        again = fresh(_find, folder)
     return {
         "photos": n,
         "dim": dim,
@@ -101,35 +106,12 @@ def _find(folder: str) -> dict:
     }
 
 
-def _fresh(function: Callable, *arguments: object) -> dict:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
-
-
 def main(arguments: Sequence[str] = ()) -> None:
     """Print one line per size; `--json` prints the records."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, action="append", help="photos; repeat for a curve")
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(arguments)
+    chosen = options_of(__doc__, "photos").parse_args(arguments)
     results = [measure(size, chosen.dim) for size in chosen.n or SIZES]
-    if chosen.json:
-        print(json.dumps(results, indent=1))
-        return
-    columns = (
-        "photos",
-        "seconds",
-        "seconds_after_adding_1000",
-        "peak_memory_gb",
-        "recall",
-        "pairs_a_photo",
-    )
-    print(*(f"{name:>27}" for name in columns), " search", sep="")
-    for record in results:
-        print(*(f"{record[name]:>27.4g}" for name in columns), f"  {record['search']}", sep="")
+    columns = ["photos", "seconds", "seconds_after_adding_1000", "peak_memory_gb", "recall", "pairs_a_photo"]
+    print_results(results, [*columns, "search"], as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ reduced scale, the gate says, of trained weights.
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
+
+from photodup.selfbench.scan import rates_in_turn
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
@@ -76,13 +76,7 @@ def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | No
             }
             for work in sides.values():  # a first computation is slow, and so is a cold page cache
                 work()
-            seconds: dict[str, list[float]] = {side: [] for side in sides}
-            for _ in range(repeats):
-                for side, work in sides.items():
-                    started = time.perf_counter()
-                    work()
-                    seconds[side].append(time.perf_counter() - started)
-    rates = {side: n / median(values) for side, values in seconds.items()}
+            rates = rates_in_turn(sides, n, repeats)
     return {
         "n_photos": n,
         "repeats": repeats,

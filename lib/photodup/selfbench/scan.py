@@ -9,7 +9,7 @@ import hashlib
 import io
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -49,13 +49,7 @@ def run(n: int = 12, repeats: int = 3) -> dict:
         }
         plain_loop(files[:1])  # Imports are not what is compared, nor is a cold page cache.
         scan_afresh(1)
-        seconds: dict[str, list[float]] = {side: [] for side in sides}
-        for _ in range(repeats):
-            for side, work in sides.items():
-                started = time.perf_counter()
-                work()
-                seconds[side].append(time.perf_counter() - started)
-    rates = {side: n / median(values) for side, values in seconds.items()}
+        rates = rates_in_turn(sides, n, repeats)
     return {
         "n_photos": n,
         "megabytes_per_photo": megabytes / n,
@@ -68,6 +62,17 @@ def run(n: int = 12, repeats: int = 3) -> dict:
         "floor_ratio": rates["floor"] / rates["loop"],
         "goal_per_core": GOAL_PER_CORE,
     }
+
+
+def rates_in_turn(sides: Mapping[str, Callable[[], object]], n: int, repeats: int) -> dict[str, float]:
+    """Return how many of n a second each side does, by the median of repeats that take turns."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(repeats):
+        for side, work in sides.items():
+            started = time.perf_counter()
+            work()
+            seconds[side].append(time.perf_counter() - started)
+    return {side: n / median(values) for side, values in seconds.items()}
 
 
 def plain_loop(files: Sequence[Path]) -> list[tuple[str, str]]:

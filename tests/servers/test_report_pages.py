@@ -8,8 +8,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from support.report_runs import PIXEL, add_notebooks, two_runs
 
 from photodup.study.report.compare_page import write_comparison
+from photodup.study.report.page import write_reports
 from photodup.study.report.slides import write_slides
-from photodup.study.report.write import write_reports
 
 pytestmark = pytest.mark.long
 

@@ -59,23 +59,6 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_a_study_says_in_a_log_what_it_does(capsys, monkeypatch):
-    from photodup.study.runner import progress
-
-    monkeypatch.setattr(progress, "EVERY_S", 0.0)
-    with progress.study_progress() as shown:
-        shown.start("03_set_up_triton")
-        shown.cells(4, 20)
-        shown.end("failed", "why")
-    said = capsys.readouterr().out.splitlines()
-    assert said == [
-        "03_set_up_triton …",
-        "03_set_up_triton … 4 of 20 cells, 0 s",
-        "03_set_up_triton failed after 0 s",
-        "why",
-    ]
-
-
 @pytest.mark.parametrize(
     ("rule", "url", "clean"),
     [

@@ -18,7 +18,7 @@ from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports, save_endpoints
 from photodup.study.notebook import charts
 from photodup.study.published.audit import report_lines
-from photodup.study.report.write import write_reports
+from photodup.study.report.page import write_reports
 from photodup.study.runner.execute import execute_notebook
 
 

@@ -17,9 +17,9 @@ from photodup.bench.stats.comparison import Verdict
 from photodup.errors import PhotodupError
 from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
+from photodup.study.report.page import write_reports
 from photodup.study.report.sides import environment_rows, open_sides, warnings
 from photodup.study.report.slides import write_slides
-from photodup.study.report.write import write_reports
 
 
 @pytest.fixture

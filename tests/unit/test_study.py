@@ -52,8 +52,11 @@ def study(project, **options):
     return run_study("mine", endpoints=project / "endpoints.yaml", **options)
 
 
-def test_a_study_runs_its_notebooks_with_their_sizes_and_reports(project):
+def test_a_study_runs_its_notebooks_with_their_sizes_and_reports(project, capsys):
     (outcome,) = study(project)
+    out, err = capsys.readouterr()
+    assert "01_ok: 0 of 3 cells" in err, "the log: two cells, and papermill's own"
+    assert "01_ok passed after" in out
 
     assert outcome.status == "passed"
     index = (project / "results" / "mine" / "index.html").read_text()
@@ -85,11 +88,12 @@ def test_what_passed_is_not_run_again_until_its_code_changes(project):
     assert path.stat().st_mtime_ns > second
 
 
-def test_a_failing_notebook_is_reported_and_the_others_still_run(project):
+def test_a_failing_notebook_is_reported_and_the_others_still_run(project, capsys):
     write_notebook(project / "notebooks" / "00_bad.ipynb", "raise ValueError('the reason')")
 
     good, bad = study(project)  # 00 is run last: it quotes the others
 
+    assert "00_bad failed after" in (out := capsys.readouterr().out) and "the reason" in out
     assert (bad.status, good.status) == ("failed", "passed")
     assert "the reason" in bad.error
     stored = json.loads((project / "results" / "mine" / "study.json").read_text())

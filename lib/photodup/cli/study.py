@@ -112,7 +112,7 @@ def study_render(
     only: Only = None,
 ) -> None:
     """Execute the committed notebooks in place from the records of the reference run; nothing is measured."""
-    from photodup.study.runner.render import render_notebooks
+    from photodup.study.runner.execute import render_notebooks
 
     for path in render_notebooks(only or ()):
         print(path.name)
@@ -122,8 +122,7 @@ def study_render(
 def study_readme() -> None:
     """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
     from photodup.paths import project_root
-    from photodup.study.report.appendix import appendix_blocks
-    from photodup.study.report.readme import write_blocks
+    from photodup.study.report.readme import appendix_blocks, write_blocks
 
     print(write_blocks())
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
@@ -136,11 +135,9 @@ def study_agree(
 ) -> None:
     """Tabulate the outcomes of two passes over the same comparisons, and whether they agree; nothing is measured."""
     from photodup.study.comparisons import agreement
-    from photodup.study.notebook.run import open_run
-    from photodup.study.report.facts import run_directory
+    from photodup.study.notebook.run import read_run, run_directory
 
-    runs = [open_run(run_directory(name).name).reading() for name in (first, second)]
-    found = agreement.twice(*runs)
+    found = agreement.twice(*(read_run(run_directory(name)) for name in (first, second)))
     print("\n".join(agreement.lines(found, (first, second))))
     print(f"\n{agreement.summary(found)}")
     for sentence in agreement.sentences(found):
@@ -152,10 +149,9 @@ def study_outcomes(run: Annotated[str, typer.Argument(help="directory under resu
     """Print every comparison of a run from its records, primary ones first; nothing is measured."""
     from photodup.bench.stats.sentence import sentence
     from photodup.study.comparisons.outcomes import read_all
-    from photodup.study.notebook.run import open_run
-    from photodup.study.report.facts import run_directory
+    from photodup.study.notebook.run import read_run, run_directory
 
-    found = read_all(open_run(run_directory(run).name).reading())
+    found = read_all(read_run(run_directory(run)))
     for outcome in sorted(found, key=lambda o: (o.question.is_null, not o.question.is_primary)):
         asked = outcome.question
         kind = "null" if asked.is_null else "primary" if asked.is_primary else "exploratory"
@@ -173,7 +169,7 @@ def report(
     output: Annotated[Path | None, typer.Option(help="file for --compare or --slides")] = None,
 ) -> None:
     """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison, or a deck."""
-    from photodup.study.report.write import write_reports
+    from photodup.study.report.page import write_reports
 
     print(write_reports(runs or ["quick"], compare=compare, slides=slides, output=output))
 

@@ -1,4 +1,4 @@
-"""Which notebooks there are, and what identifies one of them."""
+"""Which notebooks there are, what identifies one of them, and the small JSON files that a study keeps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
@@ -29,7 +30,15 @@ def notebooks(only: Iterable[str] = ()) -> list[Path]:
 
 def source_sha256(notebook: Path) -> str:
     """Return the digest of what a notebook does: its code cells and their tags, not prose, not outputs."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    cells = read_json(notebook, None)["cells"]
     code = [c for c in cells if c["cell_type"] == "code"]
     source = json.dumps([["".join(c["source"]), c["metadata"].get("tags", [])] for c in code])
     return hashlib.sha256(source.encode()).hexdigest()
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """Return what a JSON file holds, or `default` where there is no such file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return default

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.serving.check import handshake_ms, ready_models
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints
+from photodup.study.notebook.files import read_json
 from photodup.study.notebook.gaps import Gap, NotMeasured, go_on_without_what_is_missing
 
 if TYPE_CHECKING:
@@ -67,10 +67,6 @@ class Run:
         if not may_fail:
             raise NotMeasured(f"{key}: {result['error']}")
         return Gap(result)
-
-    def reading(self) -> Run:
-        """Return this run for reading only: what is not recorded stays a gap."""
-        return replace(self, store=RunStore(self.directory, measure=False))
 
     def points(self) -> pd.DataFrame:
         """Return every point of this run as one tidy table (see `photodup.bench.record.record.load_points`)."""
@@ -137,6 +133,21 @@ class Run:
         return f"Run({self.name!r}, {self.n_records} records, {self.endpoints.name})"
 
 
+def run_directory(run: str) -> Path:
+    """Return the folder of a run that exists.
+
+    Raises:
+        PhotodupError: there is no such run; names those there are.
+    """
+    directory = project_root() / "results" / run
+    if not directory.is_dir():
+        known = sorted(p.name for p in directory.parent.glob("*/") if (p / "records").is_dir())
+        raise PhotodupError(
+            f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
+        )
+    return directory
+
+
 def read_run(directory: Path) -> Run:
     """Return the run in a folder for reading only, whichever servers it was measured against."""
     store = RunStore(directory, create=False, measure=False)
@@ -145,8 +156,7 @@ def read_run(directory: Path) -> Run:
 
 def read_environment(directory: Path) -> dict[str, Any]:
     """Return `environment.json` of a run's directory, or an empty dictionary."""
-    path = directory / "environment.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(directory / "environment.json", {})
 
 
 def describe_machine(facts: dict[str, Any]) -> str:

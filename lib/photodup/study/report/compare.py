@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.stats.interval import Interval, interval_in
-from photodup.study.report.sides import Side
+from photodup.study.report.sides import ComparedRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ METRICS = ("latency_ms_p50", "latency_ms_p99", "throughput_images_per_s")
 NOT_CONDITIONS = ("run", "stopping", "slo_ms", "seed", "n_requests")
 
 
-def shared_points(sides: Sequence[Side]) -> list[dict[str, Any]]:
+def shared_points(sides: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     """Return every load point that two runs or more have, by link, backend and load.
 
     Two points are the same when every condition agrees: the backend, the load, the link and whatever else a
@@ -68,7 +68,7 @@ def _reading_order(key: tuple) -> tuple:
     )
 
 
-def only_in(sides: Sequence[Side]) -> dict[str, int]:
+def only_in(sides: Sequence[ComparedRun]) -> dict[str, int]:
     """Return for each run how many of its load points no other run has."""
     tables = [set(table) for table in _tables(sides)]
     return {
@@ -77,7 +77,7 @@ def only_in(sides: Sequence[Side]) -> dict[str, int]:
     }
 
 
-def _tables(sides: Sequence[Side]) -> list[dict[tuple, dict[str, Any]]]:
+def _tables(sides: Sequence[ComparedRun]) -> list[dict[tuple, dict[str, Any]]]:
     names = set().union(*(side.conditions() for side in sides)) | {"connection", "offered_per_s", "link"}
     return [_by_condition(side.points, names - set(NOT_CONDITIONS)) for side in sides]
 
@@ -136,7 +136,7 @@ def change(first: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> C
     return Change(ratio, "higher" if ratio.value > 1 else "lower")
 
 
-def verdict_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
+def verdict_rows(sides: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     """Return what became of each published claim in each run, judged now by the claims as they stand.
 
     Returns:

@@ -14,7 +14,7 @@ from photodup.study.notebook.run import describe_machine, describe_weights, read
 from photodup.study.report import compare
 from photodup.study.report.cells import environment
 from photodup.study.report.facts import write_page
-from photodup.study.report.sides import Side, environment_rows, open_sides, warnings
+from photodup.study.report.sides import ComparedRun, environment_rows, open_sides, warnings
 
 LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label", "repeat")
 SCENARIOS = {
@@ -58,7 +58,7 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
     return write_page(page, sides[0].directory / f"compare-{'-'.join(names[1:])}.html", output)
 
 
-def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[str]:
+def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[ComparedRun]) -> list[str]:
     """Return one sentence per further run: of how many shared points its latency was higher, lower or neither."""
     found = []
     for index, side in enumerate(sides[1:], start=1):
@@ -77,7 +77,7 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[Side]) -> list[st
     return found
 
 
-def _comparisons(first: Side, other: Side) -> dict[str, Any]:
+def _comparisons(first: ComparedRun, other: ComparedRun) -> dict[str, Any]:
     """What both runs measured of the declared comparisons: a sentence, and a row for each."""
     both = agreement.twice(read_run(first.directory), read_run(other.directory))
     rows = [
@@ -87,7 +87,7 @@ def _comparisons(first: Side, other: Side) -> dict[str, Any]:
     return {"names": (first.name, other.name), "summary": agreement.summary(both), "rows": rows}
 
 
-def _about(side: Side) -> dict[str, str]:
+def _about(side: ComparedRun) -> dict[str, str]:
     model = side.environment.get("model", {})
     return {
         "name": side.name,
@@ -164,7 +164,7 @@ def _ratio(found: compare.Change) -> dict[str, str]:
     }
 
 
-def _figure(sides: Sequence[Side], rows: Sequence[Mapping[str, Any]]) -> str:
+def _figure(sides: Sequence[ComparedRun], rows: Sequence[Mapping[str, Any]]) -> str:
     """Draw p50 of every shared valid point, first run across, the others up; return a PNG as base64 or ""."""
     import matplotlib
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +12,10 @@ import nbformat
 from photodup.bench.pairs.declared import Basis, declarations
 from photodup.bench.record.json_files import slug
 from photodup.bench.stats.comparison import does_decide
-from photodup.errors import PhotodupError
 from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
 from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
-from photodup.study.notebook.files import notebooks
+from photodup.study.notebook.files import notebooks, read_json
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 
 # What README and the deck's last slide lead with: a question, the notebooks that answer it, and the figure for README.
@@ -28,21 +26,6 @@ FINDINGS = (
     ("What does a photo library gain?", ("01_scan_photos",), "01_held_out"),
     ("What survives of the published study?", ("12_audit_published_claims",), ""),
 )
-
-
-def run_directory(run: str) -> Path:
-    """Return the folder of a run that exists.
-
-    Raises:
-        PhotodupError: there is no such run; names those there are.
-    """
-    directory = project_root() / "results" / run
-    if not directory.is_dir():
-        known = sorted(p.name for p in directory.parent.glob("*/") if (p / "records").is_dir())
-        raise PhotodupError(
-            f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
-        )
-    return directory
 
 
 def write_page(page: str, in_run: Path, output: Path | None) -> Path:
@@ -184,8 +167,3 @@ def finding_rows(run: str) -> Iterator[dict[str, Any]]:
 def _first(pattern: str, text: str) -> str:
     match = re.search(pattern, text, re.MULTILINE | re.DOTALL if "+?" in pattern else re.MULTILINE)
     return " ".join(match.group(1).split()) if match else ""
-
-
-def read_json(path: Path, default: Any) -> Any:
-    """Return what a JSON file holds, or `default` where there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default

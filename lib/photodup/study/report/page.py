@@ -1,24 +1,26 @@
-"""Turn a run's records and executed notebooks into `results/<run>/index.html`, which people read first."""
+"""Write what `photodup report` was asked for: a run's `index.html`, which is read first, runs side by side, or a deck."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from photodup.errors import PhotodupError
 from photodup.files import write_atomically
-from photodup.study.notebook.files import notebooks
-from photodup.study.notebook.run import read_environment
+from photodup.study.notebook.files import notebooks, read_json
+from photodup.study.notebook.run import read_environment, run_directory
 from photodup.study.report.cells import environment, render_notebook
+from photodup.study.report.compare_page import write_comparison
 from photodup.study.report.facts import (
     executed_notebook,
     notebook_rows,
-    read_json,
-    run_directory,
     run_facts,
     run_verdicts,
     tally,
 )
 from photodup.study.report.figures import DECISION_NOTEBOOK, notebook_figures
+from photodup.study.report.slides import write_slides
 
 
 def write_report(run: str) -> Path:
@@ -68,3 +70,28 @@ def _flat(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_flat, value)) or "none"
     return str(value)
+
+
+def write_reports(
+    runs: Sequence[str], *, compare: bool = False, slides: bool = False, output: Path | None = None
+) -> Path:
+    """Write what `photodup report` was asked for and return its path: a run's page, a comparison or a deck.
+
+    Raises:
+        PhotodupError: an unknown run, or options that ask for two things at once.
+    """
+    if compare and slides:
+        raise PhotodupError("Ask for --compare or --slides, not both: they are two different pages.")
+    if compare:
+        return write_comparison(runs, output)
+    if len(runs) != 1:
+        raise PhotodupError(
+            f"One run at a time, or side by side: photodup report --compare {' '.join(runs)}."
+        )
+    if slides:
+        return write_slides(runs[0], output)
+    if output is not None:
+        raise PhotodupError(
+            "--output names the file of --compare or --slides; a report is results/RUN/index.html."
+        )
+    return write_report(runs[0])

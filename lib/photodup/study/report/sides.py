@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
-from photodup.paths import project_root
-from photodup.study.notebook.run import describe_machine, read_environment
+from photodup.study.notebook.files import read_json
+from photodup.study.notebook.run import describe_machine, read_environment, run_directory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ _PLACES = ("RUN", "ENDPOINTS", "HOST")  # parameters that say where, not how muc
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRun:
     """One run, read for a comparison."""
 
     name: str
@@ -53,17 +53,13 @@ class Side:
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
         """Parameters that the run gave to each notebook, other than where its servers are."""
-        import json
-
-        path = self.directory / "study.json"
-        rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
         return {
             row["notebook"]: {
                 name: value
                 for name, value in row.get("parameters", {}).items()
                 if name not in _PLACES and not name.endswith("_PORT")
             }
-            for row in rows
+            for row in read_json(self.directory / "study.json", [])
         }
 
     def conditions(self) -> set[str]:
@@ -73,7 +69,7 @@ class Side:
         }
 
 
-def open_sides(names: Sequence[str]) -> list[Side]:
+def open_sides(names: Sequence[str]) -> list[ComparedRun]:
     """Return the runs to compare, the one that ratios refer to first.
 
     Raises:
@@ -86,17 +82,10 @@ def open_sides(names: Sequence[str]) -> list[Side]:
             "The published study is no run: its tables state no link, interval or validity, so no load point of a "
             "run equals one of theirs; `photodup audit RUN` holds a run against them, claim by claim."
         )
-    results = project_root() / "results"
-    known = sorted(path.parent.name for path in results.glob("*/records"))
-    for name in names:
-        if name not in known:
-            raise PhotodupError(
-                f"There is no run {name!r} with records under results/: there are {', '.join(known) or 'none'}."
-            )
-    return [Side(name, results / name) for name in names]
+    return [ComparedRun(name, run_directory(name)) for name in names]
 
 
-def warnings(sides: Sequence[Side]) -> list[str]:
+def warnings(sides: Sequence[ComparedRun]) -> list[str]:
     """Return one sentence for each reason why these runs are not simply comparable; empty when there is none."""
     from photodup.study.claims.claims import unlike
 
@@ -115,7 +104,7 @@ def warnings(sides: Sequence[Side]) -> list[str]:
     return found
 
 
-def _sizes(sides: Sequence[Side]) -> list[str]:
+def _sizes(sides: Sequence[ComparedRun]) -> list[str]:
     first, *others = sides
     found = []
     for other in others:
@@ -132,7 +121,7 @@ def _sizes(sides: Sequence[Side]) -> list[str]:
     return found
 
 
-def _stopping_rules(side: Side) -> str:
+def _stopping_rules(side: ComparedRun) -> str:
     rules = [record["config"].get("stopping") for record in side.records]
     rules = [rule for rule in rules if isinstance(rule, Mapping)]
     ranges = [
@@ -146,7 +135,7 @@ def _stopping_rules(side: Side) -> str:
     return " and ".join(texts) or "not recorded"
 
 
-def environment_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
+def environment_rows(sides: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     """Return one row per fact of the environments: `fact`, `values` (one per run), `same`; differences first."""
     flat = [_flatten(side.environment) for side in sides]
     rows = []

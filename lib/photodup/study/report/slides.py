@@ -17,13 +17,13 @@ import nbformat
 
 from photodup.errors import PhotodupError
 from photodup.study.notebook.files import notebooks
+from photodup.study.notebook.run import run_directory
 from photodup.study.report.cells import Cell, environment, render_cells
 from photodup.study.report.facts import (
     FINDINGS,
     executed_notebook,
     first_sentence,
     notebook_rows,
-    run_directory,
     run_facts,
     run_verdicts,
     tally,

@@ -1,4 +1,4 @@
-"""Run the numbered notebooks in order through papermill, each within its time budget, and resume."""
+"""Run the numbered notebooks: in order through papermill, each within its time budget; or in place, from records alone."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import yaml
 
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
-from photodup.study.notebook.files import notebooks, source_sha256
+from photodup.progress import bar
+from photodup.settings import inherited
+from photodup.study.notebook.files import notebooks, read_json, source_sha256
+from photodup.study.notebook.opening import write_opening
+from photodup.study.notebook.run import REFERENCE, open_run
 from photodup.study.runner.servers import start_servers
 
 DEFAULT_BUDGET_S = 1200
@@ -30,7 +35,7 @@ PROGRAMS = {"09_scale_on_kind": "kubectl"}
 
 
 @dataclass
-class Outcome:
+class NotebookOutcome:
     """What became of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
 
     notebook: str
@@ -106,18 +111,19 @@ def execute_notebook(
     parameters: Mapping[str, Any],
     *,
     budget_s: float,
-    on_cell=None,
     within: Path | None = None,
-) -> Outcome:
+) -> NotebookOutcome:
     """Run one notebook in a process of its own and write the executed copy to `output`, beneath the folder `within`.
 
     papermill limits single cells only, so the whole notebook runs in a process group that is killed, kernel
-    included, when `budget_s` has passed. `on_cell(done, total)` is called as cells finish.
+    included, when `budget_s` has passed.
     """
     check_parameters(source, parameters)
-    outcome = Outcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
-    started = time.monotonic()
+    outcome = NotebookOutcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
+    started, done = time.monotonic(), 0
+    total = _n_code_cells(source) + bool(parameters)  # papermill puts them into a cell of their own
     with (
+        bar(total=total, desc=source.stem, unit="cell") as shown,
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe nobody reads would block it
         tempfile.TemporaryDirectory(prefix="photodup-") as scratch,  # papermill writes through links
     ):
@@ -127,8 +133,9 @@ def execute_notebook(
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             while process.poll() is None and time.monotonic() - started < budget_s:
-                if on_cell:
-                    on_cell(*_cells_done(executed))
+                if done < total:
+                    before, done = done, min(total, max(done, _cells_done(executed)))
+                    shown.update(done - before)
                 time.sleep(0.5)
             if process.returncode is None:
                 outcome.status = "timeout"
@@ -156,7 +163,7 @@ def run_study(
     weights: str | None = None,
     again: bool = False,
     visits: int | None = None,
-) -> list[Outcome]:
+) -> list[NotebookOutcome]:
     """Run the study into `results/<name>/` and return every notebook's outcome.
 
     Notebooks that already passed with the same source and parameters are not run again, and records that
@@ -179,7 +186,6 @@ def run_study(
     from photodup.bench.record import latencies
     from photodup.study.notebook.weights import prepare_model
     from photodup.study.report.page import write_report
-    from photodup.study.runner.progress import study_progress
 
     chosen = notebooks(only)
     for key in parameters or {}:
@@ -200,33 +206,28 @@ def run_study(
                 stack, name, due_paths, sizes, endpoints, _host(parameters or {}), visits
             )
             extra |= {"ENDPOINTS": str(where)} if where else {}
-        with study_progress() as progress:
-            for path, params, budget_s in plan:
-                progress.start(path.stem)
-                if (path, params, budget_s) not in due:
-                    progress.end("done before")
-                    continue
-                declared = declared_parameters(path)
-                given = {**params, **{k: v for k, v in extra.items() if k in declared}}
-                outcome = _missing_program(path) or execute_notebook(
-                    path,
-                    directory / "notebooks" / path.name,
-                    given,
-                    budget_s=budget_s,
-                    on_cell=progress.cells,
-                    within=directory.parent,
-                )
-                outcome.parameters = params
-                outcomes[path.stem] = outcome
-                _write_outcomes(directory, outcomes)
-                progress.end(outcome.status, outcome.error)
+        for path, params, budget_s in plan:
+            if (path, params, budget_s) not in due:
+                print(f"{path.stem} done before", flush=True)
+                continue
+            declared = declared_parameters(path)
+            given = {**params, **{k: v for k, v in extra.items() if k in declared}}
+            output = directory / "notebooks" / path.name
+            outcome = _missing_program(path) or execute_notebook(
+                path, output, given, budget_s=budget_s, within=directory.parent
+            )
+            outcome.parameters = params
+            outcomes[path.stem] = outcome
+            _write_outcomes(directory, outcomes)
+            error = f"\n{outcome.error}" if outcome.error else ""
+            print(f"{path.stem} {outcome.status} after {outcome.seconds:.0f} s{error}", flush=True)
     latencies.compact(directory)  # of a notebook that was ended in its midst
     index = write_report(name)
     print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
 
 
-def _missing_program(path: Path) -> Outcome | None:
+def _missing_program(path: Path) -> NotebookOutcome | None:
     """Return the outcome `skipped` if a program that the notebook needs is not on this machine."""
     from photodup.study.kubernetes.manifests import tool
 
@@ -234,7 +235,7 @@ def _missing_program(path: Path) -> Outcome | None:
         if program := PROGRAMS.get(path.stem):
             tool(program)
     except PhotodupError as reason:
-        return Outcome(path.stem, "skipped", error=str(reason), source_sha256=source_sha256(path))
+        return NotebookOutcome(path.stem, "skipped", error=str(reason), source_sha256=source_sha256(path))
     return None
 
 
@@ -273,7 +274,6 @@ def _measure_comparisons(
     from photodup.bench.pairs.declared import declarations
     from photodup.study.comparisons.measure import measure_comparisons, sizes_of
     from photodup.study.comparisons.outcomes import write_outcomes
-    from photodup.study.notebook.run import open_run
 
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
@@ -289,7 +289,9 @@ def _measure_comparisons(
     return where
 
 
-def _is_current(previous: Outcome | None, path: Path, parameters: dict[str, Any], directory: Path) -> bool:
+def _is_current(
+    previous: NotebookOutcome | None, path: Path, parameters: dict[str, Any], directory: Path
+) -> bool:
     return (
         previous is not None
         and previous.status == "passed"
@@ -299,13 +301,20 @@ def _is_current(previous: Outcome | None, path: Path, parameters: dict[str, Any]
     )
 
 
-def _cells_done(output: Path) -> tuple[int, int]:
-    try:
-        cells = json.loads(output.read_text(encoding="utf-8"))["cells"]
-    except (OSError, ValueError):  # not written yet, or caught in the middle of a save
-        return 0, 0
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    return sum(c["metadata"].get("papermill", {}).get("status") == "completed" for c in code), len(code)
+def _n_code_cells(notebook: Path) -> int:
+    return sum(cell.cell_type == "code" for cell in nbformat.read(notebook, as_version=4).cells)
+
+
+def _cells_done(output: Path) -> int:
+    """Return how many cells papermill has completed, by the copy that it keeps saving."""
+    with suppress(ValueError):  # caught in the middle of a save
+        cells = read_json(output, {"cells": []})["cells"]
+        return sum(
+            c["metadata"].get("papermill", {}).get("status") == "completed"
+            for c in cells
+            if c["cell_type"] == "code"
+        )
+    return 0
 
 
 def _end_group(process: subprocess.Popen) -> None:
@@ -320,13 +329,57 @@ def _end_group(process: subprocess.Popen) -> None:
             continue
 
 
-def _read_outcomes(directory: Path) -> dict[str, Outcome]:
-    path = directory / "study.json"
-    if not path.is_file():
-        return {}
-    return {row["notebook"]: Outcome(**row) for row in json.loads(path.read_text(encoding="utf-8"))}
+def _read_outcomes(directory: Path) -> dict[str, NotebookOutcome]:
+    return {row["notebook"]: NotebookOutcome(**row) for row in read_json(directory / "study.json", [])}
 
 
-def _write_outcomes(directory: Path, outcomes: dict[str, Outcome]) -> None:
+def _write_outcomes(directory: Path, outcomes: dict[str, NotebookOutcome]) -> None:
     rows = [asdict(outcomes[name]) for name in sorted(outcomes)]
     write_atomically(directory / "study.json", json.dumps(rows, indent=1) + "\n", within=directory.parent)
+
+
+def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> list[Path]:
+    """Re-execute notebooks (by default all, and the template) with their own parameters; return their paths.
+
+    Nothing is measured: a point without a record stays a gap, so what is committed is what the reference
+    run found. The opening cell quotes the answer and shows the figure that the notebook computes, and each is stamped
+    with the digest of its source; a test compares both.
+
+    Raises:
+        PhotodupError: a cell failed; names the notebook and the error.
+    """
+    paths = sorted(notebooks(only), key=lambda path: path.name.startswith("00"))  # it quotes the others
+    if not only:
+        paths.append(project_root() / "notebooks" / "_template.ipynb")
+    for path in paths:
+        _render(path, cell_timeout_s)
+    return paths
+
+
+def _render(path: Path, cell_timeout_s: int) -> None:
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=cell_timeout_s,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        coalesce_streams=True,  # how many pieces a text came in is chance
+    )
+    try:
+        client.execute(env=inherited(PHOTODUP_MEASURE="0"))
+    except CellExecutionError as error:
+        raise PhotodupError(f"{path.name} does not render from the records of {REFERENCE}: {error}") from None
+    write_opening(notebook)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        cell.metadata.pop("papermill", None)
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "photodup": {"run": REFERENCE, "source_sha256": source_sha256(path)},
+    }
+    write_atomically(path, nbformat.writes(notebook) + "\n")

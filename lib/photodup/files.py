@@ -9,8 +9,8 @@ from pathlib import Path
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.safe_open import (
-    LinkError,
     PathInFolder,
+    UnsafeNameError,
     opened,
     refuse_what_is_no_file,
     remove_file,
@@ -101,7 +101,7 @@ def _place(path: Path, within: Path | None) -> Iterator[PathInFolder]:
         with opened(folder, str(path.relative_to(folder)), make=True) as place:
             assert place is not None  # its folders were made
             yield place
-    except LinkError as error:
+    except UnsafeNameError as error:
         where = folder / error.filename if error.filename else path
         raise PhotodupError(
             f"{printable(where)} is not written ({error.strerror}): photodup writes into files and folders of their "

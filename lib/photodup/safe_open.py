@@ -20,7 +20,7 @@ TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what a write leaves w
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class LinkError(OSError):
+class UnsafeNameError(OSError):
     """The name belongs to a link, a hard link or no regular file: writing there would change something elsewhere."""
 
 
@@ -54,7 +54,7 @@ def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInF
         make: create missing folders, each synced into its parent so that a crash cannot forget it.
 
     Raises:
-        LinkError: a folder on the way is a symbolic link, or no folder.
+        UnsafeNameError: a folder on the way is a symbolic link, or no folder.
         OSError: a folder on the way may not be opened.
         ValueError: the path leads out.
     """
@@ -67,7 +67,7 @@ def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInF
             except FileNotFoundError:
                 break
             except OSError as error:
-                kind = LinkError if isinstance(error, LinkError) else OSError
+                kind = UnsafeNameError if isinstance(error, UnsafeNameError) else OSError
                 raise kind(error.errno, error.strerror, os.path.join(*folders[: number + 1])) from None
             os.close(descriptor)
             descriptor = inner
@@ -91,9 +91,9 @@ def _inside(folder: int, name: str, make: bool) -> int:
     except OSError:
         kind = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISLNK(kind):
-            raise LinkError(errno.ELOOP, "a folder on the way is a symbolic link") from None
+            raise UnsafeNameError(errno.ELOOP, "a folder on the way is a symbolic link") from None
         if not stat.S_ISDIR(kind):
-            raise LinkError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+            raise UnsafeNameError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
         raise
 
 
@@ -141,17 +141,17 @@ def refuse_what_is_no_file(status: os.stat_result | None, *, hard_links: bool = 
         hard_links: refuse a file with another name too.
 
     Raises:
-        LinkError: a symbolic link, a hard link, a folder, a pipe or a device.
+        UnsafeNameError: a symbolic link, a hard link, a folder, a pipe or a device.
     """
     if status is None:
         return
     if stat.S_ISLNK(status.st_mode):
-        raise LinkError(errno.ELOOP, "it is a symbolic link")
+        raise UnsafeNameError(errno.ELOOP, "it is a symbolic link")
     if not stat.S_ISREG(status.st_mode):
-        raise LinkError(errno.EINVAL, "it is no regular file")
+        raise UnsafeNameError(errno.EINVAL, "it is no regular file")
     if hard_links and status.st_nlink > 1:
         # The other name may be any file of this user; a folder that somebody else made can do that.
-        raise LinkError(errno.EMLINK, "it has another name, a hard link")
+        raise UnsafeNameError(errno.EMLINK, "it has another name, a hard link")
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def writing(
         hard_links: refuse a file that has another name; else this name gets a file of its own, and the other stays.
 
     Raises:
-        LinkError: the name is a link's or no regular file's.
+        UnsafeNameError: the name is a link's or no regular file's.
         FileExistsError: `is_new`, and the name is taken.
         OSError: the file cannot be written.
     """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
 from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.manifests import Probe, Workload
+from photodup.study.kubernetes.manifests import Probe, ScaledDeployment
 from photodup.study.kubernetes.simulate import Load
 
 ONE = ServiceCurve((1, 2, 4), (10.0, 15.0, 20.0), (1.0, 1.5, 2.0))
@@ -47,7 +47,7 @@ def workload(**changes):
         ],
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": 180}},
     }
-    made = Workload(
+    made = ScaledDeployment(
         name="photodup",
         replicas=1,
         hpa=spec,

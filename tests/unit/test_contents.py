@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.images import encoded
 
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
-from photodup.photos.compare.exposures import Noise, rounding_noise
+from photodup.photos.compare.exposures import FineNoise, rounding_noise
 from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
 from photodup.photos.groups.tiers import find_tiers
@@ -269,7 +269,7 @@ def exposed(image: Image.Image, seed: int) -> Image.Image:
     return Image.fromarray((np.asarray(image, float) + noise).clip(0, 255).astype(np.uint8))
 
 
-def noise_of(first: Image.Image, second: bytes) -> tuple[Noise, float]:
+def noise_of(first: Image.Image, second: bytes) -> tuple[FineNoise, float]:
     """Return the noise of both, and what compression may have put into it."""
     opened = Image.open(io.BytesIO(second))
     traces, again = file_traces(opened), opened.convert("RGB")

@@ -13,7 +13,7 @@ import numpy as np
 
 from photodup.photos.compare.alignment import correlation
 from photodup.photos.compare.canvas import grown
-from photodup.photos.compare.exposures import Noise, fine_noise
+from photodup.photos.compare.exposures import FineNoise, fine_noise
 
 # Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
 _BLURS, _BASE = (0.0, 0.8, 1.6, 3.2, 6.4), 0.8
@@ -59,7 +59,7 @@ class Contents:
 
     places: tuple[Difference, ...] = ()
     is_caption: bool = False
-    noise: Noise = field(default_factory=Noise)
+    noise: FineNoise = field(default_factory=FineNoise)
 
 
 def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Contents:

@@ -28,7 +28,7 @@ _IN_COMMON = 0.7
 
 
 @dataclass(frozen=True)
-class Noise:
+class FineNoise:
     """Fine noise of two pictures in their even places, variances in greys².
 
     Attributes:
@@ -63,7 +63,7 @@ class Noise:
         )
 
 
-def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Noise:
+def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> FineNoise:
     """Measure the noise of two pictures uint8[h, w, 3], laid over each other, where bool[h, w] `shared`."""
     import cv2
 
@@ -86,7 +86,7 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Noi
                 found.append((max(float(flattened(grey[box]).std()) for grey in soft), box))
     even = sorted((one for one in found if one[0] < _EVEN), key=lambda one: one[0])[:_MOST_PLACES]
     if len(even) < _LEAST_PLACES:
-        return Noise()
+        return FineNoise()
     window = np.outer(np.hanning(_SIDE), np.hanning(_SIDE))
     spectra = np.array(
         [[np.fft.fft2(flattened(grey[box]) * window) for _, box in even] for grey in greys]
@@ -98,7 +98,7 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Noi
     beside = np.arange(-_BESIDE, _BESIDE + 1)
     first_own, second_own = own.sum(axis=(1, 2))
     common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
-    return Noise(float(first_own), float(second_own), float(common), float(weaker))
+    return FineNoise(float(first_own), float(second_own), float(common), float(weaker))
 
 
 def rounding_noise(traces: FileTraces, step: float, scale: float) -> float:

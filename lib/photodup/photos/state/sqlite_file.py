@@ -22,7 +22,7 @@ from urllib.parse import quote
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.names import printable
-from photodup.safe_open import LinkError, refuse_what_is_no_file
+from photodup.safe_open import UnsafeNameError, refuse_what_is_no_file
 
 APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each database
 BESIDE = ("-journal", "-wal", "-shm")
@@ -117,7 +117,7 @@ def refuse_planted(file: Path) -> None:
         why = ""
         try:
             refuse_what_is_no_file(found)
-        except LinkError as error:
+        except UnsafeNameError as error:
             why = str(error.strerror)
         if found and name == "-journal":
             why = "photodup never leaves such a journal, and SQLite would delete a file that it names"

@@ -20,7 +20,7 @@ from photodup.paths import project_root
 from photodup.study.kubernetes.manifests import (
     KUBERNETES_VERSION,
     START_SECONDS,
-    Workload,
+    ScaledDeployment,
     fits,
     of_kind,
     read_workload,
@@ -33,7 +33,7 @@ START_MARGIN = 2.0  # a loaded node starts a pod at half speed
 
 
 @dataclass(frozen=True)
-class Finding:
+class Violation:
     """One thing wrong: the rule, the object, and a sentence with the remedy."""
 
     rule: str
@@ -44,7 +44,7 @@ class Finding:
         return f"{self.rule} · {self.where} · {self.message}"
 
 
-def check(objects: list[dict[str, Any]], *, start_s: float | None = None) -> list[Finding]:
+def check(objects: list[dict[str, Any]], *, start_s: float | None = None) -> list[Violation]:
     """Return what is wrong with these objects, schema first, then the contradictions between them.
 
     Args:
@@ -58,7 +58,7 @@ def check(objects: list[dict[str, Any]], *, start_s: float | None = None) -> lis
     return [*quota(workload), *probes(workload, start_s), *references(objects, workload)]
 
 
-def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> list[Finding]:
+def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> list[Violation]:
     """Return what Kubernetes' own schema of `version` refuses; unknown fields included."""
     import kubernetes_validate
 
@@ -71,15 +71,15 @@ def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> 
             kubernetes_validate.validate(item, version, strict=True)
         except kubernetes_validate.ValidationError as error:
             path = ".".join(str(part) for part in error.path)
-            findings.append(Finding("schema", where, f"{path or 'object'}: {error.message}"))
+            findings.append(Violation("schema", where, f"{path or 'object'}: {error.message}"))
         except kubernetes_validate.SchemaNotFoundError:
             findings.append(
-                Finding("schema", where, f"no such kind in Kubernetes {version}: check apiVersion.")
+                Violation("schema", where, f"no such kind in Kubernetes {version}: check apiVersion.")
             )
     return findings
 
 
-def quota(workload: Workload) -> list[Finding]:
+def quota(workload: ScaledDeployment) -> list[Violation]:
     """Return each namespace limit that admits fewer pods than the autoscaler may ask for."""
     findings = []
     hard = workload.quota or {}
@@ -95,7 +95,7 @@ def quota(workload: Workload) -> list[Finding]:
         ):
             if admitted < pods:
                 findings.append(
-                    Finding(
+                    Violation(
                         rule,
                         f"ResourceQuota/{name}",
                         f"admits {admitted} pods of {_number(need)} each, not {why}: raise it from "
@@ -108,7 +108,7 @@ def quota(workload: Workload) -> list[Finding]:
         kind, _, resource = name.partition(".")
         if resource in ("cpu", "memory"):
             findings.append(
-                Finding(
+                Violation(
                     "quota-needs-resources",
                     f"Deployment/{workload.name}",
                     f"sets no {resource} in {kind}, but the quota has {name}: every pod would be refused.",
@@ -117,13 +117,15 @@ def quota(workload: Workload) -> list[Finding]:
     return findings
 
 
-def probes(workload: Workload, start_s: float | None = None) -> list[Finding]:
+def probes(workload: ScaledDeployment, start_s: float | None = None) -> list[Violation]:
     """Return probe settings that restart a pod which only starts slowly or is only busy."""
     where = f"Deployment/{workload.name}"
     start_s = start_s if start_s is not None else workload.start_s
     if start_s is None:
         return [
-            Finding("probe-start-known", where, f"says nowhere how long it starts: annotate {START_SECONDS}.")
+            Violation(
+                "probe-start-known", where, f"says nowhere how long it starts: annotate {START_SECONDS}."
+            )
         ]
     findings = []
     needed = START_MARGIN * start_s
@@ -132,7 +134,7 @@ def probes(workload: Workload, start_s: float | None = None) -> list[Finding]:
     )
     if guard is not None and guard.budget_s < needed:
         findings.append(
-            Finding(
+            Violation(
                 "probe-allows-start",
                 where,
                 f"{field} gives up after {guard.budget_s:g} s, a start takes {start_s:g} s: raise failureThreshold "
@@ -141,12 +143,12 @@ def probes(workload: Workload, start_s: float | None = None) -> list[Finding]:
         )
     if workload.readiness is None:
         findings.append(
-            Finding("probe-readiness", where, "has no readinessProbe: it gets traffic while loading.")
+            Violation("probe-readiness", where, "has no readinessProbe: it gets traffic while loading.")
         )
     ready, live = workload.readiness, workload.liveness
     if ready and live and ready.path == live.path:
         findings.append(
-            Finding(
+            Violation(
                 "probe-live-is-ready",
                 where,
                 f"livenessProbe and readinessProbe both ask {live.path}: a pod that is not ready would be restarted "
@@ -155,7 +157,7 @@ def probes(workload: Workload, start_s: float | None = None) -> list[Finding]:
         )
     if ready and live and live.period_s * live.failure_threshold <= ready.period_s * ready.failure_threshold:
         findings.append(
-            Finding(
+            Violation(
                 "probe-live-patience",
                 where,
                 f"livenessProbe restarts after {live.period_s * live.failure_threshold:g} s, no later than "
@@ -165,7 +167,7 @@ def probes(workload: Workload, start_s: float | None = None) -> list[Finding]:
     return findings
 
 
-def references(objects: list[dict[str, Any]], workload: Workload) -> list[Finding]:
+def references(objects: list[dict[str, Any]], workload: ScaledDeployment) -> list[Violation]:
     """Return selectors, ports and budgets of one application that do not fit each other."""
     findings = []
     deployment = next(d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == workload.name)
@@ -177,15 +179,17 @@ def references(objects: list[dict[str, Any]], workload: Workload) -> list[Findin
         where = f"Service/{service['metadata']['name']}"
         if not service["spec"].get("selector", {}).items() <= labels:
             findings.append(
-                Finding("selector", where, "selects none of the Deployment's pods: compare labels.")
+                Violation("selector", where, "selects none of the Deployment's pods: compare labels.")
             )
         for port in service["spec"]["ports"]:
             target = port.get("targetPort", port["port"])
             if isinstance(target, str) and target not in names:
-                findings.append(Finding("port", where, f"targets port {target!r}, which no container names."))
+                findings.append(
+                    Violation("port", where, f"targets port {target!r}, which no container names.")
+                )
             if "nodePort" in port and port["nodePort"] not in _mapped_node_ports():
                 findings.append(
-                    Finding(
+                    Violation(
                         "port", where, f"nodePort {port['nodePort']} is not mapped by k8s/kind.yaml: add it."
                     )
                 )
@@ -193,23 +197,23 @@ def references(objects: list[dict[str, Any]], workload: Workload) -> list[Findin
         where = f"PodMonitor/{monitor['metadata']['name']}"
         if not monitor["spec"]["selector"].get("matchLabels", {}).items() <= labels:
             findings.append(
-                Finding("selector", where, "selects none of the Deployment's pods: compare labels.")
+                Violation("selector", where, "selects none of the Deployment's pods: compare labels.")
             )
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             if endpoint.get("port") not in names:
                 message = f"scrapes port {endpoint.get('port')!r}, which no container names."
-                findings.append(Finding("port", where, message))
+                findings.append(Violation("port", where, message))
     least = int(workload.hpa.get("minReplicas", 1))
     for budget in of_kind(objects, "PodDisruptionBudget"):
         kept = budget["spec"].get("minAvailable", 0)
         if budget["spec"].get("maxUnavailable") == 0 or (isinstance(kept, int) and kept >= least):
             where = f"PodDisruptionBudget/{budget['metadata']['name']}"
             message = f"lets none of {least} pods go: no node can be drained; write maxUnavailable: 1."
-            findings.append(Finding("budget-allows-drain", where, message))
+            findings.append(Violation("budget-allows-drain", where, message))
     return findings
 
 
-def policies(target: str, objects: list[dict[str, Any]]) -> list[Finding]:
+def policies(target: str, objects: list[dict[str, Any]]) -> list[Violation]:
     """Return what checkov refuses and k8s/policy.yaml does not excuse for `target` (base, kind, gpu).
 
     Raises:
@@ -233,7 +237,7 @@ def policies(target: str, objects: list[dict[str, Any]]) -> list[Finding]:
         raise PhotodupError(f"checkov gave no report: {' '.join(done.stderr.split())[-200:]}") from None
     if not passed:
         raise PhotodupError("checkov passed nothing at all: it did not see the objects.")
-    return [Finding(item["check_id"], item["resource"], item["check_name"]) for item in failed]
+    return [Violation(item["check_id"], item["resource"], item["check_name"]) for item in failed]
 
 
 def _mapped_node_ports() -> set[int]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.manifests import Workload
-from photodup.study.kubernetes.simulate import Cluster, Load, Outcome, simulate
+from photodup.study.kubernetes.manifests import ScaledDeployment
+from photodup.study.kubernetes.simulate import Cluster, Load, SimulatedRun, simulate
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ SIGNALS = (
 
 
 def compare_signals(
-    workload: Workload,
+    workload: ScaledDeployment,
     curve: ServiceCurve,
     load: Load,
     *,
@@ -83,7 +83,7 @@ def compare_signals(
         )
     rows = []
     for signal in signals:
-        tried: list[tuple[float, float, Outcome]] = []
+        tried: list[tuple[float, float, SimulatedRun]] = []
         low, high = math.log(signal.least), math.log(signal.most)
         for _ in range(steps):
             target = math.exp((low + high) / 2)

@@ -47,7 +47,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Workload:
+class ScaledDeployment:
     """What the autoscaler and the scheduler see of one scaled Deployment.
 
     `requests` and `limits` are of one pod, in base units (cores, bytes, GPUs); `quota` is the namespace's
@@ -125,7 +125,7 @@ def render_chart(*values: str | Path, release: str = "photodup", namespace: str 
     return _objects(command)
 
 
-def read_workload(objects: list[dict[str, Any]]) -> Workload:
+def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
     """Return the one Deployment among these objects that an autoscaler or a ScaledObject scales.
 
     Raises:
@@ -154,7 +154,7 @@ def read_workload(objects: list[dict[str, Any]]) -> Workload:
     most = int(spec["maxReplicas"])
     per_cent = int(surge[:-1]) if isinstance(surge, str) else 0
     start = deployment["metadata"].get("annotations", {}).get(START_SECONDS)
-    return Workload(
+    return ScaledDeployment(
         name=name,
         replicas=deployment["spec"].get("replicas", 1),
         hpa=spec,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from photodup.study.kubernetes.curve import ServiceCurve, waiting_s
-from photodup.study.kubernetes.manifests import Workload
-from photodup.study.kubernetes.simulate import Cluster, Load, Outcome, simulate
+from photodup.study.kubernetes.manifests import ScaledDeployment
+from photodup.study.kubernetes.simulate import Cluster, Load, SimulatedRun, simulate
 
 DAY_S = 86_400.0
 HOURS_PER_MONTH = 730.0
@@ -61,13 +61,13 @@ class PodType:
     """
 
     name: str
-    workload: Workload
+    workload: ScaledDeployment
     curve: ServiceCurve
     price_per_hour_usd: float
     node_start_s: float
 
 
-def size(pod: PodType, demand: Demand, *, floor_share: float, utilisation: float = 0.6) -> Workload:
+def size(pod: PodType, demand: Demand, *, floor_share: float, utilisation: float = 0.6) -> ScaledDeployment:
     """Return the pod's workload with bounds for this demand and no quota.
 
     Args:
@@ -81,7 +81,7 @@ def size(pod: PodType, demand: Demand, *, floor_share: float, utilisation: float
     return replace(pod.workload, replicas=least, hpa=hpa, quota=None)
 
 
-def simulate_day(pod: PodType, demand: Demand, *, floor_share: float, dt_s: float = 5.0) -> Outcome:
+def simulate_day(pod: PodType, demand: Demand, *, floor_share: float, dt_s: float = 5.0) -> SimulatedRun:
     """Simulate one day, beginning at midnight with minReplicas."""
     return simulate(
         size(pod, demand, floor_share=floor_share),
@@ -93,7 +93,7 @@ def simulate_day(pod: PodType, demand: Demand, *, floor_share: float, dt_s: floa
     )
 
 
-def summarize(pod: PodType, demand: Demand, outcome: Outcome) -> dict[str, Any]:
+def summarize(pod: PodType, demand: Demand, outcome: SimulatedRun) -> dict[str, Any]:
     """Return one row of the table: counts, money, and latency.
 
     `wait_ms_p99_by_chance` is what random arrivals add in the busiest hour outside the spike (M/D/1 in each
@@ -118,7 +118,7 @@ def summarize(pod: PodType, demand: Demand, outcome: Outcome) -> dict[str, Any]:
         "usd_per_million": outcome.pod_hours * pod.price_per_hour_usd / steps["served"].sum() * 1e6,
         "utilisation_busiest_hour": busiest,
         "wait_ms_p99_by_chance": 1000 * waiting_s(busiest, 1 / pod.curve.capacity_per_s, 0.99),
-        "latency_ms_p99_calm": Outcome(calm, [], []).latency_ms(0.99),
-        "latency_ms_p99_spike": Outcome(spike, [], []).latency_ms(0.99),
+        "latency_ms_p99_calm": SimulatedRun(calm, [], []).latency_ms(0.99),
+        "latency_ms_p99_spike": SimulatedRun(spike, [], []).latency_ms(0.99),
         "refused_share_spike": float(lost),
     }

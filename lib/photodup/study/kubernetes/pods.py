@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.autoscaler.hpa import ControllerFlags
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.manifests import Probe, Workload
+from photodup.study.kubernetes.manifests import Probe, ScaledDeployment
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class Kubelet:
         PhotodupError: no readiness probe, or a start time that nobody states.
     """
 
-    def __init__(self, workload: Workload, curve: ServiceCurve, cluster: Cluster, dt_s: float) -> None:
+    def __init__(
+        self, workload: ScaledDeployment, curve: ServiceCurve, cluster: Cluster, dt_s: float
+    ) -> None:
         if workload.readiness is None:
             raise PhotodupError(f"{workload.name} has no readinessProbe: give it one before simulating.")
         start_s = cluster.start_s if cluster.start_s is not None else workload.start_s

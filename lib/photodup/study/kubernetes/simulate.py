@@ -23,7 +23,7 @@ from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, Decision
 from photodup.study.kubernetes.autoscaler.keda import Keda
 from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.manifests import Workload, fits
+from photodup.study.kubernetes.manifests import ScaledDeployment, fits
 from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet
 from photodup.study.kubernetes.signals import Buffer, check, outside_values, pod_values
 
@@ -46,7 +46,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedRun:
     """A simulated run: one row per step, the autoscaler's decisions, and events as `kubectl` would word them."""
 
     steps: pd.DataFrame
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def simulate(
-    workload: Workload,
+    workload: ScaledDeployment,
     curve: ServiceCurve,
     load: Load,
     *,
@@ -85,7 +85,7 @@ def simulate(
     cluster: Cluster | None = None,
     dt_s: float = 1.0,
     replicas: int | None = None,
-) -> Outcome:
+) -> SimulatedRun:
     """Run `load` against `workload` for `duration_s`, beginning with warm pods.
 
     Args:
@@ -100,7 +100,7 @@ def simulate(
 class _Simulation:
     def __init__(
         self,
-        workload: Workload,
+        workload: ScaledDeployment,
         curve: ServiceCurve,
         load: Load,
         cluster: Cluster,
@@ -127,7 +127,7 @@ class _Simulation:
         self.events = self.kubelet.events
         self.answered, self.refused_creation = 0.0, 0
 
-    def run(self, duration_s: float) -> Outcome:
+    def run(self, duration_s: float) -> SimulatedRun:
         import pandas as pd
 
         rows, decisions = [], []
@@ -152,7 +152,7 @@ class _Simulation:
                     self.replicas = decision.desired
             self._reconcile(now)
             rows.append(self._advance(now))
-        return Outcome(pd.DataFrame(rows), decisions, self.events)
+        return SimulatedRun(pd.DataFrame(rows), decisions, self.events)
 
     def _views(self) -> list[PodView]:
         return [

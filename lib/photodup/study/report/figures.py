@@ -20,7 +20,7 @@ LARGEST_BYTES = 400_000  # contact sheets of photographs stay on their notebook'
 
 
 @dataclass(frozen=True)
-class Figure:
+class PageFigure:
     """One figure: `png` is base64 text, `heading` the section it stands in, `caption` what its notebook says before it."""
 
     notebook: str
@@ -30,7 +30,7 @@ class Figure:
     caption: str = ""
 
 
-def notebook_figures(run: str, source: Path) -> list[Figure]:
+def notebook_figures(run: str, source: Path) -> list[PageFigure]:
     """Return the figures that a notebook drew in `run`, in order; none where it has not been executed.
 
     A drawing is stored with 256 colours, which halves its size and changes nothing that the eye sees. Contact
@@ -52,7 +52,7 @@ def notebook_figures(run: str, source: Path) -> list[Figure]:
         for output in cell.get("outputs", []):
             png = output.get("data", {}).get("image/png", "")
             if len(png) * 3 // 4 <= LARGEST_BYTES and is_png(png):
-                found.append(Figure(source.stem, title, heading, fewer_colours(png), caption))
+                found.append(PageFigure(source.stem, title, heading, fewer_colours(png), caption))
     return found
 
 

@@ -19,7 +19,7 @@ WAYS = ("file", "address")
 
 
 @dataclass(frozen=True)
-class Line:
+class RehearsedNotebook:
     """What became of one notebook's question."""
 
     notebook: str
@@ -40,7 +40,7 @@ def rehearse(
     ways: Collection[str] = WAYS,
     sizes: str = "quick",
     link: str = LINK,
-) -> dict[str, list[Line]]:
+) -> dict[str, list[RehearsedNotebook]]:
     """Start the machine, check it, run the notebooks in each of `ways`, and return a line for each of them.
 
     Records of an earlier rehearsal of the same name are not measured again, as in every run.
@@ -70,7 +70,7 @@ def rehearse(
     return found
 
 
-def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> list[Line]:
+def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> list[RehearsedNotebook]:
     options: dict[str, Any] = {"endpoints": save(machine, build_dir() / "rehearsal" / f"{name}.yaml")}
     if way == "address":
         options = {"parameters": {"HOST": machine.address}}
@@ -78,7 +78,7 @@ def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> l
         outcomes = run_study(name, sizes=sizes, only=only, again=True, **options)
     wanted = {outcome.notebook for outcome in outcomes}
     return [
-        Line(row["stem"], row["status"], row["decided"] == "decided", row["answer"])
+        RehearsedNotebook(row["stem"], row["status"], row["decided"] == "decided", row["answer"])
         for row in notebook_rows(name)
         if row["stem"] in wanted
     ]

@@ -115,7 +115,7 @@ def _window(
         requests = [adapter.prepare(request) for request in requests]
     schedule = None
     if load.scenario == "server":
-        schedule = arrivals(load.offered_per_s, stopping.max_duration_s, stopping.seed)
+        schedule = arrivals(load.offered_per_s or 0.0, stopping.max_duration_s, stopping.seed)
     return Window(
         adapter=adapter,
         requests=requests,
@@ -186,7 +186,7 @@ def _in_event_loop(
     """One event loop in a thread of its own; this thread watches, as for blocking workers."""
 
     async def body() -> None:
-        opened = []
+        opened: list[Any] = []  # their `request` is a coroutine
         try:
             opened += [window.adapter.open() for _ in range(load.concurrency)]
             requests = _warmup_requests(window, stopping)
@@ -205,7 +205,8 @@ def _in_event_loop(
             for connection in opened:
                 await connection.aclose()
 
-    begun, problems = threading.Event(), []
+    begun = threading.Event()
+    problems: list[Exception] = []
     worker = threading.Thread(target=lambda: asyncio.run(body()), daemon=True)
     worker.start()
     begun.wait()

@@ -25,7 +25,7 @@ def summarize(
     rows = rows_of(window)
     done = rows[:, -1]
     scheduled = None
-    if load.scenario == "server":
+    if window.schedule_s is not None:  # an open loop
         ended_schedule = min(ended, stopping.max_duration_s)
         scheduled = float(np.searchsorted(window.schedule_s, ended_schedule)) / ended_schedule
         ended = max(ended_schedule, float(done[-1])) if len(done) else ended_schedule
@@ -85,10 +85,10 @@ def sample_of(window: Window) -> Sample:
 
 def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
     """Return the percentiles of a whole window, ms; None where it holds too few answers to carry one."""
-    metrics = [metric for metric in METRICS.values() if metric.percentile is not None]
-    enough = {m.name: len(latency_ms) >= m.min_answers for m in metrics}
     return {
-        m.name: float(np.percentile(latency_ms, m.percentile)) if enough[m.name] else None for m in metrics
+        m.name: float(np.percentile(latency_ms, m.percentile)) if len(latency_ms) >= m.min_answers else None
+        for m in METRICS.values()
+        if m.percentile is not None
     }
 
 

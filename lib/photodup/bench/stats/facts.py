@@ -83,7 +83,7 @@ class Load:
 
     scenario: str
     batch: int = 1
-    concurrency: int | None = None
+    concurrency: int = None  # type: ignore[assignment]  # an int from `__post_init__` on
     offered_per_s: float | None = None
     connection: str = "warm"
     span: str = "photo"
@@ -94,7 +94,7 @@ class Load:
         problem = None
         if self.scenario not in SCENARIOS:
             problem = f"scenario {self.scenario!r} is not one of {', '.join(SCENARIOS)}"
-        elif self.batch < 1 or (self.concurrency or 0) < 1:
+        elif self.batch < 1 or self.concurrency < 1:
             problem = "batch and concurrency start at 1"
         elif self.scenario == "single_stream" and self.concurrency != 1:
             problem = "single_stream has one request in flight; use closed_loop"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -117,7 +118,7 @@ class LaidFamily:
         from photodup.embedding.imaging import ImageError
 
         self._load = load
-        self._at_hand: tuple[int | None, Image.Image | None] = (None, None)
+        self._at_hand: tuple[int | None, Any] = (None, None)
         self._compared: tuple[tuple[int, int], _Compared] = (-1, -1), (Contents(), (), 0.0)
         self._pictures: dict[int, np.ndarray] = {}
         self._features: dict[int, Features] = {}
@@ -171,7 +172,7 @@ class LaidFamily:
     def _measure_detail(self) -> dict[int, float]:
         spots = places(self.laid)
         powers, self._blocks, self._steps = {}, {}, {}
-        coarse = {}
+        coarse: dict[int, Any] = {}
         self._fine: dict[int, dict[int, float]] = {}
         self._sample: dict[int, np.ndarray] = {}
         scales = {one.scale for one in self.laid.values()}
@@ -335,7 +336,7 @@ class LaidFamily:
             )
         return merits
 
-    def _compression(self, row: int) -> dict[str, float | bool]:
+    def _compression(self, row: int) -> dict[str, Any]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""
         own, step = self.laid[row], self._steps[row]
         # A blur wipes out every trace, and sharpening moves them: they say nothing of what the source went through.
@@ -430,12 +431,10 @@ class LaidFamily:
         # The keeper is compared with all others, so its picture stays at hand.
         if self._at_hand[0] != keeper:
             self._at_hand = keeper, self._load(keeper)[0]
-        pictures = [
-            on_fine_canvas(image, one, fineness)
-            for image, one in ((self._at_hand[1], a), (self._load(member)[0], b))
-        ]
-        height, width = pictures[0].shape[:2]
-        contents = compare_contents(*pictures, on_size(_shared(a, b), (width, height)))
+        first = on_fine_canvas(self._at_hand[1], a, fineness)
+        second = on_fine_canvas(self._load(member)[0], b, fineness)
+        height, width = first.shape[:2]
+        contents = compare_contents(first, second, on_size(_shared(a, b), (width, height)))
         found = contents.places[:_MOST_PLACES]
         rounding = sum(
             rounding_noise(self._traces[row], self._steps[row], self.laid[row].scale / fineness)

@@ -12,7 +12,9 @@ TEXTURED = 6.0
 MAX_STROKE = 9
 
 
-def overlay(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[float, ...]:
+def overlay(
+    target: np.ndarray, source: np.ndarray, transform: np.ndarray
+) -> tuple[float, float, float, float]:
     """Lay one picture over the other; return overlap, correlation, spot and agreement."""
     import cv2
 

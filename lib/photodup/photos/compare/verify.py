@@ -161,7 +161,7 @@ def _by_strongest(first: Features, second: Features) -> tuple[Verification, np.n
             continue
         transform, inliers = affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
         most = max(most, inliers)
-        if inliers >= Thresholds.min_inliers:
+        if transform is not None and inliers >= Thresholds.min_inliers:
             found = _on_map(target, source, near, transform, inliers, mirrored=mirrored)
             if found[0].is_copy():
                 return found

@@ -287,7 +287,7 @@ def started(
         return
     port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
     log = build_dir() / "logs" / f"{server.name}-{port}.log"
-    if server.is_ours:
+    if server.command is None:
         from photodup.serving.service.start import PROGRAM
 
         command = [sys.executable, *PROGRAM]

@@ -174,7 +174,8 @@ def test_readme_tables_are_the_records(tmp_path):
 
 
 def test_the_artifact_appendix_is_the_notebooks_and_the_records(tmp_path):
-    from photodup.study.report.readme import appendix_blocks, write_blocks
+    from photodup.study.report.appendix import appendix_blocks
+    from photodup.study.report.readme import write_blocks
 
     copy, appendix = tmp_path / "README.md", ROOT / "results" / "README.md"
     copy.write_text(appendix.read_text(encoding="utf-8"), encoding="utf-8")

@@ -122,7 +122,8 @@ def study_render(
 def study_readme() -> None:
     """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
     from photodup.paths import project_root
-    from photodup.study.report.readme import appendix_blocks, write_blocks
+    from photodup.study.report.appendix import appendix_blocks
+    from photodup.study.report.readme import write_blocks
 
     print(write_blocks())
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))

@@ -18,7 +18,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings
 from photodup.photos.review import site
-from photodup.photos.review.reviewed_folder import Encoders, Finished, Stopped, Task, TaskRunner
+from photodup.photos.review.reviewed_folder import Encoders, Finished, ReviewTask, Stopped, TaskRunner
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.trash.trash_files import TRASH_FOLDER
 
@@ -362,7 +362,7 @@ def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(cap
         (fault, "failed by a fault in photodup (ValueError)", None),
         (stopped, None, "Stopped"),
     ):
-        task = Task("Trying", do)
+        task = ReviewTask("Trying", do)
         work.begin(task)
         assert task.ended.wait(60) and work.running is None
         assert (task.error is None) == (error is None) and (error or "") in (task.error or "")
@@ -372,7 +372,7 @@ def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(cap
 
 
 def test_the_time_that_is_left_is_said_once_it_is_known():
-    task = Task("Trying", lambda task: Finished("/"))
+    task = ReviewTask("Trying", lambda task: Finished("/"))
     task._tell("scan", 0, 1000)
     task._step_begun -= 10.1
     assert task.time_left == ""

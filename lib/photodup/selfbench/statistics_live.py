@@ -33,7 +33,7 @@ from photodup.paths import project_root
 from photodup.selfbench import null_server
 from photodup.selfbench.one_pass import fastest
 from photodup.serving.service.start import ServiceProcess
-from photodup.study.comparisons.measure import Reach, Sizes, VisitTask
+from photodup.study.comparisons.measure import Reach, Sizes, Task
 from photodup.study.notebook.weights import prepare_model
 
 KIND = "statistics"
@@ -127,7 +127,7 @@ def _batch(
         for name in random.Random(100 * number + visit).sample(list(kinds), len(kinds)):
             share, is_busy = kinds[name]
             with busy_loop() if is_busy else contextlib.nullcontext():
-                task = VisitTask(servers[share], LOAD, "", sizes.plan, seed=100 * number + visit)
+                task = Task(servers[share], LOAD, "", sizes.plan, seed=100 * number + visit)
                 visits[name].append(task.measure())
     rows = []
     for name, seen in visits.items():

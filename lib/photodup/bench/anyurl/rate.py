@@ -29,7 +29,7 @@ OVERHEAD = 1.3
 
 
 @dataclass(frozen=True)
-class HighestRate:
+class Found:
     """The answer, every measurement behind it, and what is wrong with it."""
 
     bound: LatencyBound
@@ -47,7 +47,7 @@ def highest_rate(
     watcher: Watcher,
     *,
     budget_s: float = MOST_S,
-) -> HighestRate:
+) -> Found:
     """Search the highest rate that meets a bound.
 
     Args:
@@ -65,7 +65,7 @@ def highest_rate(
     answered = len(measured[0].sample.latency_ms)
     if not answered or watcher.stop_asked:
         why = measured[0].point.because or "it was stopped"
-        return HighestRate(bound, None, measured, f"No rate was found: {why}.", notes)
+        return Found(bound, None, measured, f"No rate was found: {why}.", notes)
     capacity = answered / float(np.max(measured[0].sample.finished_s))
     left_s = budget_s - (time.monotonic() - began)
     seconds = min(20.0, left_s / (MEASUREMENTS * OVERHEAD))
@@ -115,7 +115,7 @@ def highest_rate(
     share = max((m.columns.get("client_cpu_share", 0.0) for m in measured), default=0.0)
     if share > 0.25 and make().target.is_local:
         notes.append(f"The generator took up to {share:.0%} of the cores that it shares with the server.")
-    return HighestRate(bound, rate, measured, sentence or _sentence(bound, rate, measured), notes)
+    return Found(bound, rate, measured, sentence or _sentence(bound, rate, measured), notes)
 
 
 def _as_misses(one: Measured, bound: LatencyBound) -> Sample:

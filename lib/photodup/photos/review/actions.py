@@ -10,7 +10,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
 from photodup.photos.review.facts import size
-from photodup.photos.review.reviewed_folder import Finished, Task
+from photodup.photos.review.reviewed_folder import Finished, ReviewTask
 from photodup.photos.review.session import back_in_folders
 from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
 
@@ -46,11 +46,11 @@ async def undo(site: CurrentSite) -> Response:
     """Take back the last decision or removal."""
     session = site.session
 
-    def bring_back(task: Task) -> Finished:
+    def bring_back(task: ReviewTask) -> Finished:
         return Finished(title="Undone", sentence=session.undo())
 
     if session.undo_moves_files:
-        return await site.run(Task("Putting files back", bring_back, can_stop=False))
+        return await site.run(ReviewTask("Putting files back", bring_back, can_stop=False))
     message = await run_in_threadpool(session.undo)
     return site.go(f"/group/{session.undone}") if session.undone else site.message("Undone", message)
 
@@ -67,11 +67,11 @@ async def remove(site: CurrentSite, form: PostedForm) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
     session, plan = site.session, field(form, "plan")
 
-    def move(task: Task) -> Finished:
+    def move(task: ReviewTask) -> Finished:
         session.apply(plan)
         return Finished("/trash")
 
-    return await site.run(Task("Removing photos", move, can_stop=False))
+    return await site.run(ReviewTask("Removing photos", move, can_stop=False))
 
 
 @router.post("/restore")
@@ -82,12 +82,12 @@ async def restore(site: CurrentSite, form: PostedForm) -> Response:
         raise PhotodupError("Choose what to restore first.")
     session, unsigned = site.session, form.get("unsigned") == ["yes"]
 
-    def bring_back(task: Task) -> Finished:
+    def bring_back(task: ReviewTask) -> Finished:
         restored = session.restore(ids, unsigned=unsigned)
         said = back_in_folders([path.relative_to(session.root) for path in restored])
         return Finished(title="Restored", sentence=said)
 
-    return await site.run(Task("Putting files back", bring_back, can_stop=False))
+    return await site.run(ReviewTask("Putting files back", bring_back, can_stop=False))
 
 
 @router.post("/empty-trash")
@@ -95,13 +95,13 @@ async def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
     session, plan = site.session, field(form, "plan")
 
-    def delete(task: Task) -> Finished:
+    def delete(task: ReviewTask) -> Finished:
         n, freed = session.empty_trash(plan)
         photos = "1 photo is" if n == 1 else f"{n} photos are"
         said = f"{photos} deleted for good, {size(freed)} freed."
         return Finished(title="The trash is empty", sentence=said)
 
-    return await site.run(Task("Emptying the trash", delete, can_stop=False))
+    return await site.run(ReviewTask("Emptying the trash", delete, can_stop=False))
 
 
 @router.post("/settings/backend")
@@ -125,11 +125,11 @@ async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
     session = site.session
     changed = replace(session.settings, keep=tuple(order), folders=folders)
 
-    def change(task: Task) -> Finished:
+    def change(task: ReviewTask) -> Finished:
         session.change(changed)
         return Finished("/settings")
 
-    return await site.run(Task("Choosing the photos to keep", change, can_stop=False))
+    return await site.run(ReviewTask("Choosing the photos to keep", change, can_stop=False))
 
 
 @router.post("/work/stop")

@@ -12,7 +12,7 @@ from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO
 from photodup.photos.review import facts, pictures
 from photodup.photos.review.decisions import APART, DONE, MARKED, SKIPPED, TODO, Item
-from photodup.photos.review.reviewed_folder import Task
+from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.site import CurrentSite
 from photodup.photos.trash.trash import Trash
 from photodup.settings import variable
@@ -201,7 +201,7 @@ def state(site: CurrentSite) -> Response:
     return JSONResponse(_state(site.folder.work.running))
 
 
-def _state(task: Task | None) -> dict[str, Any]:
+def _state(task: ReviewTask | None) -> dict[str, Any]:
     if task is None:
         return {"is_running": False}
     return {

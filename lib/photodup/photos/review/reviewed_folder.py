@@ -63,7 +63,7 @@ class Finished:
     notes: tuple[str, ...] = ()
 
 
-class Task:
+class ReviewTask:
     """One piece of long work, and how far it is.
 
     Args:
@@ -76,7 +76,7 @@ class Task:
     def __init__(
         self,
         title: str,
-        do: Callable[["Task"], "Finished"],
+        do: Callable[["ReviewTask"], "Finished"],
         *,
         can_stop: bool = True,
         is_exclusive: bool = True,
@@ -166,15 +166,15 @@ class TaskRunner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.last: Task | None = None
+        self.last: ReviewTask | None = None
 
     @property
-    def running(self) -> Task | None:
+    def running(self) -> ReviewTask | None:
         """The task that is running; None if none is."""
         task = self.last
         return task if task and not task.ended.is_set() else None
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: ReviewTask) -> None:
         """Start a task in a thread of its own.
 
         Raises:
@@ -290,20 +290,20 @@ class ReviewedFolder:
 
     # ---- what a person can start -------------------------------------------------------------------------
 
-    def opening(self) -> Task:
+    def opening(self) -> ReviewTask:
         """Return the task that opens the folder for the first time."""
-        return Task(_GROUPING, self._opened)
+        return ReviewTask(_GROUPING, self._opened)
 
-    def _opened(self, task: Task) -> Finished:
+    def _opened(self, task: ReviewTask) -> Finished:
         task.step(_GROUPING, is_exclusive=True)
         self.open()
         return Finished("/")
 
-    def scanning(self) -> Task:
+    def scanning(self) -> ReviewTask:
         """Return the task that looks for photos: new ones, changed ones, and those that are gone."""
-        return Task("Looking for photos", self._scanned, is_exclusive=False)
+        return ReviewTask("Looking for photos", self._scanned, is_exclusive=False)
 
-    def _scanned(self, task: Task) -> Finished:
+    def _scanned(self, task: ReviewTask) -> Finished:
         task.step("Looking for photos in all folders")
         if self.session is not None and not self.session.trash.moves_files:
             report = apple.scan_apple_photos(
@@ -314,7 +314,7 @@ class ReviewedFolder:
         self._opened(task)
         return Finished("/", sentence=_said(report), notes=tuple(map(str, report.problems)))
 
-    def finding_scenes(self, name: str = "") -> Task:
+    def finding_scenes(self, name: str = "") -> ReviewTask:
         """Return the task that looks at what the photos show, so that similar scenes are found.
 
         Args:
@@ -325,9 +325,9 @@ class ReviewedFolder:
         """
         if name and name not in self.encoders.more:
             raise PhotodupError("There is no such encoder: choose one that the page offers.")
-        return Task("Finding similar scenes", partial(self._scenes_found, name), is_exclusive=False)
+        return ReviewTask("Finding similar scenes", partial(self._scenes_found, name), is_exclusive=False)
 
-    def _scenes_found(self, name: str, task: Task) -> Finished:
+    def _scenes_found(self, name: str, task: ReviewTask) -> Finished:
         request: EncoderRequest = self.encoders
         if name:
             task.step("Getting ready to look")
@@ -363,7 +363,7 @@ class ReviewedFolder:
                 "cannot go on with that: choose the same one again, here or in the settings."
             )
 
-    def showing_from(self, threshold: float | None) -> Task:
+    def showing_from(self, threshold: float | None) -> ReviewTask:
         """Return the task that shows similar scenes from another threshold on, now and from now on.
 
         Args:
@@ -376,13 +376,13 @@ class ReviewedFolder:
             raise PhotodupError("Nothing is open yet: look for photos first.")
         changed = replace(self.session.settings, threshold=threshold)
 
-        def change(task: Task) -> Finished:
+        def change(task: ReviewTask) -> Finished:
             self._options["threshold"] = None  # what the command line said counts until another is chosen
             assert self.session is not None
             self.session.change(changed)
             return Finished("/?tier=similar")
 
-        return Task("Finding similar scenes", change, can_stop=False)
+        return ReviewTask("Finding similar scenes", change, can_stop=False)
 
 
 def _said(report: ScanReport) -> str:

@@ -17,7 +17,7 @@ from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
 from photodup.photos.review import facts
 from photodup.photos.review.decisions import MARKED, TODO
-from photodup.photos.review.reviewed_folder import ReviewedFolder, Task
+from photodup.photos.review.reviewed_folder import ReviewedFolder, ReviewTask
 from photodup.photos.review.session import ReviewSession
 
 # What is done within this time is answered with its result; what takes longer, with its progress.
@@ -55,7 +55,7 @@ class Site:
             raise NotNow
         return self.folder.session
 
-    async def run(self, task: Task) -> Response:
+    async def run(self, task: ReviewTask) -> Response:
         """Begin long work; answer with what it led to if that is soon, else with its progress.
 
         Raises:
@@ -65,7 +65,7 @@ class Site:
         await run_in_threadpool(task.ended.wait, _QUICK_S)
         return self.result(task) if task.ended.is_set() else self.go("/work")
 
-    def result(self, task: Task) -> Response:
+    def result(self, task: ReviewTask) -> Response:
         """Return the page that an ended task led to.
 
         Raises:

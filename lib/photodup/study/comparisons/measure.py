@@ -79,7 +79,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class VisitTask:
+class Task:
     """One visit of a pair, with everything that it takes."""
 
     sides: tuple[Reach, Reach]
@@ -210,7 +210,7 @@ def _task(
     sizes: Sizes,
     servers: ExitStack,
     reached: dict[tuple[str, bool], Reach],
-) -> VisitTask:
+) -> Task:
     """Make both sides ready, each once in a pass, and compare their embeddings with the reference."""
     if pair.link and not run.is_here:
         raise PhotodupError(
@@ -226,7 +226,7 @@ def _task(
                 _check_embeddings(run, found)
             reached[side.name, again] = found
         sides.append(reached[side.name, again])
-    return VisitTask((sides[0], sides[1]), pair.load, pair.link, sizes.plan, seed=visit)
+    return Task((sides[0], sides[1]), pair.load, pair.link, sizes.plan, seed=visit)
 
 
 def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:

@@ -205,8 +205,8 @@ def test_keda_with_a_minimum_never_goes_to_zero():
 def test_keda_counts_from_one_on_by_the_autoscaler():
     keda = Keda(keda_spec(), {})
 
-    assert keda.sync(0.0, 0, [], {"photodup_requests_pending": 40.0}).desired == 0
-    assert keda.sync(15.0, 1, [PodView()], {"photodup_requests_pending": 16.0}).desired == 4
+    assert keda.scaler.sync(0.0, 0, [], {"photodup_requests_pending": 40.0}).desired == 0
+    assert keda.scaler.sync(15.0, 1, [PodView()], {"photodup_requests_pending": 16.0}).desired == 4
 
 
 def test_keda_brings_a_deployment_up_and_down_again():

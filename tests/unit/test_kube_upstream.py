@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from photodup.study.kubernetes.autoscaler import hpa
-from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, ControllerFlags
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
 from photodup.study.kubernetes.autoscaler.replicas import (
+    ControllerFlags,
     PodView,
     Tolerances,
-    Trust,
     group,
     per_pod,
     plain,
@@ -21,7 +21,9 @@ from photodup.study.kubernetes.manifests import scaling_requests
 
 CASES = yaml.safe_load((Path(__file__).parent / "data" / "hpa_cases.yaml").read_text())
 NOW = 1e6
-TRUST = Trust(cpu_initialization_period_s=120, initial_readiness_delay_s=10)  # what upstream's tests set
+TRUST = ControllerFlags(
+    cpu_initialization_period_s=120, initial_readiness_delay_s=10
+)  # what upstream's tests set
 MAPPED = {name: table for name, table in CASES.items() if name != "unmapped"}
 
 

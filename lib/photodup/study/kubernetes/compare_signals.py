@@ -18,40 +18,35 @@ from photodup.study.kubernetes.simulate import Cluster, Load, SimulatedRun, simu
 
 @dataclass(frozen=True)
 class Signal:
-    """A metric whose target is free: `least` to `most` in `unit`, searched on a logarithmic scale."""
+    """A metric whose target is free: `least` to `most` in `unit`, searched on a logarithmic scale.
+
+    `kind`, `metric_name` and `aim` are the type, the metric and the target's type of the entry in `spec.metrics`.
+    """
 
     name: str
     unit: str
     least: float
     most: float
+    kind: str
+    metric_name: str
+    aim: str = "AverageValue"
 
     def metric(self, target: float) -> dict[str, Any]:
         """Return the entry for `spec.metrics` with this target."""
-        if self.name == "CPU":
-            aim = {"type": "Utilization", "averageUtilization": max(1, round(target))}
-            return {"type": "Resource", "resource": {"name": "cpu", "target": aim}}
-        text = f"{max(1, round(target * 1000))}m"
-        if self.name == "queue time":
-            aim = {"type": "AverageValue", "averageValue": text}
-            return {"type": "Pods", "pods": {"metric": {"name": "triton_queue_time_ms"}, "target": aim}}
-        if self.name == "SLO":  # latency over its objective, whatever the number of pods
-            aim = {"type": "Value", "value": text}
-            return {
-                "type": "External",
-                "external": {"metric": {"name": "photodup_latency_ms"}, "target": aim},
-            }
-        aim = {"type": "AverageValue", "averageValue": text}
-        return {
-            "type": "External",
-            "external": {"metric": {"name": "photodup_requests_pending"}, "target": aim},
-        }
+        if self.kind == "Resource":
+            per_cent = {"type": self.aim, "averageUtilization": max(1, round(target))}
+            return {"type": self.kind, "resource": {"name": self.metric_name, "target": per_cent}}
+        field = {"AverageValue": "averageValue", "Value": "value"}[self.aim]
+        aim = {"type": self.aim, field: f"{max(1, round(target * 1000))}m"}
+        return {"type": self.kind, self.kind.lower(): {"metric": {"name": self.metric_name}, "target": aim}}
 
 
 SIGNALS = (
-    Signal("CPU", "% of request", 5, 800),
-    Signal("queue time", "ms", 0.5, 20_000),
-    Signal("SLO", "ms", 5, 60_000),
-    Signal("requests pending", "per pod", 0.05, 200),
+    Signal("CPU", "% of request", 5, 800, "Resource", "cpu", "Utilization"),
+    Signal("queue time", "ms", 0.5, 20_000, "Pods", "triton_queue_time_ms"),
+    # Latency over its objective, whatever the number of pods.
+    Signal("SLO", "ms", 5, 60_000, "External", "photodup_latency_ms", "Value"),
+    Signal("requests pending", "per pod", 0.05, 200, "External", "photodup_requests_pending"),
 )
 
 

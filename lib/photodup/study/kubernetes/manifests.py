@@ -27,6 +27,13 @@ START_SECONDS = "photodup/start-seconds"
 _SUFFIXES = {"": Decimal(1)} | {a: Decimal(1000) ** power for power, a in enumerate("num", start=-3)}
 _SUFFIXES |= {a: Decimal(1000) ** power for power, a in enumerate("kMGTPE", start=1)}
 _SUFFIXES |= {f"{a}i": Decimal(1024) ** power for power, a in enumerate("KMGTPE", start=1)}
+_PROBE_DEFAULTS = {  # in the order of `Probe`
+    "initialDelaySeconds": 0,
+    "periodSeconds": 10,
+    "timeoutSeconds": 1,
+    "failureThreshold": 3,
+    "successThreshold": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -247,14 +254,8 @@ def _with_defaults(resources: dict[str, Any], which: str) -> dict[str, Any]:
 def _probe(spec: dict[str, Any] | None) -> Probe | None:
     if spec is None:
         return None
-    return Probe(
-        path=spec.get("httpGet", {}).get("path", ""),
-        initial_delay_s=spec.get("initialDelaySeconds", 0),
-        period_s=spec.get("periodSeconds", 10),
-        timeout_s=spec.get("timeoutSeconds", 1),
-        failure_threshold=spec.get("failureThreshold", 3),
-        success_threshold=spec.get("successThreshold", 1),
-    )
+    timing = (spec.get(name, default) for name, default in _PROBE_DEFAULTS.items())
+    return Probe(spec.get("httpGet", {}).get("path", ""), *timing)
 
 
 def _path(path: str | Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.autoscaler.hpa import ControllerFlags
+from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import Probe, ScaledDeployment
 

@@ -26,9 +26,9 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.autoscaler.replicas import (
     Answer,
+    ControllerFlags,
     PodView,
     Tolerances,
-    Trust,
     group,
     per_pod,
     plain,
@@ -54,19 +54,6 @@ _DEFAULT_DOWN = {
     "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
 }
 _OUTSIDE = ("Object", "External")
-
-
-@dataclass(frozen=True)
-class ControllerFlags:
-    """kube-controller-manager's flags and feature gates, with the defaults of the modelled version."""
-
-    sync_period_s: float = 15.0
-    tolerance: float = 0.1
-    cpu_initialization_period_s: float = 300.0
-    initial_readiness_delay_s: float = 30.0
-    downscale_stabilization_s: float = 300.0
-    scale_to_zero: bool = True
-    configurable_tolerance: bool = True
 
 
 @dataclass(frozen=True)
@@ -202,9 +189,8 @@ class Autoscaler:
             if "averageValue" in target:
                 return per_pod(usage, _thousandths(target["averageValue"]), existing, self.tolerances)
             return total(usage, _thousandths(target["value"]), current, pods, self.tolerances)
-        trust = Trust(self.flags.cpu_initialization_period_s, self.flags.initial_readiness_delay_s)
         is_cpu = kind != "Pods" and name.split("/")[-1] == "cpu"
-        groups = group(pods, name, now, trust, is_cpu=is_cpu)
+        groups = group(pods, name, now, self.flags, is_cpu=is_cpu)
         if "averageUtilization" in target:
             per_cent = int(target["averageUtilization"])
             return utilization(groups, name, per_cent, current, self.tolerances, self.requests)

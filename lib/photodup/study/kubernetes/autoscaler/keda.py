@@ -11,18 +11,18 @@ A query is not evaluated here: `name` of the trigger says which simulated signal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, ControllerFlags, Decision
-from photodup.study.kubernetes.autoscaler.replicas import PodView
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
+from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
 
 MODELLED_VERSION = "2.19"
 
 
 class Keda:
-    """One ScaledObject: the operator's switch and the autoscaler behind it.
+    """One ScaledObject: the operator's switch, and `scaler`, the autoscaler behind it, which is disabled at zero.
 
     Args:
         spec: the object's `spec`, as in the manifest.
@@ -59,18 +59,6 @@ class Keda:
             return max(1, self.min) if active else 0
         idle_s = now_s - self._last_active_s
         return 0 if self.min == 0 and not active and idle_s > self.cooldown_s else current
-
-    def sync(
-        self,
-        now_s: float,
-        current: int,
-        pods: Sequence[PodView],
-        outside: Mapping[str, float | None] | None = None,
-        *,
-        existing: int | None = None,
-    ) -> Decision:
-        """Do the autoscaler's turn; at zero it is disabled, because it did not set the zero itself."""
-        return self.scaler.sync(now_s, current, pods, outside, existing=existing)
 
 
 def autoscaler_spec(spec: dict[str, Any]) -> dict[str, Any]:

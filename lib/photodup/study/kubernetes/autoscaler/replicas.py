@@ -64,14 +64,23 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Trust:
-    """When a CPU sample is believed: the controller's two flags, in seconds."""
+class ControllerFlags:
+    """kube-controller-manager's flags and feature gates, with the defaults of the modelled version.
 
+    Attributes:
+        cpu_initialization_period_s, initial_readiness_delay_s: until when a pod's CPU sample is not believed.
+    """
+
+    sync_period_s: float = 15.0
+    tolerance: float = 0.1
     cpu_initialization_period_s: float = 300.0
     initial_readiness_delay_s: float = 30.0
+    downscale_stabilization_s: float = 300.0
+    scale_to_zero: bool = True
+    configurable_tolerance: bool = True
 
 
-def group(pods: Sequence[PodView], name: str, now: float, trust: Trust, *, is_cpu: bool) -> Groups:
+def group(pods: Sequence[PodView], name: str, now: float, flags: ControllerFlags, *, is_cpu: bool) -> Groups:
     """Sort pods into those whose sample counts, those set aside and those without one."""
     ready, unready, missing = [], [], []
     for pod in pods:
@@ -81,7 +90,7 @@ def group(pods: Sequence[PodView], name: str, now: float, trust: Trust, *, is_cp
             unready.append(pod)
         elif name not in pod.values:
             missing.append(pod)
-        elif is_cpu and _sets_aside(pod, now, trust):
+        elif is_cpu and _sets_aside(pod, now, flags):
             unready.append(pod)
         else:
             ready.append(pod)
@@ -185,9 +194,9 @@ def _count(pods) -> int:
     return sum(pod.count for pod in pods)
 
 
-def _sets_aside(pod: PodView, now: float, trust: Trust) -> bool:
+def _sets_aside(pod: PodView, now: float, flags: ControllerFlags) -> bool:
     """Say whether a running pod's CPU sample is not believed yet."""
-    if pod.started_s + trust.cpu_initialization_period_s > now:
+    if pod.started_s + flags.cpu_initialization_period_s > now:
         return not pod.ready or pod.sampled_s < pod.ready_changed_s + pod.window_s
-    never_ready = pod.started_s + trust.initial_readiness_delay_s > pod.ready_changed_s
+    never_ready = pod.started_s + flags.initial_readiness_delay_s > pod.ready_changed_s
     return not pod.ready and never_ready

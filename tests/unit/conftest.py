@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.rooms import refuse_servers
+from support.servers import refuse_servers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

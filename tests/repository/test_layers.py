@@ -1,4 +1,4 @@
-"""The rooms of lib/photodup stand on floors: what may import what, and no circles (imports inside functions count)."""
+"""The packages of lib/photodup lie in layers: what may import what, and no circles (imports inside functions count)."""
 
 import ast
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# A room imports only rooms of a lower floor, and itself. The tools of floor 0 may use each other and be used by all.
-FLOORS = {
+# A package imports only packages of a lower layer, and itself. The tools of layer 0 may use each other and be used by all.
+LAYERS = {
     0: {"errors", "paths", "files", "safe_open", "names", "addresses", "extras", "progress", "settings"},
     1: {"embedding"},
     2: {"demo", "photos", "serving", "bench"},
@@ -53,19 +53,20 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
     return found
 
 
-def against_the_floors(graph: dict[str, set[str]]) -> list[str]:
-    """Return every import of a room that does not stand below the importing one."""
-    floor = {room: number for number, rooms in FLOORS.items() for room in rooms}
+def against_the_layers(graph: dict[str, set[str]]) -> list[str]:
+    """Return every import of a package that does not lie below the importing one."""
+    layer = {package: number for number, packages in LAYERS.items() for package in packages}
 
-    def room(module: str) -> str:
+    def package(module: str) -> str:
         return module.split(".")[1] if "." in module else ""
 
     return [
         f"{module} -> {target}"
         for module, targets in sorted(graph.items())
         for target in sorted(targets)
-        if room(module) and room(target) and room(module) != room(target)
-        if not {room(module), room(target)} <= FLOORS[0] and floor[room(target)] >= floor[room(module)]
+        if package(module) and package(target) and package(module) != package(target)
+        if not {package(module), package(target)} <= LAYERS[0]
+        and layer[package(target)] >= layer[package(module)]
     ]
 
 
@@ -79,7 +80,7 @@ def test_nothing_imports_itself_in_a_circle(graph):
 
 
 def test_every_import_goes_down(graph):
-    assert not against_the_floors(graph)
+    assert not against_the_layers(graph)
 
 
 def test_every_folder_says_what_it_is_for():
@@ -113,4 +114,4 @@ def test_a_planted_import_of_a_neighbour_is_found(tmp_path):
     graph = plant(
         tmp_path, bench__a="import photodup.serving.b\n", serving__b="", cli="from photodup.bench import a\n"
     )
-    assert against_the_floors(graph) == ["photodup.bench.a -> photodup.serving.b"]
+    assert against_the_layers(graph) == ["photodup.bench.a -> photodup.serving.b"]

@@ -1,4 +1,4 @@
-"""What a room of tests may ask for."""
+"""Which folders of tests may start servers."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 SERVERS = {"browser", "launch", "random_service", "real_service", "small_service", "tiny_triton"}
 
 
-def refuse_servers(items: Iterable[pytest.Item], room: Path) -> None:
-    """Stop the run if a test in the folder `room` asks for a server or a browser."""
+def refuse_servers(items: Iterable[pytest.Item], folder: Path) -> None:
+    """Stop the run if a test in `folder` asks for a server or a browser."""
     for item in items:
         asked = SERVERS & set(item.fixturenames)
-        if room in item.path.parents and asked:
+        if folder in item.path.parents and asked:
             raise pytest.UsageError(
                 f"{item.nodeid} asks for {', '.join(sorted(asked))}: move it to tests/servers."
             )

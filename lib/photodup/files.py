@@ -68,7 +68,7 @@ def write_atomically(
         data: the content; text is written as UTF-8 with its line ends as they are.
         within: the folder from which on no folder may be a link, and the file may have no other name, for a folder
             that somebody else may have made. Default: the file's own folder, and another name of the file stays as it is.
-        mode, fsync, is_new: as of `beneath.writing`.
+        mode, fsync, is_new: as of `safe_open.writing`.
 
     Raises:
         PhotodupError: there is a link on the way, or no regular file at the name.

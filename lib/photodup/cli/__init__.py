@@ -1,4 +1,4 @@
-"""The `photodup` command, one module for each package. Each command imports what it needs when it runs, so `--help` stays instant.
+"""The `photodup` command, one module for each package. Commands import what they need when they run: `--help` stays instant.
 
 May import: everything. Read this file first: it says which command stands where.
 """

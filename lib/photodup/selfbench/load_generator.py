@@ -13,9 +13,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,8 @@ def run(*, seconds: float = 1.0) -> dict[str, Any]:
             one = measure(only_sent(url), photos, Load("single_stream"), Stopping(seconds, 100, seconds))
             ours.append(one["latency_ms_p50"])
             many = Load("closed_loop", concurrency=CONCURRENCY)
-            rates.append(
-                measure(only_sent(url), photos, many, Stopping(seconds, 100, seconds))[
-                    "throughput_images_per_s"
-                ]
-            )
+            point = measure(only_sent(url), photos, many, Stopping(seconds, 100, seconds))
+            rates.append(point["throughput_images_per_s"])
             wrk.append(_wrk_per_s(url, seconds))
             standard.append(_standard_library_per_s(url, photos[0], seconds))
     added = statistics.median(a - b for a, b in zip(ours, bare, strict=True))
@@ -114,28 +110,19 @@ def _wrk_per_s(url: str, seconds: float) -> float | None:
 def _standard_library_per_s(url: str, body: bytes, seconds: float) -> float:
     """The rate of `http.client` in as many threads: why the generator has a connection of its own."""
     host, port = url.rsplit("/", 1)[1].split(":")
-    counts: list[int] = []
     stop = time.perf_counter() + seconds
 
-    def work() -> None:
+    def work(_: int) -> int:
         connection, n = http.client.HTTPConnection(host, int(port)), 0
         while time.perf_counter() < stop:
             connection.request("POST", "/embed", body)
             connection.getresponse().read()
             n += 1
         connection.close()
-        counts.append(n)
+        return n
 
-    _in_threads(work)
-    return sum(counts) / seconds
-
-
-def _in_threads(work: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=work) for _ in range(CONCURRENCY)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        return sum(pool.map(work, range(CONCURRENCY))) / seconds
 
 
 def main() -> bool:

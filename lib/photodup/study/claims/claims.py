@@ -86,7 +86,7 @@ def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFra
         "statement": claim.statement,
         "quotes": [quote.model_dump() for quote in claim.quotes],
         "source": claim.source,
-        "published": effect_text([Interval(*[published.value] * 3)] if published else [], claim.unit),
+        "published": _plain(published.value, claim.unit) if published else "–",
         "here": effect_text(effects, claim.unit),
         "verdict": verdict,
         "because": because,
@@ -166,12 +166,16 @@ def _goal(claim: Claim, goal: Goal, published: Interval) -> tuple[str, str]:
     """Judge a goal by the study's own rows, within the rounding of what it prints."""
     verdict = {REPRODUCED: GOAL_MET, CONTRADICTED: GOAL_MISSED}.get(goal.verdict_of(published), INCONCLUSIVE)
     wanted = [
-        f"{words} {effect_text([Interval(end, end, end)], claim.unit)}"
+        f"{words} {_plain(end, claim.unit)}"
         for words, end in zip(("at least", "at most"), goal.bounds, strict=True)
         if abs(end) != float("inf")
     ]
-    its = effect_text([Interval(*[published.value] * 3)], claim.unit)
+    its = _plain(published.value, claim.unit)
     return verdict, f"its own rows give {its} where it asked for {' and '.join(wanted)}"
+
+
+def _plain(value: float, unit: str) -> str:
+    return effect_text([Interval(value, value, value)], unit)
 
 
 def _together(claim: Claim, judged: Sequence[tuple[str, Reading]]) -> tuple[str, str]:

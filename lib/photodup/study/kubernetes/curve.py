@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench.load.usage import local_server
 from photodup.errors import PhotodupError
 
 
@@ -131,25 +133,11 @@ def cpu_probe(port: int) -> Callable[[], Any]:
 
     @contextmanager
     def window() -> Iterator[dict[str, Any]]:
-        import time
-
-        import psutil
-
         found: dict[str, Any] = {}
-        server = next(
-            (
-                psutil.Process(c.pid)
-                for c in psutil.net_connections("tcp")
-                if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid
-            ),
-            None,
-        )
-        before, since = server.cpu_times() if server else None, time.perf_counter()
+        server, since = local_server(f"http://127.0.0.1:{port}"), time.perf_counter()
         yield found
-        if server is not None and before is not None and server.is_running():
-            after = server.cpu_times()
-            used = after.user + after.system - before.user - before.system
-            found["server_cpu_cores"] = round(used / (time.perf_counter() - since), 3)
+        used = server.columns(time.perf_counter() - since) if server else {}
+        found |= {name: round(cores, 3) for name, cores in used.items() if name == "server_cpu_cores"}
 
     return window
 

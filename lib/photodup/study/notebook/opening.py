@@ -27,7 +27,7 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
     """Put the answer that `run` computed, its figure and the list of sections into the opening cell."""
     opening = notebook.cells[0]
     whose = "reference run" if run == REFERENCE else f"run {run}"
-    answer = " ".join(_printed(notebook).split()).replace("<", "&lt;")  # prose is shown as HTML
+    answer = printed_answer(notebook).replace("<", "&lt;")  # prose is shown as HTML
     picture = _figure(notebook)
     shown = f"\n\n![The answer as a figure](attachment:{FIGURE})" if picture else ""
     opening.source = _PART.sub(lambda m: f"{m.group(1)}({whose}). {answer}{shown}", opening.source, count=1)
@@ -48,9 +48,10 @@ def fewer_colours(png: str) -> str:
     return base64.b64encode(min(small.getvalue(), raw, key=len)).decode()
 
 
-def _printed(notebook: nbformat.NotebookNode) -> str:
-    outputs = [o for cell in notebook.cells if is_tagged(cell, "answer") for o in cell.outputs]
-    return "".join(output.get("text", "") for output in outputs)
+def printed_answer(notebook: nbformat.NotebookNode) -> str:
+    """Return what the cell tagged `answer` printed, in one line, or an empty string."""
+    outputs = [o for cell in notebook.cells if is_tagged(cell, "answer") for o in cell.get("outputs", [])]
+    return " ".join("".join(output.get("text", "") for output in outputs).split())
 
 
 def _figure(notebook: nbformat.NotebookNode) -> str:

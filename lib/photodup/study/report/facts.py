@@ -16,6 +16,7 @@ from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
 from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks, read_json
+from photodup.study.notebook.opening import printed_answer
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 
 # What README and the deck's last slide lead with: a question, the notebooks that answer it, and the figure for README.
@@ -83,7 +84,7 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
         executed = executed_notebook(run, source)
         opening = nbformat.read(source, as_version=4).cells[0].source
         outcome = outcomes.get(source.stem, {})
-        answer = printed_answer(executed) if executed else ""
+        answer = printed_answer(nbformat.read(executed, as_version=4)) if executed else ""
         yield {
             "stem": source.stem,
             "title": _first(r"^#\s*(.+)$", opening) or source.stem,
@@ -134,14 +135,6 @@ def page_address(run: str, source: Path) -> str:
     The reference run's pages are built, not committed, so its index links to what a clone holds.
     """
     return f"../../notebooks/{source.name}" if run == REFERENCE else f"notebooks/{source.stem}.html"
-
-
-def printed_answer(executed: Path) -> str:
-    """Return what the cell tagged `answer` of an executed notebook printed, or an empty string."""
-    for cell in nbformat.read(executed, as_version=4).cells:
-        if "answer" in cell.metadata.get("tags", []):
-            return " ".join("".join(o.get("text", "") for o in cell.get("outputs", [])).split())
-    return ""
 
 
 def tally(verdicts: Sequence[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge sizes images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge pictures sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -133,6 +133,10 @@ serve: install
 
 bench: install
 	$(BIN)/photodup bench
+
+# The pictures of the review page in README and docs (Chromium).
+pictures: install
+	PHOTODUP_PICTURES=docs/images $(BIN)/pytest -n 0 tests/servers/test_review_browser.py -k pictures
 
 judge: install
 	$(BIN)/python -m photodup.selfbench.statistics_live

@@ -389,9 +389,9 @@ def test_a_readme_that_lost_its_markers_is_said(tmp_path):
 
     copy = tmp_path / "README.md"
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    copy.write_text(text.replace("<!-- results:end -->", ""), encoding="utf-8")
+    copy.write_text(text.replace("<!-- decisions:end -->", ""), encoding="utf-8")
 
-    with pytest.raises(PhotodupError, match="no place for its part 'results'"):
+    with pytest.raises(PhotodupError, match="no place for its part 'decisions'"):
         write_blocks(copy)
 
 

@@ -6,7 +6,7 @@ import shutil
 
 import nbformat
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.paths import ROOT
 from support.report_runs import PIXEL, add_notebooks, two_runs, write_notebook
@@ -198,7 +198,13 @@ def measured(draw):
     return {"valid": True, "latency_ms_p50": middle, **bounds}
 
 
+def _point(low: float, value: float, high: float) -> dict:
+    bounds = {"latency_ms_p50_ci_low": low, "latency_ms_p50_ci_high": high}
+    return {"valid": True, "latency_ms_p50": value, **bounds}
+
+
 @given(measured(), measured())
+@example(_point(1.0, 191.0, 4618.0), _point(4618.0, 4618.0, 4619.0))
 def test_a_comparison_turned_round_is_its_mirror(first, other):
     forth = compare.change(first, other, "latency_ms_p50")
     back = compare.change(other, first, "latency_ms_p50")

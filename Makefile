@@ -7,6 +7,7 @@
 # make rehearsal  the notebooks against a "rented machine": a namespace of this one behind a link (Linux, root)
 # make bench    the project's own speed figures, as ratios measured in one run
 # make judge    comparisons of two real servers with planted delays: nulls failed, delays found (about 55 minutes)
+# make site     every notebook and document as pages with a search, in build/site/index.html
 # make sizes    MB that `pip install .` and each extra fill, each in an environment of its own (USES="load serve")
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
 PYTHON   ?= python3.11
@@ -22,7 +23,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge sizes images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -74,7 +75,7 @@ test: install tools
 
 # Also what measures figures (nothing runs beside that), every notebook on real servers, the browser-heavy parts, the
 # image, the policies of checkov, random kills and planted faults. Before each release.
-test-all: install tools
+test-all: install tools site
 	@PHOTODUP_IMAGES=1 $(MAKE) --keep-going GATE= STUDY= test-format test-code test-notebooks test-study test-planted \
 	  test-figures
 
@@ -133,6 +134,14 @@ serve: install
 
 bench: install
 	$(BIN)/photodup bench
+
+# The pictures of the review page in README and docs (Chromium).
+pictures: install
+	PHOTODUP_PICTURES=docs/images $(BIN)/pytest -n 0 tests/servers/test_review_browser.py -k pictures
+
+site: install
+	$(BIN)/pip install -q -c constraints.txt -e '.[site]'
+	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -b html . build/site
 
 judge: install
 	$(BIN)/python -m photodup.selfbench.statistics_live

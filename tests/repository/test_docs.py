@@ -209,3 +209,11 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]
     assert unmarked("## A\n\nNot run here:\n\n```bash\nkubectl get pods\n```\n") == []
     assert said_nowhere("| `never said at all` | x | y |", "") == ["never said at all"]
+
+
+def test_the_front_page_names_both_uses_in_its_first_words() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = " ".join(text.split()[:150])
+    for part in ("near-duplicate photos", "photodup review", "photodup load", "removes nothing unasked"):
+        assert part in first, part
+    assert len(text.split()) <= 1400

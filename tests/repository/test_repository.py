@@ -190,17 +190,17 @@ def test_a_number_typed_into_the_readme_is_seen(tmp_path):
     copy = tmp_path / "README.md"
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     copy.write_text(
-        text.replace("<!-- results:begin -->", "<!-- results:begin -->\n| made up | 1 ms |"), "utf-8"
+        text.replace("<!-- decisions:begin -->", "<!-- decisions:begin -->\n| made up | 1 ms |"), "utf-8"
     )
 
     assert "made up" not in write_blocks(copy).read_text(encoding="utf-8")
 
 
-def test_the_readme_names_every_setting_of_the_service_with_its_default():
+def test_the_service_page_names_every_setting_with_its_default():
     from photodup.embedding.engines.model import ENGINES, PRECISIONS
     from photodup.serving.service.settings import ServiceSettings
 
-    table = (ROOT / "README.md").read_text().split("## Use it as a service")[1].split("\n## ")[0]
+    table = (ROOT / "docs/service.md").read_text().split("## Settings")[1].split("\n## ")[0]
     named = {
         name.lower()
         for row in re.findall(r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|", table, re.MULTILINE)

@@ -1,11 +1,13 @@
 """The whole way in a real Chromium: scan, embed, group, review by keyboard, remove, undo."""
 
 import importlib.util
+import os
 import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.paths import CHROMIUM
 from support.review_library import make_library, photo, save
 
@@ -405,3 +407,18 @@ def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, tmp_path, wei
             page.close()
             notebook.shutdown()
     assert shown == (1 if in_frame else 0)
+
+
+def test_the_pictures_of_the_documents_are_the_page(page, tmp_path_factory):
+    """`make pictures` writes them into docs/images."""
+    own = tmp_path_factory.mktemp("photos", numbered=False)
+    folder = Path(os.environ.get("PHOTODUP_PICTURES", own)).resolve()
+    with ReviewServer(make_library(own / "Pictures 2015 to 2026")) as server:
+        group = list(server.session.items)[2]
+        for name, address in (("copies", server.url), ("review", f"{server.url}group/{group}")):
+            page.goto(address)
+            until(page, "[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+            page.screenshot(path=folder / f"{name}.jpg", type="jpeg", quality=82)
+            with Image.open(folder / f"{name}.jpg") as picture:
+                greys = set(picture.convert("L").resize((64, 40)).tobytes())
+                assert picture.size == (1280, 800) and len(greys) > 60, "photographs, and no empty page"

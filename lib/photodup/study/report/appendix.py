@@ -30,18 +30,15 @@ def appendix_table() -> str:
     """Return one row per notebook: its figures, how long measuring them took here, and how close a second run comes."""
     took = {row["notebook"]: row["seconds"] for row in _study()}
     lines = [
-        "| notebook | figures | took here, minutes | how close a second run comes |",
+        "| notebook | figures | minutes here | how close a second run comes |",
         "|---|---|---:|---|",
     ]
     for path in notebooks():
         number = path.stem[:2]
         names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"
         minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else "not run"
-        command = f"`photodup study run --run mine --sizes full --only {number}`"
         near = CLOSENESS.get(number, TIMINGS)
-        lines.append(
-            f"| [{path.stem}](../notebooks/{path.name}) | {names} | {command} | {minutes} | {near} |"
-        )
+        lines.append(f"| [{path.stem}](../notebooks/{path.name}) | {names} | {minutes} | {near} |")
     return "\n".join(lines)
 
 

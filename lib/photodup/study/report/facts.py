@@ -21,11 +21,9 @@ from photodup.study.notebook.run import REFERENCE, describe_machine, describe_we
 
 # What README and the deck's last slide lead with: a question, the notebooks that answer it, and the figure for README.
 FINDINGS = (
-    ("Round trips or bandwidth?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
-    ("What do server and precision give?", ("06_compare_three_backends", "05_trt_fp16"), ""),
-    ("Is there a faster server?", ("13_compare_servers",), "13_fastest"),
     ("What does a photo library gain?", ("01_scan_photos",), "01_held_out"),
-    ("What survives of the published study?", ("12_audit_published_claims",), ""),
+    ("Which precision may be served?", ("05_trt_fp16",), "05_precisions"),
+    ("Why is a remote server slow?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
 )
 
 

@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
+from photodup.bench.pairs.declared import declarations
+from photodup.bench.stats.comparison import Outcome
+from photodup.bench.stats.sentence import sentence
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
@@ -22,33 +26,35 @@ from photodup.study.notebook.run import (
 from photodup.study.report.facts import FINDINGS, notebook_rows
 from photodup.study.report.figures import DECISION
 
-# The sides of the table, in this order; names of notebooks/comparisons.yaml.
-SIDES = (
-    "fastapi-pytorch",
-    "fastapi-onnx",
-    "triton-onnx",
-    "fastapi-openvino",
-    "triton-openvino",
-    "fastapi-bf16",
-    "triton-bf16",
-    "fastapi-int8",
-    "triton-int8",
-)
-NOTEBOOK = "06_compare_three_backends"
+# The notebooks in the order in which a request meets their subjects.
+WAY = {
+    "start": ("00",),
+    "photo": ("01", "02"),
+    "wire": ("04", "11"),
+    "connection": ("10", "08"),
+    "server": ("03", "06", "13"),
+    "precision": ("05",),
+    "fleet": ("07", "09"),
+    "method": ("12", "14"),
+}
 
 
 def generated_blocks() -> dict[str, str]:
     """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
     return {
-        "figure": figure_block(),
+        "picture": "\n".join(pictures()),
+        "decisions": "\n".join(decision_table()),
         "findings": "\n\n".join(findings_blocks()),
-        "results": "\n".join(results_table(read_comparisons(reference(), NOTEBOOK).arms)),
-        "notebooks": "| notebook | question |\n|---|---|\n"
-        + "\n".join(
-            f"| [{row['title']}](notebooks/{row['stem']}.ipynb) | {row['question']} |"
-            for row in notebook_rows(REFERENCE)
-        ),
+        "notebooks": "\n".join(notebook_list()),
     }
+
+
+def notebook_list() -> Iterator[str]:
+    """Yield a line for each stop on a request's way, with the titles of its notebooks."""
+    titles = {row["stem"][:2]: (row["title"], row["stem"]) for row in notebook_rows(REFERENCE)}
+    for stop, numbers in WAY.items():
+        found = (titles[number] for number in numbers)
+        yield f"- **{stop}:** " + "; ".join(f"[{title}](notebooks/{stem}.ipynb)" for title, stem in found)
 
 
 def reference() -> Run:
@@ -56,12 +62,18 @@ def reference() -> Run:
     return read_run(project_root() / "results" / REFERENCE)
 
 
-def figure_block() -> str:
-    """Return the README's first figure, or nothing while the reference run has not drawn it."""
-    path = f"results/{REFERENCE}/figures/{DECISION}.png"
-    if not (project_root() / path).is_file():
-        return ""
-    return f"![Latency and throughput of each server, engine and precision]({path})"
+def pictures() -> Iterator[str]:
+    """Yield the README's two pictures: the review page, and what the reference run has drawn of its servers."""
+    frontier = f"results/{REFERENCE}/figures/{DECISION}.png"
+    for path, words in (
+        (
+            "docs/images/review.jpg",
+            "The review page: two copies side by side, with the reason for the one to keep",
+        ),
+        (frontier, "Latency and throughput of each server, engine and precision"),
+    ):
+        if (project_root() / path).is_file():
+            yield f'<img src="{path}" alt="{words}" width="49%">'
 
 
 def findings_blocks() -> Iterator[str]:
@@ -80,38 +92,49 @@ def findings_blocks() -> Iterator[str]:
                 yield f"![{heading}]({path})"
 
 
-def results_table(arms: pd.DataFrame) -> Iterator[str]:
-    """Yield the lines of the result table: one figure a load over all visits, with its interval.
-
-    Args:
-        arms: of `photodup.study.comparisons.outcomes.Compared`.
-    """
-    if arms.empty or arms[arms.side.isin(SIDES)].empty:
-        yield "The committed run has no comparisons yet: until the next reference run this table is empty."
-        return
-    facts = read_environment(project_root() / "results" / REFERENCE)
-    yield "| engine and server | one photo at a time, median | eight in flight | visits |"
-    yield "|---|---:|---:|---:|"
-    for side in SIDES:
-        mine = arms[arms.side == side].set_index("load")
-        if not {"one", "eight"} <= set(mine.index):
-            continue
-        one, eight = mine.loc["one"], mine.loc["eight"]
-        latency = _interval(one, "latency_ms_p50", "ms")
-        rate = _interval(eight, "throughput_images_per_s", "images/s")
-        yield f"| {one.label} | {latency} | {rate} | {one.n_visits + eight.n_visits} |"
+def decision_table() -> Iterator[str]:
+    """Yield the lines of the table of `notebooks/decisions.yaml`; reasons and costs come from the reference run."""
+    table = yaml.safe_load((project_root() / "notebooks" / "decisions.yaml").read_text(encoding="utf-8"))
+    run = reference()
+    places = {pair.name: pair.notebook for pair in declarations().pairs}
+    compared = {notebook: read_comparisons(run, notebook) for notebook in set(places.values())}
+    arms = pd.concat([of.arms for of in compared.values()])
+    price = table["price_per_hour_usd"]
+    yield "| you have | use | because | avoid | a million images |"
+    yield "|---|---|---|---|---:|"
+    for row in table["rows"]:
+        name = row["because"]
+        if name not in places:
+            raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
+        outcome = compared[places[name]][name]
+        cost = _cost(arms, row.get("cost"), price)
+        reason = f"{_reason(outcome, row['better'])} ([{places[name][:2]}](notebooks/{places[name]}.ipynb))"
+        yield f"| {row['have']} | {row['use']} | {reason} | {row['avoid']} | {cost} |"
+    facts = read_environment(run.directory)
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, loopback, weights {describe_weights(facts)}. The same JPEG to all; FP32 "
-        "unless the name says otherwise. In brackets the 95 % interval between visits: this machine, this run."
+        f"Measured on {describe_machine(facts)}, weights {describe_weights(facts)}. *Exploratory* comparisons are not "
+        f"corrected for their number. The last column assumes {price:.2f} USD an hour and eight requests in flight."
     )
 
 
-def _interval(row: pd.Series, metric: str, unit: str) -> str:
-    value, low, high = (row[f"{metric}{end}"] for end in ("", "_ci_low", "_ci_high"))
-    if not value or not value > 0:
-        return "not measured"
-    return f"{value:.1f} {unit} [{low:.1f}, {high:.1f}]"
+def _reason(outcome: Outcome, better: str) -> str:
+    """Say what was found; mark advice that takes the side which was found to be worse."""
+    if not outcome.is_measured:
+        return "Not measured in the committed run."
+    is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
+    against = "**Not supported:** " if outcome.is_different and is_b_better != (better == "b") else ""
+    return against + sentence(outcome) + ("" if outcome.question.is_primary else " Exploratory.")
+
+
+def _cost(arms: pd.DataFrame, side_and_load: list[str] | None, price_per_hour_usd: float) -> str:
+    """Return what a million images cost at the throughput of a side, or nothing where it was not measured."""
+    if side_and_load is None or arms.empty:
+        return ""
+    side, load = side_and_load
+    found = arms[(arms.side == side) & (arms.load == load)]
+    rate = found.throughput_images_per_s.iloc[0] if len(found) else None
+    return f"{price_per_hour_usd / 3600 * 1e6 / rate:.2f} USD" if rate and rate > 0 else ""
 
 
 def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:

@@ -1,0 +1,42 @@
+"""The site as `make site` built it, opened and searched in a real Chromium."""
+
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from support.paths import ROOT
+
+SITE = ROOT / "build" / "site"
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="needs the site: make site"),
+]
+
+
+@pytest.fixture
+def address():
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=SITE)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_reader_finds_a_word_and_a_figure(browser, address):
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(f"{address}/index.html")
+    page.wait_for_url("**/docs/site/index.html")
+    for link in page.locator("article a[href$='.html']").evaluate_all("all => all.map(a => a.href)"):
+        assert (SITE / link.removeprefix(f"{address}/")).is_file(), link
+    pictures = "[...document.images].every((i) => i.complete && i.naturalWidth > 0)"
+    assert page.evaluate(pictures)
+    page.goto(f"{address}/search.html?q=slow+start")
+    found = page.locator("#search-results li a", has_text="Explain why the remote server was slow").first
+    found.click()
+    page.wait_for_selector("h1:has-text('Explain why the remote server was slow')")
+    assert page.locator("details.hide summary").count() > 5, "code is folded"
+    permalink = page.locator("a[href='#figure-10-rate-or-rtt']")
+    assert permalink.count() == page.locator("#figure-10-rate-or-rtt").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and problems == []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photodup.bench.stats.interval import Interval
+from photodup.bench.stats.sentence import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,7 @@ def effect_text(effects: Sequence[Interval], unit: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Return three digits, whole numbers with thousands marked, or all that matters of a value just below 1."""
+    """Return three digits, or all that matters of a value just below 1."""
     if 0.999 <= value < 1:
         return f"{value:.6f}".rstrip("0")
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    return number(value)

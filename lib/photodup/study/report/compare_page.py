@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from photodup.bench.stats.sentence import number
 from photodup.embedding.backends import engine_family
 from photodup.study.comparisons import agreement
 from photodup.study.notebook.run import describe_machine, describe_weights, read_run
@@ -137,16 +138,8 @@ def _cells(point: Mapping[str, Any] | None) -> dict[str, Any]:
         return {"gap": "not measured", "why": ""}
     if not point.get("valid"):
         return {"gap": "not valid", "why": str(point.get("invalid_because") or "")}
-    return {"numbers": [_number(point, metric) for metric in compare.METRICS]}
-
-
-def _number(point: Mapping[str, Any], metric: str) -> str:
-    value = point.get(metric)
-    return "–" if value is None else _digits(value)
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    values = [point.get(metric) for metric in compare.METRICS]
+    return {"numbers": ["–" if value is None else number(value) for value in values]}
 
 
 def _ratio(found: compare.Change) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -13,9 +14,9 @@ import yaml
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
-from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_apart, measure_visit, turns
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, turns
 from photodup.bench.pairs.read import figures as figures_of
-from photodup.bench.pairs.read import observed
+from photodup.bench.pairs.read import observed, remarks
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Verdict
 from photodup.bench.stats.facts import Load
@@ -140,6 +141,33 @@ def test_a_pass_that_was_cut_off_measures_the_visits_that_are_missing(measured, 
     )
 
 
+def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
+    """Not before the first, and not where nothing is left to measure; a server that died comes back."""
+    found, run, said = declare(DATA), opened(tmp_path / "run"), []
+
+    def restarted():
+        said.append(sum(record["status"] == "ok" for record in load_records(run.directory)))
+        return run
+
+    with run.store:
+        for _ in range(2):
+            measure_comparisons(run, found.pairs[:2], SIZES, restarted=restarted)
+    assert said == [2], "once, after both comparisons of the first round"
+
+
+def test_a_machine_that_slept_marks_its_visits(monkeypatch):
+    """The wall clock runs on while the monotonic one stands; nothing is left out."""
+    wall = time.time
+    began = wall()
+    monkeypatch.setattr(time, "time", lambda: wall() + 3600 * (wall() - began > 0.1))
+    slept = visit(Dummy(5.0), Dummy(5.0), blocks=3)
+    monkeypatch.undo()
+    seen = visit(Dummy(5.0), Dummy(5.0), blocks=3)
+    assert slept.clock_jump_s > 3000 > 1 > seen.clock_jump_s and len(slept.log_ratios[0]) == 3
+    assert any("slept or its clock was set by 3600 s" in line for line in remarks([slept, seen]))
+    assert not any("slept" in line for line in remarks([seen]))
+
+
 def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatch):
     directory, found, compared = measured
     monkeypatch.setattr(outcomes, "declarations", lambda: found)
@@ -206,12 +234,13 @@ def test_over_all_rows_each_side_follows_each_other_side_equally_often(n_sides):
     assert set(follows.values()) == {2} and len(follows) == n_sides * (n_sides - 1)
 
 
-def visit(a, b, load=None, **sizes):
+def visit(a, b, load=None, serve=None, **sizes):
     plan = VisitPlan(
         **{"blocks": 2, "block_s": 0.05, "quads": 2, "slice_s": 0.05, "alone_s": 0, "warmup_s": 0} | sizes
     )
     photos = [bytes([n]) * 64 for n in range(8)]
-    return measure_visit([Lane(a), Lane(b)], photos, load or Load("single_stream"), plan, seed=1)
+    lanes = [Lane(a), Lane(b)]
+    return measure_visit(lanes, photos, load or Load("single_stream"), plan, seed=1, serve=serve)
 
 
 def test_of_three_sides_each_is_compared_with_the_first():
@@ -302,18 +331,33 @@ def test_sides_that_cannot_both_be_up_are_measured_one_after_the_other_and_say_s
     up, order = set(), []
 
     @contextlib.contextmanager
-    def lane_of(side):
+    def serve(side):
         assert not up, "one at a time"
         up.add(side)
         order.append(side)
-        yield Lane(Dummy([5.0, 25.0][side]))
+        yield
         up.discard(side)
 
-    plan = VisitPlan(block_s=0.1, waves=1, warmup_s=0)
-    found = measure_apart(lane_of, [bytes([n]) * 64 for n in range(8)], load, plan, palindromes=2, seed=1)
+    found = visit(Dummy(5.0), Dummy(25.0), load, serve, block_s=0.1, waves=1, palindromes=2)
     assert not found.is_interleaved and len(found.log_ratios[0]) == 4
     assert all((ratio > 0) == (load.concurrency == 1) for ratio in found.log_ratios[0])
     assert order[:4] == order[:4][::-1] and order[4:] == order[4:][::-1]
+
+
+def test_a_batchers_transient_shows_in_the_long_slice():
+    """The first answers of a slice come ten times as fast; after a pause the next slice begins so again."""
+
+    def delay(number, seen=[0.0, 0]):  # noqa: B006
+        now = time.perf_counter()
+        seen[1] = number if now - seen[0] > 0.03 else seen[1]
+        seen[0] = now
+        return 1.0 if number - seen[1] < 20 else 10.0
+
+    load = Load("closed_loop", concurrency=4)
+    steady = visit(Dummy(5.0), Dummy(5.0), load, quads=1, alone_s=0.1)
+    found = visit(Dummy(5.0), Dummy(delay_of=delay), load, quads=1, alone_s=0.1)
+    assert found.early[1] > 1.5 and all(0.6 < early < 1.6 for early in (*steady.early, found.early[0]))
+    assert visit(Dummy(1.0), Dummy(1.0)).early is None
 
 
 def test_an_open_loop_takes_no_turns():

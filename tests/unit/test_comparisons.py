@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import yaml
+from support.visits import planted_visit
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
@@ -24,7 +25,7 @@ from photodup.embedding.backends import COLUMNS
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports
 from photodup.study.comparisons import agreement, figures, outcomes
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of, visit_config, visit_key
 from photodup.study.notebook.run import Run
 from photodup.study.report.facts import decides
 
@@ -187,6 +188,25 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
         rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
     )
     assert [decides(row) for row in rows[:3]] == [True, True, False]
+
+
+@pytest.mark.parametrize(("early", "marked"), [(1.1, True), (0.99, False)])
+def test_slices_too_short_for_a_batcher_mark_the_comparisons_of_their_load(
+    declare, tmp_path, monkeypatch, early, marked
+):
+    found = declare(DATA)
+    monkeypatch.setattr(outcomes, "declarations", lambda: found)
+    pair, run = found.pairs[1], opened(tmp_path / "run")
+    with run.store:
+        for n in (1, 2, 3, 4):
+            made = replace(planted_visit([10.0, 20.0], n), early=[early, early * (1 + n / 1000)]).as_record()
+            run.measure_or_load(visit_key(pair), lambda made=made: made, config=visit_config(pair, n))
+    compared = outcomes.read_comparisons(run, "06")
+    assert any("first waves of a slice" in note for note in compared["halved, four"].notes) is marked
+    lines = outcomes.goals(run)
+    assert "nulls failed: 0 of 0 (goal 0)" in lines
+    (line,) = (line for line in lines if line.startswith("four:"))
+    assert (" +10." in line) is marked and "(goal within 2 %)" in line
 
 
 def test_nothing_measured_is_no_verdict(declare, tmp_path):

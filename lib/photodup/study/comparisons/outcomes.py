@@ -11,11 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
-from photodup.bench.stats.comparison import Outcome, Question, judge
-from photodup.bench.stats.facts import METRICS
+from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
@@ -162,10 +164,49 @@ def write_outcomes(run: Run) -> list[Outcome]:
     return outcomes
 
 
+def goals(run: Run) -> list[str]:
+    """Return what the comparisons of a run reach, one line each with its goal: half-widths, nulls, the length of slices."""
+    outcomes, visits = _judged(run, declarations())
+    lines = []
+    for several, words, goal in ((False, "one in flight", 0.025), (True, "several in flight", 0.035)):
+        found = [o for o in outcomes if o.is_measured and o.question.has_several_in_flight is several]
+        widths = [(o.high - o.low) / 2 for o in found if o.question.is_primary]
+        if widths:
+            median = f"{np.median(widths):.1%} over {len(widths)} primary comparisons (goal {goal:.1%})"
+            lines.append(f"{words}: median half-width {median}")
+    nulls = [outcome for outcome in outcomes if outcome.question.is_null and outcome.is_measured]
+    lines.append(f"nulls failed: {sum(map(has_failed, nulls))} of {len(nulls)} (goal 0)")
+    for load, (value, low, high) in _early(visits).items():
+        found_in = f"{value - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]"
+        lines.append(
+            f"{load}: throughput of a slice's first waves against four times as many {found_in} (goal within 2 %)"
+        )
+    return lines
+
+
+def _early(visits: Sequence[tuple[Pair, list[Visit]]]) -> dict[str, tuple[float, float, float]]:
+    """Return load → throughput in as many waves as a slice counts, relative to four times as many, with its interval."""
+    found: dict[str, list[float]] = {}
+    for pair, seen in visits:
+        found.setdefault(pair.load_name, []).extend(share for visit in seen for share in visit.early or ())
+    return {load: read.between(shares) for load, shares in found.items() if len(shares) > 1}
+
+
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     seen = [(*_visits(run, pair), pair) for pair in (*declared.pairs, *declared.nulls)]
-    questions = [_question(measured, visits, notes, declared) for measured, visits, notes, _ in seen]
-    return judge(questions), [(measured, visits) for measured, visits, _, _ in seen]
+    visits = [(measured, of) for measured, of, _, _ in seen]
+    short = {
+        load: f"The first waves of a slice differ by {value - 1:+.1%} from four times as many: measure more waves."
+        for load, (value, low, high) in _early(visits).items()
+        if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT
+    }
+    questions = [
+        _question(
+            pair, of, (*notes, *([short[pair.load_name]] if of and pair.load_name in short else [])), declared
+        )
+        for pair, of, notes, _ in seen
+    ]
+    return judge(questions), visits
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:

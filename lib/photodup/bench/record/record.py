@@ -131,6 +131,18 @@ class RunStore:
         path = self._path(key, config)
         return read_record(path) if path.is_file() else None
 
+    def has(self, key: str, *, config: Mapping[str, Any]) -> bool:
+        """Return whether a measurement is finished: one that failed is not."""
+        record = self.record(key, config=config)
+        return record is not None and record["status"] == "ok"
+
+    def read(self, key: str, *, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the result of a finished measurement, its arrays under `raw`; None where there is none."""
+        record = self.record(key, config=config)
+        if record is None or record["status"] != "ok":
+            return None
+        return record["result"] | {"raw": self.raw(key, config=config)}
+
     def name_of(self, key: str, *, config: Mapping[str, Any]) -> str:
         """Return the file name of a record without its ending, as `latencies.parquet` calls it."""
         return self._path(key, config).stem

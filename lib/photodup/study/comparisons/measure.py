@@ -146,7 +146,7 @@ def measure_comparisons(
             [
                 pair
                 for pair in random.Random(visit).sample(pairs, len(pairs))
-                if not _is_done(run, pair, visit)
+                if not run.store.has(visit_key(pair), config=visit_config(pair, visit))
             ],
         )
         for visit in range(1, sizes.visits + 1)
@@ -172,11 +172,6 @@ def measure_comparisons(
                     kind=KIND,
                     may_fail=True,
                 )
-
-
-def _is_done(run: Run, pair: Pair, visit: int) -> bool:
-    record = run.store.record(visit_key(pair), config=visit_config(pair, visit))
-    return record is not None and record["status"] == "ok"
 
 
 @dataclass

@@ -44,7 +44,7 @@ def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
             "server": SERVERS[name].label,
             "precision": fastest(SERVERS[name]).computed,
             "highest rate (requests/s)": "–" if rate["because"] else f"{rate['rate_per_s']:.1f}",
-            "95 % interval": "" if rate["because"] else f"{rate['low']:.1f} to {rate['high']:.1f}",
+            "between": "" if rate["because"] else f"{rate['low']:.1f} to {rate['high']:.1f}",
             "why not": rate["because"],
         }
         for name, rate in found.items()

@@ -117,7 +117,7 @@ def test_what_the_servers_do_not_have_is_named_and_still_counts_in_the_family(me
 def test_reading_needs_no_server_and_says_the_same(measured):
     directory, found, compared = measured
     before = sorted(path.name for path in (directory / "records").iterdir())
-    again = outcomes.compare(opened(directory, measure=False), "06", declared=found)
+    again = outcomes.read_comparisons(opened(directory, measure=False), "06", declared=found)
     assert again.sentences() == compared.sentences() and len(again.table()) == 3
     assert sorted(path.name for path in (directory / "records").iterdir()) == before
 

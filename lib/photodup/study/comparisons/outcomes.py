@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -21,7 +18,7 @@ from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, visit_config, visit_key
+from photodup.study.comparisons.measure import visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -109,45 +106,6 @@ def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None =
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
     used = {(side.name, pair.load_name) for pair, _ in own for side in (pair.a, pair.b)}
     return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
-
-
-def compare(
-    run: Run,
-    notebook: str,
-    *,
-    visits: int = 4,
-    declared: Declarations | None = None,
-    say: Callable[[str], None] = print,
-) -> Compared:
-    """Return the outcomes of a notebook's comparisons; measure them and their nulls first where the run has none.
-
-    `photodup study run` measures those of all notebooks together, before any of them runs.
-    """
-    declared = declared or declarations()
-    own = declared.of([notebook])
-    if (
-        run.store.measures
-        and not any(_visits(run, pair)[1:] != ([], ()) for pair in own)
-        and _somebody_answers(run, own)
-    ):
-        measure_comparisons(run, [*own, *declared.nulls_of(own)], Sizes(visits), say=say)
-    return read_comparisons(run, notebook, declared=declared)
-
-
-def _somebody_answers(run: Run, pairs: Sequence[Pair]) -> bool:
-    """Return whether a server of these comparisons accepts a connection: a reader without servers records no failures."""
-    here = [pair.on(run.endpoints.backends) for pair in pairs]
-    sides = [side for pair in here for side in (pair.a, pair.b)]
-    if any(side.backend.is_local for side in sides):
-        return True
-    urls = {run.endpoints.backends.get(side.backend.name, "") for side in sides}
-    for parts in (urlsplit(url if "//" in url else f"//{url}") for url in urls if url):
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection((parts.hostname or "", parts.port or 0), 2),
-        ):
-            return True
-    return False
 
 
 def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:

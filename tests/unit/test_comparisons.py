@@ -24,7 +24,7 @@ from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import COLUMNS
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports
-from photodup.study.comparisons import agreement, figures, outcomes
+from photodup.study.comparisons import agreement, figures, measure, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of, visit_config, visit_key
 from photodup.study.notebook.run import Run
 from photodup.study.report.facts import decides
@@ -188,6 +188,30 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
         rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
     )
     assert [decides(row) for row in rows[:3]] == [True, True, False]
+
+
+def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tmp_path, monkeypatch):
+    def dies(number):
+        if number > 12:
+            raise ConnectionRefusedError("nobody listens")
+        return 1.0
+
+    pairs = [
+        {"name": name, "a": "fast", "b": b, "loads": ["one"]}
+        for name, b in (("dying", "slow"), ("well", "same"))
+    ]
+    sides = SIDES | {"same": {**SIDES["fast"], "options": {"delay_ms": 4.0}}}
+    found = declare({"sides": sides, "loads": DATA["loads"], "comparisons": {"06": pairs}})
+    made, run = measure.adapter, opened(tmp_path / "run")
+    slow = SIDES["slow"]["options"]
+    monkeypatch.setattr(
+        measure, "adapter", lambda *what, **how: Dummy(delay_of=dies) if how == slow else made(*what, **how)
+    )
+    with run.store:
+        measure_comparisons(run, found.pairs, SIZES)
+    compared = outcomes.read_comparisons(run, "06", declared=found)
+    assert "failed 20 requests in a row: ConnectionRefusedError" in compared.sentence("dying, one")
+    assert compared["well, one"].n_visits == SIZES.visits
 
 
 @pytest.mark.parametrize(("early", "marked"), [(1.1, True), (0.99, False)])

@@ -17,7 +17,7 @@ from photodup.bench.stats.comparison import Verdict, has_failed
 from photodup.errors import PhotodupError
 from photodup.study.comparisons.curve import SHARES, measure_curve, rate_under
 from photodup.study.notebook.run import REFERENCE, Run, open_run
-from photodup.study.peers import figures, peers, stage, tables
+from photodup.study.peers import figures, peers, stage
 from photodup.study.peers.outcomes import compared, rates
 from photodup.study.peers.weights import _descriptions, hugging_face_names
 
@@ -237,7 +237,7 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
         "in INT8 is found faster than LitServe with 1 and 8 in flight."
     )
     assert figures.engines(fast) == "OpenVINO INT8: FastAPI (ours); PyTorch BF16: LitServe."
-    table = tables.at_fastest(fp32, fast).set_index("server")
+    table = figures.at_fastest(fp32, fast).set_index("server")
     assert list(table["precision, engine"]) == ["int8, openvino", "bf16, pytorch"]
     assert float(table["÷ FP32's latency"]["FastAPI (ours)"]) == pytest.approx(0.2, abs=0.01)
     assert float(table["÷ FP32's throughput"]["LitServe"]) == pytest.approx(2.4, abs=0.03)
@@ -246,7 +246,7 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     record(recorded, "many", {"fastapi": 5.0, "litserve": 2.0})
     fast = compared(recorded, passes=("fastest", "many"))
     assert figures.fastest_sentence(fast).endswith("than LitServe with 1, 8 and 32 in flight.")
-    table = tables.at_fastest(fp32, fast).set_index("server")
+    table = figures.at_fastest(fp32, fast).set_index("server")
     assert table["thirty-two in flight (images/s)"]["FastAPI (ours)"].startswith(("100", "99", "101"))
 
 
@@ -278,9 +278,9 @@ def test_a_rate_under_the_bound_or_the_reason_is_shown(recorded):
     found = measure_curve(recorded.reading(), [declarations().sides["triton-int8"]])
     there = rate_under(found, "triton-int8", bound_ms=250)
     assert (there.low, there.high) == (75, 100) and there.per_s
-    table = tables.under_bound(rates(recorded)).set_index("server")
+    table = figures.under_bound(rates(recorded)).set_index("server")
     shown = table["highest rate (requests/s)"].to_dict()
     assert shown == {"Triton (ours)": f"{there.per_s:.1f}", "LitServe": "9.5", "mosec": "–"}
     assert table["between"]["Triton (ours)"] == "75.0 to 100.0"
     assert "do not meet" in table["why not"]["mosec"]
-    assert tables.under_bound({}).iloc[0, 0] == "none was measured in this run"
+    assert figures.under_bound({}).iloc[0, 0] == "none was measured in this run"

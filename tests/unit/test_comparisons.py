@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -10,20 +11,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import yaml
+from support.visits import planted_visit
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
-from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_apart, measure_visit, turns
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, turns
 from photodup.bench.pairs.read import figures as figures_of
-from photodup.bench.pairs.read import observed
+from photodup.bench.pairs.read import observed, remarks
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Verdict
 from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import COLUMNS
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports
-from photodup.study.comparisons import agreement, figures, outcomes
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
+from photodup.study.comparisons import agreement, figures, measure, outcomes
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of, visit_config, visit_key
 from photodup.study.notebook.run import Run
 from photodup.study.report.facts import decides
 
@@ -115,7 +117,7 @@ def test_what_the_servers_do_not_have_is_named_and_still_counts_in_the_family(me
 def test_reading_needs_no_server_and_says_the_same(measured):
     directory, found, compared = measured
     before = sorted(path.name for path in (directory / "records").iterdir())
-    again = outcomes.compare(opened(directory, measure=False), "06", declared=found)
+    again = outcomes.read_comparisons(opened(directory, measure=False), "06", declared=found)
     assert again.sentences() == compared.sentences() and len(again.table()) == 3
     assert sorted(path.name for path in (directory / "records").iterdir()) == before
 
@@ -140,6 +142,33 @@ def test_a_pass_that_was_cut_off_measures_the_visits_that_are_missing(measured, 
     )
 
 
+def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
+    """Not before the first, and not where nothing is left to measure; a server that died comes back."""
+    found, run, said = declare(DATA), opened(tmp_path / "run"), []
+
+    def restarted():
+        said.append(sum(record["status"] == "ok" for record in load_records(run.directory)))
+        return run
+
+    with run.store:
+        for _ in range(2):
+            measure_comparisons(run, found.pairs[:2], SIZES, restarted=restarted)
+    assert said == [2], "once, after both comparisons of the first round"
+
+
+def test_a_machine_that_slept_marks_its_visits(monkeypatch):
+    """The wall clock runs on while the monotonic one stands; nothing is left out."""
+    wall = time.time
+    began = wall()
+    monkeypatch.setattr(time, "time", lambda: wall() + 3600 * (wall() - began > 0.1))
+    slept = visit(Dummy(5.0), Dummy(5.0), blocks=3)
+    monkeypatch.undo()
+    seen = visit(Dummy(5.0), Dummy(5.0), blocks=3)
+    assert slept.clock_jump_s > 3000 > 1 > seen.clock_jump_s and len(slept.log_ratios[0]) == 3
+    assert any("slept or its clock was set by 3600 s" in line for line in remarks([slept, seen]))
+    assert not any("slept" in line for line in remarks([seen]))
+
+
 def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatch):
     directory, found, compared = measured
     monkeypatch.setattr(outcomes, "declarations", lambda: found)
@@ -159,6 +188,49 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
         rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
     )
     assert [decides(row) for row in rows[:3]] == [True, True, False]
+
+
+def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tmp_path, monkeypatch):
+    def dies(number):
+        if number > 12:
+            raise ConnectionRefusedError("nobody listens")
+        return 1.0
+
+    pairs = [
+        {"name": name, "a": "fast", "b": b, "loads": ["one"]}
+        for name, b in (("dying", "slow"), ("well", "same"))
+    ]
+    sides = SIDES | {"same": {**SIDES["fast"], "options": {"delay_ms": 4.0}}}
+    found = declare({"sides": sides, "loads": DATA["loads"], "comparisons": {"06": pairs}})
+    made, run = measure.adapter, opened(tmp_path / "run")
+    slow = SIDES["slow"]["options"]
+    monkeypatch.setattr(
+        measure, "adapter", lambda *what, **how: Dummy(delay_of=dies) if how == slow else made(*what, **how)
+    )
+    with run.store:
+        measure_comparisons(run, found.pairs, SIZES)
+    compared = outcomes.read_comparisons(run, "06", declared=found)
+    assert "failed 20 requests in a row: ConnectionRefusedError" in compared.sentence("dying, one")
+    assert compared["well, one"].n_visits == SIZES.visits
+
+
+@pytest.mark.parametrize(("early", "marked"), [(1.1, True), (0.99, False)])
+def test_slices_too_short_for_a_batcher_mark_the_comparisons_of_their_load(
+    declare, tmp_path, monkeypatch, early, marked
+):
+    found = declare(DATA)
+    monkeypatch.setattr(outcomes, "declarations", lambda: found)
+    pair, run = found.pairs[1], opened(tmp_path / "run")
+    with run.store:
+        for n in (1, 2, 3, 4):
+            made = replace(planted_visit([10.0, 20.0], n), early=[early, early * (1 + n / 1000)]).as_record()
+            run.measure_or_load(visit_key(pair), lambda made=made: made, config=visit_config(pair, n))
+    compared = outcomes.read_comparisons(run, "06")
+    assert any("first waves of a slice" in note for note in compared["halved, four"].notes) is marked
+    lines = outcomes.goals(run)
+    assert "nulls failed: 0 of 0 (goal 0)" in lines
+    (line,) = (line for line in lines if line.startswith("four:"))
+    assert (" +10." in line) is marked and "(goal within 2 %)" in line
 
 
 def test_nothing_measured_is_no_verdict(declare, tmp_path):
@@ -206,12 +278,13 @@ def test_over_all_rows_each_side_follows_each_other_side_equally_often(n_sides):
     assert set(follows.values()) == {2} and len(follows) == n_sides * (n_sides - 1)
 
 
-def visit(a, b, load=None, **sizes):
+def visit(a, b, load=None, serve=None, **sizes):
     plan = VisitPlan(
         **{"blocks": 2, "block_s": 0.05, "quads": 2, "slice_s": 0.05, "alone_s": 0, "warmup_s": 0} | sizes
     )
     photos = [bytes([n]) * 64 for n in range(8)]
-    return measure_visit([Lane(a), Lane(b)], photos, load or Load("single_stream"), plan, seed=1)
+    lanes = [Lane(a), Lane(b)]
+    return measure_visit(lanes, photos, load or Load("single_stream"), plan, seed=1, serve=serve)
 
 
 def test_of_three_sides_each_is_compared_with_the_first():
@@ -302,18 +375,33 @@ def test_sides_that_cannot_both_be_up_are_measured_one_after_the_other_and_say_s
     up, order = set(), []
 
     @contextlib.contextmanager
-    def lane_of(side):
+    def serve(side):
         assert not up, "one at a time"
         up.add(side)
         order.append(side)
-        yield Lane(Dummy([5.0, 25.0][side]))
+        yield
         up.discard(side)
 
-    plan = VisitPlan(block_s=0.1, waves=1, warmup_s=0)
-    found = measure_apart(lane_of, [bytes([n]) * 64 for n in range(8)], load, plan, palindromes=2, seed=1)
+    found = visit(Dummy(5.0), Dummy(25.0), load, serve, block_s=0.1, waves=1, palindromes=2)
     assert not found.is_interleaved and len(found.log_ratios[0]) == 4
     assert all((ratio > 0) == (load.concurrency == 1) for ratio in found.log_ratios[0])
     assert order[:4] == order[:4][::-1] and order[4:] == order[4:][::-1]
+
+
+def test_a_batchers_transient_shows_in_the_long_slice():
+    """The first answers of a slice come ten times as fast; after a pause the next slice begins so again."""
+
+    def delay(number, seen=[0.0, 0]):  # noqa: B006
+        now = time.perf_counter()
+        seen[1] = number if now - seen[0] > 0.03 else seen[1]
+        seen[0] = now
+        return 1.0 if number - seen[1] < 20 else 10.0
+
+    load = Load("closed_loop", concurrency=4)
+    steady = visit(Dummy(5.0), Dummy(5.0), load, quads=1, alone_s=0.1)
+    found = visit(Dummy(5.0), Dummy(delay_of=delay), load, quads=1, alone_s=0.1)
+    assert found.early[1] > 1.5 and all(0.6 < early < 1.6 for early in (*steady.early, found.early[0]))
+    assert visit(Dummy(1.0), Dummy(1.0)).early is None
 
 
 def test_an_open_loop_takes_no_turns():

@@ -8,7 +8,7 @@ import pytest
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs.declared import Side
 from photodup.bench.record.record import RunStore
-from photodup.embedding.backends import DUMMY, Backend
+from photodup.embedding.backends import DUMMY, Backend, parse_backend
 from photodup.serving.endpoints import from_ports
 from photodup.study.comparisons import curve
 from photodup.study.notebook.run import Run
@@ -73,12 +73,23 @@ def test_a_curve_is_measured_once_and_counts_what_was_refused(tmp_path, monkeypa
         return 1.0
 
     monkeypatch.setattr(curve, "adapter", lambda *_, **__: Dummy(delay_of=every_third_is_refused))
-    sizes = {"shares": (0.5, 1.0), "seconds": 0.5, "visits": 2}
+    monkeypatch.setattr(curve, "SHORTEST_S", 0.5)
+    monkeypatch.setattr(curve, "_capacity", lambda run, side: 80.0)
+    sizes = {"shares": (0.5, 1.0), "answers": 30, "visits": 2}
     with run.store:
-        found = curve.measure_curve(run, [SIDE], {"quick": 80.0}, **sizes)
-    assert len(found) == 4 and (found.n_refused > 0).all() and (found.refused.between(0.1, 0.6)).all()
-    assert found.groupby("share").offered_per_s.first().tolist() == [40.0, 80.0]
+        found = curve.measure_curve(run, [SIDE], **sizes)
+    assert found.share.tolist() == [0.5, 1.0]
+    assert (found.n_refused > 0).all() and (found.refused.between(0.1, 0.6)).all()
+    assert found.n_requests.sum() > 60, "the answers of both visits"
+    slow, fast = found.offered_per_s
+    assert fast == pytest.approx(2 * slow)
     monkeypatch.setattr(curve, "adapter", None)  # whatever is recorded is read
-    again = curve.measure_curve(run, [SIDE], {"quick": 80.0}, **sizes)
-    pd.testing.assert_frame_equal(found, again)
-    assert curve.measure_curve(run, [SIDE], {}, **sizes).empty
+    pd.testing.assert_frame_equal(found, curve.measure_curve(run, [SIDE], **sizes))
+    assert curve.measure_curve(run, [SIDE], shares=[]).empty
+
+
+def test_a_side_that_the_servers_lack_gives_no_row(tmp_path):
+    run = Run("curve", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(tmp_path / "run"))
+    absent = Side("absent", "absent", parse_backend("triton-trt-fp16-http-fp32"))
+    with run.store:
+        assert curve.measure_curve(run, [absent], shares=[0.5]).empty

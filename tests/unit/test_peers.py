@@ -1,5 +1,6 @@
 """The servers of notebook 13: weights in the forms that they read, how each is started, and what is read of the records."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -10,11 +11,13 @@ from support.paths import ROOT
 from support.visits import planted_visit
 
 from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Verdict, has_failed
 from photodup.errors import PhotodupError
-from photodup.study.notebook.run import REFERENCE, Run, open_run
-from photodup.study.peers import figures, peers, stage, tables
+from photodup.study.comparisons.curve import SHARES, measure_curve, rate_under
+from photodup.study.notebook.run import REFERENCE, Run, open_run, read_run
+from photodup.study.peers import figures, peers, stage
 from photodup.study.peers.outcomes import compared, rates
 from photodup.study.peers.weights import _descriptions, hugging_face_names
 
@@ -234,7 +237,7 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
         "in INT8 is found faster than LitServe with 1 and 8 in flight."
     )
     assert figures.engines(fast) == "OpenVINO INT8: FastAPI (ours); PyTorch BF16: LitServe."
-    table = tables.at_fastest(fp32, fast).set_index("server")
+    table = figures.at_fastest(fp32, fast).set_index("server")
     assert list(table["precision, engine"]) == ["int8, openvino", "bf16, pytorch"]
     assert float(table["÷ FP32's latency"]["FastAPI (ours)"]) == pytest.approx(0.2, abs=0.01)
     assert float(table["÷ FP32's throughput"]["LitServe"]) == pytest.approx(2.4, abs=0.03)
@@ -243,7 +246,7 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     record(recorded, "many", {"fastapi": 5.0, "litserve": 2.0})
     fast = compared(recorded, passes=("fastest", "many"))
     assert figures.fastest_sentence(fast).endswith("than LitServe with 1, 8 and 32 in flight.")
-    table = tables.at_fastest(fp32, fast).set_index("server")
+    table = figures.at_fastest(fp32, fast).set_index("server")
     assert table["thirty-two in flight (images/s)"]["FastAPI (ours)"].startswith(("100", "99", "101"))
 
 
@@ -256,10 +259,28 @@ def test_a_rate_under_the_bound_or_the_reason_is_shown(recorded):
         "because": "Even 2 requests/s do not meet 250 ms.",
         "seen": [],
     }
-    for name, found in (("fastapi", rate), ("mosec", none)):
+    for name, found in (("litserve", rate), ("mosec", none)):
         config = stage.rate_config(peers.fastest(peers.SERVERS[name]), "random:0")
         recorded.measure_or_load(stage.RATE, lambda found=found: dict(found), config=config)
-    table = tables.under_bound(rates(recorded)).set_index("server")
-    assert table["highest rate (requests/s)"].to_dict() == {"FastAPI (ours)": "9.5", "mosec": "–"}
+    # Ours is read from the curve of notebook 06: the figure there is the figure here.
+    steps = [(share, 100 * share, 100.0 if share < 1 else 900.0) for share in SHARES]
+    for (share, rate_per_s, ms), visit in itertools.product(steps, (1, 2)):
+        step = {
+            "offered_per_s": rate_per_s,
+            "n_refused": 0,
+            "seconds": 5.0,
+            "raw": {"latency_ms": np.full(300, ms)},
+        }
+        config = {"side": "triton-int8", "share": share, "visit": visit, "answers": 110}
+        recorded.measure_or_load("curve-triton-int8", lambda step=step: dict(step), config=config)
+    probe, config = {"throughput_images_per_s": 100.0}, {"side": "triton-int8", "capacity": True}
+    recorded.measure_or_load("curve-triton-int8", lambda: dict(probe), config=config)
+    found = measure_curve(read_run(recorded.directory), [declarations().sides["triton-int8"]])
+    there = rate_under(found, "triton-int8", bound_ms=250)
+    assert (there.low, there.high) == (75, 100) and there.per_s
+    table = figures.under_bound(rates(recorded)).set_index("server")
+    shown = table["highest rate (requests/s)"].to_dict()
+    assert shown == {"Triton (ours)": f"{there.per_s:.1f}", "LitServe": "9.5", "mosec": "–"}
+    assert table["between"]["Triton (ours)"] == "75.0 to 100.0"
     assert "do not meet" in table["why not"]["mosec"]
-    assert tables.under_bound({}).iloc[0, 0] == "none was measured in this run"
+    assert figures.under_bound({}).iloc[0, 0] == "none was measured in this run"

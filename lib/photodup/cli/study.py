@@ -45,6 +45,19 @@ def study_run(
         raise typer.Exit(1)
 
 
+@study.command("pairs")
+def study_pairs(
+    run: Annotated[str, typer.Option(help="directory under results/")],
+    only: Only = None,
+    primary: Annotated[bool, typer.Option("--primary", help="those alone on which answers rest")] = False,
+    visits: Annotated[int | None, typer.Option(min=2, help="of each comparison; default 4")] = None,
+) -> None:
+    """Measure the comparisons of the full study on servers of this machine, and run no notebook; resume where it stopped."""
+    from photodup.study.runner.execute import measure_pairs
+
+    measure_pairs(run, only=only or (), primary=primary, visits=visits)
+
+
 @study.command("peers")
 def study_peers(
     run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
@@ -147,18 +160,24 @@ def study_agree(
 
 @study.command("outcomes")
 def study_outcomes(run: Annotated[str, typer.Argument(help="directory under results/")]) -> None:
-    """Print every comparison of a run from its records, primary ones first; nothing is measured."""
+    """Print every comparison of a run from its records, primary ones first, and its goals; nothing is measured."""
     from photodup.bench.stats.sentence import sentence
-    from photodup.study.comparisons.outcomes import read_all
+    from photodup.study.comparisons.outcomes import goals, read_all
     from photodup.study.notebook.run import read_run, run_directory
+    from photodup.study.report.facts import notebook_rows
 
-    found = read_all(read_run(run_directory(run)))
+    opened = read_run(run_directory(run))
+    found = read_all(opened)
     for outcome in sorted(found, key=lambda o: (o.question.is_null, not o.question.is_primary)):
         asked = outcome.question
         kind = "null" if asked.is_null else "primary" if asked.is_primary else "exploratory"
         print(f"{asked.family[:2] or '--'} {kind}, {asked.load}: {sentence(outcome)}")
         for note in outcome.notes:
             print(f"     {note}")
+    print("\n".join(["", *goals(opened)]))
+    states = [(row["stem"][:2], row["decided"]) for row in notebook_rows(opened.name)]
+    print(f"answers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided (goal 13):", end=" ")
+    print(", ".join(f"{number} {state}" for number, state in states))
 
 
 def report(

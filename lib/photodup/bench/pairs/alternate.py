@@ -42,6 +42,7 @@ class VisitPlan:
         quads: several in flight: palindromes of slices; each gives one observation.
         slice_s: shortest counted length of a slice, seconds.
         waves: whole waves that a slice counts at least; a wave is as many answers as requests are in flight.
+        palindromes: of sides that cannot both be up; each gives two observations.
         alone_s: how long each side is measured alone at the end of the visit, seconds; 0 leaves this check out.
         warmup_s: how long each side is asked before the first turn, seconds, and at least three requests.
     """
@@ -51,6 +52,7 @@ class VisitPlan:
     quads: int = 3
     slice_s: float = 1.0
     waves: int = 4
+    palindromes: int = 1
     alone_s: float = 2.0
     warmup_s: float = 0.5
 
@@ -64,7 +66,10 @@ class Visit:
             one request in flight, of throughput with several.
         values: [n_sides] median latency (ms) with one in flight, throughput (images/s) with several; None without answers.
         n_requests, n_failed, errors: [n_sides]; the last error of each, or an empty string.
-        alone: [n_sides] the same figure of each side without the others; None where it was not measured.
+        alone: [n_sides] the same figure of each side without the others; None where it was not measured. With several in
+            flight it is that of a slice of four times as many waves.
+        early: [n_sides] with several in flight: the throughput at the beginning of the slice alone, in as many waves as
+            other slices count, as a share of the throughput in all of it; None where it was not measured.
         carried_over: [n_sides] the most processor time that a side's server used while another side was measured alone, as a
             share of that time; None where nobody can see it, or where the sides share their processes.
         kernel_ms_p50, kernel_spread: of a fixed computation between the turns, its median and the standard deviation of
@@ -80,6 +85,7 @@ class Visit:
     n_failed: list[int]
     errors: list[str]
     alone: list[float | None] | None
+    early: list[float] | None
     carried_over: list[float | None] | None
     kernel_ms_p50: float
     kernel_spread: float
@@ -124,6 +130,7 @@ class Visit:
             n_failed=two(self.n_failed),
             errors=two(self.errors),
             alone=self.alone and two(self.alone),
+            early=self.early and two(self.early),
             carried_over=self.carried_over and two(self.carried_over),
             side=(self.side[mine] == other).astype(float),
             block=self.block[mine],
@@ -198,7 +205,13 @@ def turns(n_sides: int, draw: random.Random) -> list[int]:
 
 
 def measure_visit(
-    lanes: Sequence[Lane], photos: Sequence[bytes], load: Load, plan: VisitPlan | None = None, *, seed: int
+    lanes: Sequence[Lane],
+    photos: Sequence[bytes],
+    load: Load,
+    plan: VisitPlan | None = None,
+    *,
+    seed: int,
+    serve: Callable[[int], AbstractContextManager[object]] | None = None,
 ) -> Visit:
     """Measure all sides once, taking turns.
 
@@ -207,6 +220,9 @@ def measure_visit(
         photos: encoded photographs; all sides get the same ones in the same order.
         load: of every side; a closed loop.
         seed: of the order of turns and photographs; recorded.
+        serve: makes a side (0 or 1) ready for the length of a block, for two sides that cannot both be up. They are then
+            measured one after the other, and the visit is not interleaved: its ratios hold what the machine changed
+            between two turns.
 
     Raises:
         PhotodupError: an open loop, an asynchronous client, or a side that stopped answering; names the side.
@@ -216,71 +232,44 @@ def measure_visit(
         raise PhotodupError("Sides take turns only under a closed loop, and there must be two or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()
     with ExitStack() as opened, short_collections():
-        for lane in lanes:
-            opened.enter_context(_ready(lane, photos, load, seed))
-        measure = _one_in_flight if load.concurrency == 1 else _in_slices
-        seen = measure(lanes, load, plan, draw)
+        if serve is not None:
+            seen = _one_after_the_other(lanes, photos, load, plan, draw, serve)
+        else:
+            for lane in lanes:
+                opened.enter_context(_ready(lane, photos, load, seed))
+            seen = (_one_in_flight if load.concurrency == 1 else _in_slices)(lanes, load, plan, draw)
     jump_s = abs((time.time() - wall) - (clock() - began))
     return Visit(**seen, seed=seed, seconds=clock() - began, clock_jump_s=jump_s)
 
 
-def measure_apart(
-    lane_of: Callable[[int], AbstractContextManager[Lane]],
+def _one_after_the_other(
+    lanes: Sequence[Lane],
     photos: Sequence[bytes],
     load: Load,
-    plan: VisitPlan | None = None,
-    *,
-    palindromes: int = 1,
-    seed: int,
-) -> Visit:
-    """Measure two sides that cannot both be up: one after the other, A B B A or B A A B, each started for its turn.
-
-    The visit says that it is not interleaved; its ratios hold what the machine changed between two turns.
-
-    Args:
-        lane_of: makes a side (0 or 1) ready for the length of a block.
-        palindromes: how often; each gives two observations.
-    """
-    plan = plan or VisitPlan()
-    draw, began, wall = random.Random(seed), clock(), time.time()
-    ratios: list[float] = []
+    plan: VisitPlan,
+    draw: random.Random,
+    serve: Callable[[int], AbstractContextManager[object]],
+) -> dict[str, Any]:
+    """Measure two sides A B B A or B A A B, each started for its turn."""
     rows: list[tuple[int, int, float]] = []
     values: list[list[float]] = [[], []]
-    kernel, failed, errors = [], [0, 0], ["", ""]
+    kernel: list[float] = []
     order: list[int] = []
-    for number in range(2 * palindromes):
-        pair = [0.0, 0.0]
+    for number in range(2 * plan.palindromes):
         order = turns(2, draw)[:2] if number % 2 == 0 else order[::-1]
         for side in order:
-            with lane_of(side) as lane, _ready(lane, photos, load, seed):
+            with serve(side), _ready(lanes[side], photos, load, number):
                 kernel.append(_kernel_ms())
-                latencies, pair[side] = _turn(lane, load, plan)
-                failed[side] += lane.n_failed
-                errors[side] = lane.last_error or errors[side]
+                latencies, value = _turn(lanes[side], load, plan)
             if not latencies:
-                raise PhotodupError(f"{lane.adapter.backend} answered nothing: {lane.last_error}")
-            values[side].append(pair[side])
+                raise PhotodupError(
+                    f"{lanes[side].adapter.backend} answered nothing: {lanes[side].last_error}"
+                )
+            values[side].append(value)
             rows += [(side, number, latency) for latency in latencies]
-        ratios.append(float(np.log(pair[1] / pair[0])))
-    table = np.array(rows, float)
-    return Visit(
-        log_ratios=[ratios],
-        values=[float(np.exp(np.mean(np.log(of)))) for of in values],
-        n_requests=[int((table[:, 0] == side).sum()) for side in (0, 1)],
-        n_failed=failed,
-        errors=errors,
-        alone=None,
-        carried_over=None,
-        kernel_ms_p50=float(np.median(kernel)),
-        kernel_spread=float(np.std(np.log(kernel))),
-        seed=seed,
-        seconds=clock() - began,
-        clock_jump_s=abs((time.time() - wall) - (clock() - began)),
-        side=table[:, 0],
-        block=table[:, 1],
-        latency_ms=table[:, 2],
-        is_interleaved=False,
-    )
+    logs = np.log(values)
+    found = _result(lanes, [(logs[1] - logs[0]).tolist()], np.exp(logs.mean(axis=1)).tolist(), rows, kernel)
+    return found | {"is_interleaved": False}
 
 
 def _turn(lane: Lane, load: Load, plan: VisitPlan) -> tuple[list[float], float]:
@@ -289,13 +278,10 @@ def _turn(lane: Lane, load: Load, plan: VisitPlan) -> tuple[list[float], float]:
         _alone(lane, load, plan.warmup_s, least=3)
         latencies = _alone(lane, load, plan.block_s, least=2 * LEAST_TURNS)
         return latencies, float(np.median(latencies or [np.nan]))
-    crew = _Crew(lane, load)
-    try:
+    with _Crew(lane, load) as crew:
         crew.run_slice(plan.warmup_s, 1)
-        rate, latencies = crew.run_slice(plan.block_s, 4 * plan.waves)
-    finally:
-        crew.end()
-    return latencies, rate * load.batch
+        latencies = crew.run_slice(plan.block_s, 4 * plan.waves)
+        return latencies, crew.rate() * load.batch
 
 
 @contextmanager
@@ -349,16 +335,14 @@ def _one_in_flight(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: ran
         for found, observations in zip(logs, ratios, strict=True):
             if answered := [one for one in found if one == one]:
                 observations.append(float(np.median(answered)))
-    table = np.array([row for row in rows if row[2] == row[2]], float).reshape(-1, 3)
-    by_side = [table[table[:, 0] == side, 2] for side in range(len(lanes))]
-    result = _result(lanes, ratios, [float(np.median(v)) if len(v) else None for v in by_side], table, kernel)
-    return result | _without_the_others(lanes, load, plan)
+    rows = [row for row in rows if row[2] == row[2]]
+    answers = [[row[2] for row in rows if row[0] == side] for side in range(len(lanes))]
+    result = _result(lanes, ratios, [float(np.median(one)) if one else None for one in answers], rows, kernel)
+    return result | (_without_the_others(lanes, load, plan) if plan.alone_s else {})
 
 
 def _without_the_others(lanes: Sequence[Lane], load: Load, plan: VisitPlan) -> dict[str, Any]:
     """Measure each side alone: its figure, and how much processor time the other sides' servers use meanwhile."""
-    if not plan.alone_s:
-        return {"alone": None, "carried_over": None}
     alone: list[float | None] = []
     carried: list[float | None] = [None for _ in lanes]
     for side, lane in enumerate(lanes):
@@ -395,6 +379,7 @@ class _Crew:
         self.mistake: BaseException | None = None
         self._gate, self._over = threading.Event(), False
         self._number, self._busy, self._change = 0, 0, threading.Condition()
+        self._ends_s: list[float] = []  # of the last slice: when the answers of its whole waves came
         self._threads = [
             threading.Thread(target=self._work, args=(connection,), daemon=True)
             for connection in lane.connections
@@ -423,8 +408,11 @@ class _Crew:
                     self._busy -= 1
                     self._change.notify_all()
 
-    def run_slice(self, shortest_s: float, waves: int) -> tuple[float, list[float]]:
-        """Keep the side busy; return requests/s and the latencies (ms) of whole waves after the first.
+    def __enter__(self) -> "_Crew":
+        return self
+
+    def run_slice(self, shortest_s: float, waves: int) -> list[float]:
+        """Keep the side busy; return the latencies (ms) of whole waves after the first.
 
         The first wave after a switch is left out, and so is what is answered after the cut.
         """
@@ -441,10 +429,15 @@ class _Crew:
         if self.mistake is not None:
             raise self.mistake
         kept = sorted(answers[:])[: wave * (len(answers) // wave)]
-        length_s = kept[-1][0] - kept[wave - 1][0]
-        return (len(kept) - wave) / length_s, [latency for _, latency in kept[wave:]]
+        self._ends_s = [end for end, _ in kept[wave - 1 :]]
+        return [latency for _, latency in kept[wave:]]
 
-    def end(self) -> None:
+    def rate(self, waves: int | None = None) -> float:
+        """Return requests/s of the last slice, or of its first counted waves alone."""
+        ends_s = self._ends_s[: None if waves is None else waves * len(self.lane.connections) + 1]
+        return (len(ends_s) - 1) / (ends_s[-1] - ends_s[0])
+
+    def __exit__(self, *_: object) -> None:
         self._over = True
         self._gate.set()
         for thread in self._threads:
@@ -452,53 +445,52 @@ class _Crew:
 
 
 def _in_slices(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: random.Random) -> dict[str, Any]:
-    crews = [_Crew(lane, load) for lane in lanes]
-    try:
+    rates: list[list[float]] = [[] for _ in lanes]
+    ratios: list[list[float]] = [[] for _ in lanes[1:]]
+    rows: list[tuple[int, int, float]] = []
+    kernel: list[float] = []
+    alone, early = [], []
+    with ExitStack() as stack:
+        crews = [stack.enter_context(_Crew(lane, load)) for lane in lanes]
         for crew in crews:
             crew.run_slice(plan.warmup_s, 1)
             crew.lane.n_failed = 0
-        rates: list[list[float]] = [[] for _ in lanes]
-        ratios: list[list[float]] = [[] for _ in lanes[1:]]
-        rows: list[tuple[int, int, float]] = []
-        kernel: list[float] = []
         for quad in range(plan.quads):
             logs: list[list[float]] = [[] for _ in lanes]
             for side in turns(len(lanes), draw):
                 kernel.append(_kernel_ms())
-                rate, latencies = crews[side].run_slice(plan.slice_s, plan.waves)
-                logs[side].append(float(np.log(rate)))
-                rates[side].append(rate * load.batch)
-                rows += [(side, quad, latency) for latency in latencies]
+                rows += [(side, quad, ms) for ms in crews[side].run_slice(plan.slice_s, plan.waves)]
+                rates[side].append(crews[side].rate() * load.batch)
+                logs[side].append(float(np.log(rates[side][-1])))
             for other, observations in enumerate(ratios, start=1):
                 observations.append(float(np.mean(logs[other]) - np.mean(logs[0])))
-        alone = [
-            crew.run_slice(plan.alone_s, 4 * plan.waves)[0] * load.batch if plan.alone_s else None
-            for crew in crews
-        ]
-    finally:
-        for crew in crews:
-            crew.end()
+        for crew in crews if plan.alone_s else ():
+            crew.run_slice(plan.alone_s, 4 * plan.waves)
+            alone.append(crew.rate() * load.batch)
+            early.append(crew.rate(plan.waves) / crew.rate())
     values = [float(np.exp(np.mean(np.log(rate)))) for rate in rates]
-    found = _result(lanes, ratios, values, np.array(rows, float), kernel)
-    return found | {"alone": alone if plan.alone_s else None, "carried_over": None}
+    return _result(lanes, ratios, values, rows, kernel) | {"alone": alone or None, "early": early or None}
 
 
 def _result(
     lanes: Sequence[Lane],
     ratios: list[list[float]],
     values: Sequence[float | None],
-    table: np.ndarray,
+    rows: Sequence[tuple[int, int, float]],
     kernel: Sequence[float],
 ) -> dict[str, Any]:
-    sides = range(len(lanes))
-    middle = float(np.median(kernel))
+    """Return what is known of a visit without any side alone; `rows` has side, block and latency (ms) of each answer."""
+    table = np.array(rows, float).reshape(-1, 3)
     return {
         "log_ratios": ratios,
         "values": list(values),
-        "n_requests": [int((table[:, 0] == side).sum()) for side in sides],
+        "n_requests": [int((table[:, 0] == side).sum()) for side in range(len(lanes))],
         "n_failed": [lane.n_failed for lane in lanes],
         "errors": [lane.last_error for lane in lanes],
-        "kernel_ms_p50": middle,
+        "alone": None,
+        "early": None,
+        "carried_over": None,
+        "kernel_ms_p50": float(np.median(kernel)),
         "kernel_spread": float(np.std(np.log(kernel))),
         "side": table[:, 0],
         "block": table[:, 1],

@@ -1,6 +1,6 @@
 """What is compared, as `notebooks/comparisons.yaml` declares it before anything is measured."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -147,7 +147,7 @@ def _read(path: Path) -> Declarations:
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     sides = {name: _side(name, row) for name, row in data["sides"].items()}
     loads = {name: _load(row) for name, row in data["loads"].items()}
-    pairs = []
+    pairs: list[Pair] = []
     for notebook, rows in data["comparisons"].items():
         for row in rows:
             for key in (row["a"], row["b"], *(side for ends in row.get("elsewhere", ()) for side in ends)):
@@ -156,22 +156,14 @@ def _read(path: Path) -> Declarations:
                         f"{path.name}: {row['name']} compares {key!r}, which is no side of it."
                     )
             others = tuple((sides[a], sides[b]) for a, b in row.get("elsewhere", ()))
-            for name, metric in _loads_of(row, loads, path).items():
-                load, link = loads[name]
-                known = metric_named(metric or USUAL_METRIC.get(load.scenario, RATE)).name
-                ends = (sides[row["a"]], sides[row["b"]])
-                is_primary, is_quick = (name in row.get(mark, ()) for mark in ("primary", "quick"))
-                title, marks = f"{row['name']}, {name}", (is_primary, is_quick)
-                pairs.append(Pair(title, notebook, *ends, name, load, link, known, *marks, elsewhere=others))
-    nulls = []
+            pairs += _under_loads(
+                row, notebook, sides[row["a"]], sides[row["b"]], loads, path, elsewhere=others
+            )
+    nulls: list[Pair] = []
     for row in data.get("nulls", ()):
-        side = sides[row["side"]]
-        for name, metric in _loads_of({"name": "null", **row}, loads, path).items():
-            load, link = loads[name]
-            known = metric_named(metric or USUAL_METRIC.get(load.scenario, RATE)).name
-            title, is_quick = f"null of {row['side']}, {name}", name in row.get("quick", ())
-            again = replace(side, label=f"{side.label} again")
-            nulls.append(Pair(title, "", side, again, name, load, link, known, False, is_quick, is_null=True))
+        row, side = {"name": f"null of {row['side']}", **row}, sides[row["side"]]
+        again = replace(side, label=f"{side.label} again")
+        nulls += _under_loads(row, "", side, again, loads, path, is_null=True)
     names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
@@ -182,19 +174,26 @@ def _read(path: Path) -> Declarations:
     return Declarations(sides, tuple(pairs), tuple(nulls), rests_on)
 
 
-RATE = "throughput_images_per_s"
-
-
-def _loads_of(
-    row: Mapping[str, Any], loads: Mapping[str, tuple[Load, str]], path: Path
-) -> dict[str, str | None]:
-    """A list of loads takes the usual figure of each; a mapping names the figure."""
+def _under_loads(
+    row: Mapping[str, Any],
+    notebook: str,
+    a: Side,
+    b: Side,
+    loads: Mapping[str, tuple[Load, str]],
+    path: Path,
+    **more: Any,
+) -> Iterator[Pair]:
+    """Yield a row's comparison under each of its loads; a list takes the usual figure of each, a mapping names it."""
     given = row["loads"] if isinstance(row["loads"], dict) else dict.fromkeys(row["loads"])
-    if unknown := sorted(set(given) - set(loads)):
-        raise PhotodupError(
-            f"{path.name}: {row['name']} asks for the load {unknown[0]!r}, which is none of it."
-        )
-    return given
+    for name, metric in given.items():
+        if name not in loads:
+            raise PhotodupError(
+                f"{path.name}: {row['name']} asks for the load {name!r}, which is none of it."
+            )
+        load, link = loads[name]
+        metric = metric_named(metric or USUAL_METRIC.get(load.scenario, "throughput_images_per_s")).name
+        marks: dict[str, Any] = {f"is_{mark}": name in row.get(mark, ()) for mark in ("primary", "quick")}
+        yield Pair(f"{row['name']}, {name}", notebook, a, b, name, load, link, metric, **marks, **more)
 
 
 def _side(name: str, row: Mapping[str, Any]) -> Side:

@@ -8,13 +8,12 @@ import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Pair
-from photodup.bench.stats.comparison import Observed, Question, percentile_ratio
+from photodup.bench.stats.comparison import Observed, Question, percentile_ratio, redrawn
 from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
 from photodup.errors import PhotodupError
 
 TAIL = "latency_ms_p99"
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
-_REDRAWN = 400
 
 
 def question_of(
@@ -136,17 +135,9 @@ def figures(visits: Sequence[tuple[Visit, int]], load: Load) -> dict[str, tuple[
             rates = [value for visit, side in visits if (value := visit.values[side])]
         found["throughput_images_per_s"] = between(rates)
     if sum(map(len, blocks)) >= METRICS[TAIL].min_answers:
-        draw = np.random.default_rng(0)
-        redrawn = [
-            float(
-                np.percentile(
-                    np.concatenate([blocks[i] for i in draw.integers(0, len(blocks), len(blocks))]), 99
-                )
-            )
-            for _ in range(_REDRAWN)
-        ]
-        low, high = np.percentile(redrawn, [2.5, 97.5])
-        found[TAIL] = (float(np.percentile(np.concatenate(blocks), 99)), float(low), float(high))
+        (value,), again = redrawn([(block,) for block in blocks], 99)
+        low, high = np.percentile(again, [2.5, 97.5])
+        found[TAIL] = (float(value), float(low), float(high))
     return found
 
 

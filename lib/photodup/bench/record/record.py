@@ -40,13 +40,12 @@ POINT_COLUMNS = [
     "run", "backend", "server", "engine", "precision", "protocol", "wire", "device", "channel", "connection",
     "scenario", "batch", "concurrency", "offered_per_s", "arrived_per_s", "load_share", "link", "rtt_ms",
     "rate_mbit_s", "loss", "initcwnd", "congestion", "slow_start_after_idle", "label", "as_deployed", "repeat",
-    "round", "n_requests", "duration_s", "latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99",
+    "n_requests", "duration_s", "latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99",
     "latency_ms_mean", "throughput_images_per_s", "payload_bytes", "payload_bytes_min", "payload_bytes_max",
     "client_cpu_cores", "client_cpu_share", "valid", "invalid_because",
 ]
 # fmt: on
 # Of a point measured once, from a server as it is deployed.
-CALIBRATION = "calibration"
 PLAIN_POINT = {"label": "", "as_deployed": True, "repeat": 0}
 _locked: dict[Path, int] = {}  # what this process holds: a notebook may open its own run twice
 
@@ -130,6 +129,18 @@ class RunStore:
         """
         path = self._path(key, config)
         return read_record(path) if path.is_file() else None
+
+    def has(self, key: str, *, config: Mapping[str, Any]) -> bool:
+        """Return whether a measurement is finished: one that failed is not."""
+        record = self.record(key, config=config)
+        return record is not None and record["status"] == "ok"
+
+    def read(self, key: str, *, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the result of a finished measurement, its arrays under `raw`; None where there is none."""
+        record = self.record(key, config=config)
+        if record is None or record["status"] != "ok":
+            return None
+        return record["result"] | {"raw": self.raw(key, config=config)}
 
     def name_of(self, key: str, *, config: Mapping[str, Any]) -> str:
         """Return the file name of a record without its ending, as `latencies.parquet` calls it."""
@@ -248,15 +259,12 @@ def load_points(run_dir: Path | str) -> "pd.DataFrame":
     Columns: `POINT_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
     result (confidence bounds, stages), `key`, `status`, `error`, `started_at`. A result with a list `points` gives
     one row for each.
-    What was measured only to find how long a measurement has to be (`CALIBRATION` in its label) is no point and left out.
     Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`.
     """
     import pandas as pd
 
     rows = []
     for record in load_records(run_dir):
-        if CALIBRATION in str(record["config"].get("label", "")):
-            continue
         outcome = _outcome(record)
         several = outcome.get("points")
         for point in several if isinstance(several, list) else [outcome]:

@@ -399,23 +399,29 @@ def has_failed(null: Outcome) -> bool:
 
 
 def percentile_ratio(
-    blocks: Sequence[tuple[np.ndarray, np.ndarray]], percentile: float, *, seed: int = 0
+    blocks: Sequence[tuple[np.ndarray, np.ndarray]], percentile: float
 ) -> tuple[float, float, float, float]:
     """Return percentiles of both sides' pooled answers, the log ratio of b to a, and its standard error.
 
     Args:
-        blocks: latencies of a and b, ms, in each block or quad; a block is redrawn with both sides.
+        blocks: latencies of a and b, ms, in each block or quad.
         percentile: 0 to 100.
     """
-    draw = np.random.default_rng(seed)
+    (a, b), again = redrawn(blocks, percentile)
+    return a, b, math.log(b / a), float(np.std(np.diff(np.log(again)), ddof=1))
 
-    def both(chosen: Iterable[int]) -> tuple[float, float]:
-        a, b = zip(*(blocks[i] for i in chosen), strict=True)
-        return float(np.percentile(np.concatenate(a), percentile)), float(
-            np.percentile(np.concatenate(b), percentile)
-        )
 
-    value_a, value_b = both(range(len(blocks)))
-    redrawn = [both(draw.integers(0, len(blocks), len(blocks))) for _ in range(_BOOTSTRAPS)]
-    error = float(np.std([math.log(b / a) for a, b in redrawn], ddof=1))
-    return value_a, value_b, math.log(value_b / value_a), error
+def redrawn(blocks: Sequence[Sequence[np.ndarray]], percentile: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return a percentile of each side's pooled answers, [n_sides], and of 400 draws of whole blocks, [400, n_sides].
+
+    Args:
+        blocks: [n_blocks][n_sides] latencies, ms; a block is drawn with all its sides.
+    """
+    draw = np.random.default_rng(0)
+
+    def of(chosen: Iterable[int]) -> list[float]:
+        sides = zip(*(blocks[i] for i in chosen), strict=True)
+        return [float(np.percentile(np.concatenate(side), percentile)) for side in sides]
+
+    again = [of(draw.integers(0, len(blocks), len(blocks))) for _ in range(_BOOTSTRAPS)]
+    return np.array(of(range(len(blocks)))), np.array(again)

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
@@ -19,6 +22,7 @@ from photodup.bench.load.summary import percentiles
 from photodup.bench.load.workers import ROW, PatientObserver
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
+from photodup.errors import PhotodupError
 from photodup.study.notebook.points import N_PHOTOS
 from photodup.study.notebook.weights import payload_photos
 
@@ -28,76 +32,112 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.2)
+SIDES = (
+    "fastapi-openvino",
+    "triton-openvino",
+    "fastapi-int8",
+    "triton-int8",
+)  # both servers in FP32 and in INT8
 KIND = "curve"
 REFUSED = 0.01  # of the requests: more refusals than this miss a bound, however fast the other answers are
+SHORTEST_S, LONGEST_S = 5.0, 25.0  # of arrivals in a measurement
+PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), Stopping(3.0, 1, 3.0, warmup_requests=2)
 
 
 def measure_curve(
     run: Run,
     sides: Sequence[Side],
-    capacity_per_s: Mapping[str, float],
     *,
     shares: Sequence[float] = SHARES,
-    seconds: float = 12.0,
+    answers: int = 110,
     visits: int = 2,
     say: Callable[[str], None] = lambda text: None,
 ) -> pd.DataFrame:
-    """Return one row for each side, share of capacity and visit; measured now unless the run has it.
+    """Return one row for each side and share of its capacity; measured now unless the run has it.
 
     Args:
-        capacity_per_s: by the side's name: images/s that it answers with several in flight.
-        shares: of the capacity, offered as random (Poisson) arrivals of single images.
-        seconds: of arrivals in each measurement; what is late is waited for a quarter of that.
+        shares: of the images/s that a side answers with eight in flight, offered as random (Poisson) arrivals of single
+            JPEGs that are prepared before the clock starts.
+        answers: expected of each measurement; it lasts 5 to 25 s, and what is late is waited for a quarter of that.
+        visits: measurements of each side at each share, whose answers are pooled.
 
     Returns:
-        Columns `side`, `label`, `server`, `engine`, `precision`, `share`, `visit`, `offered_per_s`, `answered_per_s`,
-        `n_requests`, `n_refused`, `refused` (share of all), `latency_ms_p50`, `_p95`, `_p99` (None below the number of
-        answers that carries it). A side that the servers lack gives no row.
+        Columns `side`, `label`, `server`, `engine`, `precision`, `share`, `offered_per_s`, `answered_per_s`, `n_requests`,
+        `n_refused`, `refused` (share of all), `latency_ms_p50`, `_p95`, `_p99` (None below the number of answers that
+        carries it). A side that the servers lack gives no row.
     """
     import pandas as pd
 
-    rows = []
+    rates = {side: _capacity(run, side) for side in sides} if shares else {}
     todo = [(visit, share) for visit in range(1, visits + 1) for share in shares]
+    seen: dict[tuple[Side, float], list[dict[str, Any]]] = {}
     for visit, share in random.Random(1).sample(todo, len(todo)):
         say(f"arrivals at {share:.0%} of capacity, visit {visit}")
         for side in random.Random(f"{visit} {share}").sample(list(sides), len(sides)):
-            if side.name not in capacity_per_s:
+            if (capacity := rates[side]) is None:
                 continue
-            point = run.measure_or_load(
+            key, config = (
                 f"curve-{side.name}",
-                partial(_point, run, side, share * capacity_per_s[side.name], seconds, visit),
-                config={"side": side.name, "share": share, "seconds": seconds, "visit": visit},
-                kind=KIND,
-                may_fail=True,
+                {"side": side.name, "share": share, "visit": visit, "answers": answers},
             )
-            about = {"side": side.name, "label": side.label, **side.backend.columns()}
-            if point.get("n_requests"):
-                rows.append({**about, "share": share, "visit": visit, **point})
-    return pd.DataFrame(rows)
+            measure_now = partial(_point, run, side, share * capacity, answers, visit)
+            run.measure_or_load(key, measure_now, config=config, kind=KIND, may_fail=True)
+            if (point := run.store.read(key, config=config)) is not None:
+                seen.setdefault((side, share), []).append(point)
+    rows = [
+        {"side": side.name, "label": side.label, **side.backend.columns(), "share": share, **_pooled(points)}
+        for (side, share), points in sorted(
+            seen.items(), key=lambda item: (list(sides).index(item[0][0]), item[0][1])
+        )
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["side"])
 
 
-def _point(run: Run, side: Side, rate_per_s: float, seconds: float, draw: int) -> dict[str, Any]:
-    watcher = PatientObserver()
+def _capacity(run: Run, side: Side) -> float | None:
+    """Return the images/s that a side answers with eight in flight, from a short measurement; None where it has none."""
+
+    def measure_now() -> dict[str, Any]:
+        return measure(_adapter(run, side), payload_photos(N_PHOTOS), PROBED, PROBE)
+
+    config = {"side": side.name, "capacity": True}
+    found = run.measure_or_load(f"curve-{side.name}", measure_now, config=config, kind=KIND, may_fail=True)
+    return found.get("throughput_images_per_s")
+
+
+def _adapter(run: Run, side: Side) -> Adapter:
     url = run.endpoints.backends.get(side.backend.name)
-    load = Load("server", offered_per_s=rate_per_s, concurrency=128)
-    stopping = Stopping(min_duration_s=seconds, max_duration_s=seconds, seed=draw)
-    options = dict(side.options)
-    point = measure(
-        adapter(side.backend, url, **options), payload_photos(N_PHOTOS), load, stopping, observer=watcher
-    )
+    if url is None and not side.backend.is_local:
+        raise PhotodupError(f"{run.endpoints.name} has no {side.backend}.")
+    return adapter(side.backend, url, **dict(side.options))
+
+
+def _point(run: Run, side: Side, rate_per_s: float, answers: int, draw: int) -> dict[str, Any]:
+    watcher, seconds = PatientObserver(), min(max(answers / rate_per_s, SHORTEST_S), LONGEST_S)
+    load = Load("server", offered_per_s=rate_per_s, concurrency=128, span="prepared")
+    # Nothing to warm up: a first request on each of 128 connections at once would take longer than the measurement.
+    stopping = Stopping(min_duration_s=seconds, max_duration_s=seconds, warmup_requests=0, seed=draw)
+    point = measure(_adapter(run, side), payload_photos(N_PHOTOS), load, stopping, observer=watcher)
     done = watcher.rows[:, ROW.index("done")]
-    n, refused = len(done), len(watcher.errors)
-    if not n:
+    if not len(done):
         return {"status": "failed", "error": point.get("error", "nothing was answered")}
     return {
         "offered_per_s": rate_per_s,
-        "answered_per_s": n / max(seconds, float(done.max())),
+        "n_refused": len(watcher.errors),
+        "seconds": max(seconds, float(done.max())),
+        "raw": {"latency_ms": watcher.latency_ms},
+    }
+
+
+def _pooled(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    latency_ms = np.concatenate([point["raw"]["latency_ms"] for point in points])
+    n, refused = len(latency_ms), sum(point["n_refused"] for point in points)
+    return {
+        "offered_per_s": points[0]["offered_per_s"],
+        "answered_per_s": n / sum(point["seconds"] for point in points),
         "n_requests": n,
         "n_refused": refused,
         "refused": refused / (n + refused),
-        **{
-            name: value for name, value in percentiles(watcher.latency_ms).items() if name != "latency_ms_p90"
-        },
+        **{name: value for name, value in percentiles(latency_ms).items() if name != "latency_ms_p90"},
     }
 
 

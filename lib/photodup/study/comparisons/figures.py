@@ -31,6 +31,8 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
     at_many = arms[arms.load == rate_load].set_index("side")
     rates = at_many.throughput_images_per_s.astype(float).dropna()
     most = at_many.engine[rates.idxmax()] if len(rates) else None
+    latencies = at_one.astype({"latency_ms_p50": float}).dropna(subset="latency_ms_p50")
+    upper = set(latencies.groupby(["engine", "precision"]).latency_ms_p50.idxmax())
     for side in sides_under(compared, latency_load, rate_load):
         one, many = at_one.loc[side], at_many.loc[side]
         x, y = many.throughput_images_per_s, one.latency_ms_p50
@@ -46,13 +48,13 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
         ax.plot(x, y, MARKERS.get(one.server, "o"), color=color, markersize=8, zorder=3)
         server = SERVERS.get(one.server, one.server)
         text = f"{one.precision.upper()}, {server}"
-        # Two servers with one engine lie on each other: one name above, one below. Two engines lie side by side: the
-        # names of the one that gives most stand on the right.
+        # Two servers with one engine lie on each other: the upper one's name is above, the lower one's below. Two engines
+        # lie side by side: the names of the one that gives most are on the right.
         to_right = one.engine == most
         name = ax.annotate(
             text,
             (x, y),
-            xytext=(10 if to_right else -10, 6 if one.server == "triton" else -13),
+            xytext=(10 if to_right else -10, 6 if side in upper else -13),
             textcoords="offset points",
             fontsize=8,
             color=color,

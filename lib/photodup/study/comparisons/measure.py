@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from photodup.bench.backends.adapters import adapter, cosine_to_reference
 from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
-from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_apart, measure_visit
+from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.comparison import LEAST_OBSERVATIONS
 from photodup.embedding.backends import DUMMY, Backend
@@ -88,16 +88,15 @@ class Task:
     plan: VisitPlan
     seed: int
 
-    def measure(self) -> Visit:
-        """Measure from where this process is."""
+    def measure(self, serve: Callable[[int], AbstractContextManager[object]] | None = None) -> Visit:
+        """Measure from where this process is; see `measure_visit`."""
         shared = set(self.sides[0].pids) & set(self.sides[1].pids)  # one model asked in two ways
         lanes = [replace(side, pids=() if shared else side.pids).lane() for side in self.sides]
-        return measure_visit(lanes, payload_photos(N_PHOTOS), self.load, self.plan, seed=self.seed)
+        photos = payload_photos(N_PHOTOS)
+        return measure_visit(lanes, photos, self.load, self.plan, seed=self.seed, serve=serve)
 
-    def as_record(self) -> dict[str, Any]:
-        """Measure, from the far end of an emulated link where the load names one; return the record's columns."""
-        if not self.link:
-            return self.measure().as_record()
+    def through_link(self) -> dict[str, Any]:
+        """Measure from the far end of the emulated link that the load names; return the record's columns."""
         with Link(self.link) as link:
             a, b = (replace(side, url=link.url(side.url or "")) for side in self.sides)
             far = replace(self, sides=(a, b))
@@ -127,6 +126,7 @@ def measure_comparisons(
     pairs: Sequence[Pair],
     sizes: Sizes | None = None,
     *,
+    restarted: Callable[[], Run] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Measure every visit of the comparisons that the run has no record of.
@@ -134,59 +134,89 @@ def measure_comparisons(
     Args:
         pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
         sizes: how much of each.
+        restarted: ends the run's servers and returns the run with new ones. It is called between two rounds of visits, so
+            that what differs from process to process is in the data; without it one start serves all visits.
         say: receives a line of text now and then.
     """
-    sizes = sizes or Sizes()
+    sizes, began, done = sizes or Sizes(), time.monotonic(), 0
     pairs = [pair.on(run.endpoints.backends) for pair in pairs]
-    began, done = time.monotonic(), 0
-    todo = [
-        (visit, pair)
+    rounds = [
+        (
+            visit,
+            [
+                pair
+                for pair in random.Random(visit).sample(pairs, len(pairs))
+                if not run.store.has(visit_key(pair), config=visit_config(pair, visit))
+            ],
+        )
         for visit in range(1, sizes.visits + 1)
-        for pair in random.Random(visit).sample(pairs, len(pairs))
-        if not _is_done(run, pair, visit)
     ]
+    rounds = [(visit, todo) for visit, todo in rounds if todo]
+    n_visits = sum(len(todo) for _, todo in rounds)
     with ExitStack() as servers:
-        reached: dict[tuple[str, bool], Reach] = {}
-        for visit, pair in todo:
-            if done % 10 == 0:
-                spent_min = (time.monotonic() - began) / 60
-                say(f"comparisons: {done} of {len(todo)} visits, {spent_min:.1f} minutes so far")
-            done += 1
-            run.measure_or_load(
-                visit_key(pair),
-                partial(_measure, run, pair, visit, sizes, servers, reached),
-                config=visit_config(pair, visit),
-                kind=KIND,
-                may_fail=True,
+        sides = _Sides(run, servers)
+        for number, (visit, todo) in enumerate(rounds):
+            if number and restarted:
+                say("comparisons: all servers are started anew")
+                servers.close()
+                sides = _Sides(restarted(), servers)
+            for pair in todo:
+                if done % 10 == 0:
+                    spent_min = (time.monotonic() - began) / 60
+                    say(f"comparisons: {done} of {n_visits} visits, {spent_min:.1f} minutes so far")
+                done += 1
+                run.measure_or_load(
+                    visit_key(pair),
+                    partial(sides.measure, pair, visit, sizes),
+                    config=visit_config(pair, visit),
+                    kind=KIND,
+                    may_fail=True,
+                )
+
+
+@dataclass
+class _Sides:
+    """The sides of a round of visits: each is made ready once, when a pair first has it.
+
+    Attributes:
+        servers: ends copies of models and second processes.
+    """
+
+    run: Run
+    servers: ExitStack
+    reached: dict[tuple[Side, bool], Reach] = field(default_factory=dict)
+
+    def measure(self, pair: Pair, visit: int, sizes: Sizes) -> dict[str, Any]:
+        """Measure one visit of a pair; return the record's columns."""
+        both, plan, serve = (pair.a, pair.b), sizes.plan, None
+        if any(side.settings for side in both) and not _has_models(self.run, *both):
+            serve = partial(self._set, both)
+            # Six observations are the least that is judged.
+            plan = replace(plan, palindromes=-(-LEAST_OBSERVATIONS // (2 * sizes.visits)))
+            both = (replace(pair.a, settings=()), replace(pair.b, settings=()))
+        if pair.link and (serve or not self.run.is_here):
+            raise PhotodupError(
+                f"No link can be emulated in front of {self.run.endpoints.name}: its servers are on another machine."
             )
+        if pair.link and pair.link not in PRESETS:
+            raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
+        a, b = self.ready(both[0], False), self.ready(both[1], pair.is_null)
+        task = Task((a, b), pair.load, pair.link, plan, seed=visit)
+        return task.through_link() if pair.link else task.measure(serve).as_record()
 
+    def _set(self, both: tuple[Side, Side], side: int) -> AbstractContextManager[object]:
+        """Give Triton's model the settings of a side for the length of a block."""
+        change = partial(configure, **dict(both[side].settings))
+        return temporary_config(self.run.endpoints.triton_grpc, both[side].configured_model, change)
 
-def _measure(
-    run: Run,
-    pair: Pair,
-    visit: int,
-    sizes: Sizes,
-    servers: ExitStack,
-    reached: dict[tuple[str, bool], Reach],
-) -> dict[str, Any]:
-    if not (pair.a.settings or pair.b.settings) or _has_models(run, pair.a, pair.b):
-        return _task(run, pair, visit, sizes, servers, reached).as_record()
-    sides, here = (
-        (pair.a, pair.b),
-        [reach(run, replace(s, settings=()), False, servers) for s in (pair.a, pair.b)],
-    )
-
-    @contextmanager
-    def lane_of(side: int) -> Iterator[Lane]:
-        change = partial(configure, **dict(sides[side].settings))
-        with temporary_config(run.endpoints.triton_grpc, sides[side].configured_model, change):
-            yield here[side].lane()
-
-    # Six observations are the least that is judged.
-    often = -(-LEAST_OBSERVATIONS // (2 * sizes.visits))
-    photos = payload_photos(N_PHOTOS)
-    apart = measure_apart(lane_of, photos, pair.load, sizes.plan, palindromes=often, seed=visit)
-    return apart.as_record()
+    def ready(self, side: Side, again: bool) -> Reach:
+        """Make a side ready and compare its embeddings with the reference, once."""
+        if (side, again) not in self.reached:
+            found = reach(self.run, side, again, self.servers)
+            if not side.backend.is_emulated and side.backend.engine != DUMMY:
+                _check_embeddings(self.run, found)
+            self.reached[side, again] = found
+        return self.reached[side, again]
 
 
 def _repository() -> Path:
@@ -196,37 +226,6 @@ def _repository() -> Path:
 def _has_models(run: Run, *sides: Side) -> bool:
     """Return whether Triton's model folder is here, so that a copy of a model can stand beside it."""
     return run.is_here and all((_repository() / side.configured_model).is_dir() for side in sides)
-
-
-def _is_done(run: Run, pair: Pair, visit: int) -> bool:
-    record = run.store.record(visit_key(pair), config=visit_config(pair, visit))
-    return record is not None and record["status"] == "ok"
-
-
-def _task(
-    run: Run,
-    pair: Pair,
-    visit: int,
-    sizes: Sizes,
-    servers: ExitStack,
-    reached: dict[tuple[str, bool], Reach],
-) -> Task:
-    """Make both sides ready, each once in a pass, and compare their embeddings with the reference."""
-    if pair.link and not run.is_here:
-        raise PhotodupError(
-            f"No link can be emulated in front of {run.endpoints.name}: its servers are on another machine."
-        )
-    if pair.link and pair.link not in PRESETS:
-        raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
-    sides = []
-    for side, again in ((pair.a, False), (pair.b, pair.is_null)):
-        if (side.name, again) not in reached:
-            found = reach(run, side, again, servers)
-            if not side.backend.is_emulated and side.backend.engine != DUMMY:
-                _check_embeddings(run, found)
-            reached[side.name, again] = found
-        sides.append(reached[side.name, again])
-    return Task((sides[0], sides[1]), pair.load, pair.link, sizes.plan, seed=visit)
 
 
 def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:

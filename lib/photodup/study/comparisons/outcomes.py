@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+
+import numpy as np
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
-from photodup.bench.stats.comparison import Outcome, Question, judge
-from photodup.bench.stats.facts import METRICS
+from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, visit_config, visit_key
+from photodup.study.comparisons.measure import visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -109,45 +108,6 @@ def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None =
     return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
 
 
-def compare(
-    run: Run,
-    notebook: str,
-    *,
-    visits: int = 4,
-    declared: Declarations | None = None,
-    say: Callable[[str], None] = print,
-) -> Compared:
-    """Return the outcomes of a notebook's comparisons; measure them and their nulls first where the run has none.
-
-    `photodup study run` measures those of all notebooks together, before any of them runs.
-    """
-    declared = declared or declarations()
-    own = declared.of([notebook])
-    if (
-        run.store.measures
-        and not any(_visits(run, pair)[1:] != ([], ()) for pair in own)
-        and _somebody_answers(run, own)
-    ):
-        measure_comparisons(run, [*own, *declared.nulls_of(own)], Sizes(visits), say=say)
-    return read_comparisons(run, notebook, declared=declared)
-
-
-def _somebody_answers(run: Run, pairs: Sequence[Pair]) -> bool:
-    """Return whether a server of these comparisons accepts a connection: a reader without servers records no failures."""
-    here = [pair.on(run.endpoints.backends) for pair in pairs]
-    sides = [side for pair in here for side in (pair.a, pair.b)]
-    if any(side.backend.is_local for side in sides):
-        return True
-    urls = {run.endpoints.backends.get(side.backend.name, "") for side in sides}
-    for parts in (urlsplit(url if "//" in url else f"//{url}") for url in urls if url):
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection((parts.hostname or "", parts.port or 0), 2),
-        ):
-            return True
-    return False
-
-
 def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:
     """Return the outcomes of all comparisons of a run, nulls last."""
     return _judged(run, declared or declarations())[0]
@@ -162,10 +122,49 @@ def write_outcomes(run: Run) -> list[Outcome]:
     return outcomes
 
 
+def goals(run: Run) -> list[str]:
+    """Return what the comparisons of a run reach, one line each with its goal: half-widths, nulls, the length of slices."""
+    outcomes, visits = _judged(run, declarations())
+    lines = []
+    for several, words, goal in ((False, "one in flight", 0.025), (True, "several in flight", 0.035)):
+        found = [o for o in outcomes if o.is_measured and o.question.has_several_in_flight is several]
+        widths = [(o.high - o.low) / 2 for o in found if o.question.is_primary]
+        if widths:
+            median = f"{np.median(widths):.1%} over {len(widths)} primary comparisons (goal {goal:.1%})"
+            lines.append(f"{words}: median half-width {median}")
+    nulls = [outcome for outcome in outcomes if outcome.question.is_null and outcome.is_measured]
+    lines.append(f"nulls failed: {sum(map(has_failed, nulls))} of {len(nulls)} (goal 0)")
+    for load, (value, low, high) in _early(visits).items():
+        found_in = f"{value - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]"
+        lines.append(
+            f"{load}: throughput of a slice's first waves against four times as many {found_in} (goal within 2 %)"
+        )
+    return lines
+
+
+def _early(visits: Sequence[tuple[Pair, list[Visit]]]) -> dict[str, tuple[float, float, float]]:
+    """Return load → throughput in as many waves as a slice counts, relative to four times as many, with its interval."""
+    found: dict[str, list[float]] = {}
+    for pair, seen in visits:
+        found.setdefault(pair.load_name, []).extend(share for visit in seen for share in visit.early or ())
+    return {load: read.between(shares) for load, shares in found.items() if len(shares) > 1}
+
+
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     seen = [(*_visits(run, pair), pair) for pair in (*declared.pairs, *declared.nulls)]
-    questions = [_question(measured, visits, notes, declared) for measured, visits, notes, _ in seen]
-    return judge(questions), [(measured, visits) for measured, visits, _, _ in seen]
+    visits = [(measured, of) for measured, of, _, _ in seen]
+    short = {
+        load: f"The first waves of a slice differ by {value - 1:+.1%} from four times as many: measure more waves."
+        for load, (value, low, high) in _early(visits).items()
+        if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT
+    }
+    questions = [
+        _question(
+            pair, of, (*notes, *([short[pair.load_name]] if of and pair.load_name in short else [])), declared
+        )
+        for pair, of, notes, _ in seen
+    ]
+    return judge(questions), visits
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:

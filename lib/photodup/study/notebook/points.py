@@ -99,14 +99,12 @@ def measure_point(
     label: str = "",
     as_deployed: bool | None = None,
     repeat: int = 0,
-    round: int | None = None,
     load_share: float | None = None,
     check: bool = True,
     config: dict[str, Any] | None = None,
     before: Callable[[], Any] | None = None,
     slo_ms: float | None = None,
     link: str = "",
-    sized: bool = True,
     **adapter_options: Any,
 ) -> dict[str, Any]:
     """Return one point of `backend`, measured now unless the run has it.
@@ -120,7 +118,6 @@ def measure_point(
         as_deployed: whether the server is configured as it is deployed; unless given, a point with a label
             is not, but for one whose label says its `load_share`.
         repeat: 0 for the first measurement of this point, then 1, 2, …; part of the key and of the record.
-        round: which pass over the sides of a comparison it belongs to; recorded.
         load_share: offered load as a share of what this backend can do; recorded.
         check: compare embeddings with the reference first (not for engines that compute none).
         config: more that the result depends on; recorded.
@@ -129,8 +126,6 @@ def measure_point(
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must
             be on this machine; "" is the real way to them (`Run.measure_way`). Each point gets a fresh link, so
             none inherits another's queue.
-        sized: False leaves `stopping` out of what identifies the record, for durations that come from a
-            calibration: another machine would calibrate otherwise, and the point is the same.
         adapter_options: passed to the adapter, such as `channel="shared"`.
     """
     asked, stopping = parse_backend(backend), stopping or Stopping()
@@ -152,8 +147,7 @@ def measure_point(
         if part
     )
     settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
-    settings |= {**adapter_options, **(config or {}), "slo_ms": slo_ms}
-    settings |= {"stopping": stopping.as_config()} if sized else {}
+    settings |= {**adapter_options, **(config or {}), "slo_ms": slo_ms, "stopping": stopping.as_config()}
     settings |= {"link": link} if link else {}
     way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
     facts = {
@@ -165,7 +159,6 @@ def measure_point(
         "label": label,
         "as_deployed": (not label or load_share is not None) if as_deployed is None else as_deployed,
         "repeat": repeat,
-        "round": round,
         "load_share": load_share,
     }
 

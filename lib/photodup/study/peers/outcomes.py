@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
+from photodup.bench.pairs.declared import declarations
 from photodup.bench.stats.comparison import Outcome, Question, judge
 from photodup.bench.stats.sentence import sentence
+from photodup.study.comparisons.curve import SIDES, measure_curve, rate_under
 from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
+from photodup.study.notebook.run import Run, read_run
 from photodup.study.notebook.weights import choose_weights
+from photodup.study.peers.alone import BOUND
 from photodup.study.peers.peers import SERVERS, Server, fastest
 from photodup.study.peers.stage import (
     AGAIN,
@@ -30,7 +34,6 @@ from photodup.study.peers.stage import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from photodup.study.notebook.run import Run
 
 NOTEBOOK = "13_compare_servers"
 
@@ -76,7 +79,7 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
     alone = {
         name: found
         for name, server in SERVERS.items()
-        if (found := _result(run, ALONE, config_of(server, weights))).get("ready_s")
+        if (found := run.store.read(ALONE, config=config_of(server, weights))) is not None
     }
     questions: list[Question] = []
     rows: dict[str, dict[str, Any]] = {}
@@ -108,30 +111,29 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
 
 
 def rates(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return server → its highest rate under the bound at its fastest precision (see `alone.highest_rate`).
+    """Return server → its highest rate under the bound at its fastest precision: `rate_per_s`, `low`, `high`, `because`.
 
-    Where the search failed, `rate_per_s` is None and `because` names the reason. Who was not asked is absent.
+    A peer's is sought (`alone.highest_rate`); ours is read from the curve of notebook 06, between the last step that kept
+    the bound and the first that missed it. Without a rate `because` names the reason. Who was not measured is absent.
     """
-    weights = choose_weights()
-    records = {
-        name: run.store.record(RATE, config=rate_config(fastest(server), weights))
-        for name, server in SERVERS.items()
-    }
-    return {
-        name: {"rate_per_s": None, "because": record["error"], **record["result"]}
-        for name, record in records.items()
-        if record is not None
-    }
+    weights, found = choose_weights(), dict[str, Mapping[str, Any]]()
+    curve = measure_curve(read_run(run.directory), [declarations().sides[name] for name in SIDES])
+    for name, server in SERVERS.items():
+        side, record = f"{name}-{fastest(server).precision}", None
+        if not server.is_ours:
+            record = run.store.record(RATE, config=rate_config(fastest(server), weights))
+        elif side in set(curve.side):
+            rate = rate_under(curve, side, bound_ms=BOUND.bound_ms)
+            missing = "" if rate.per_s else f"no two steps of notebook 06 lie around {BOUND}"
+            found[name] = {"rate_per_s": rate.per_s, "low": rate.low, "high": rate.high, "because": missing}
+        if record is not None:
+            found[name] = {"rate_per_s": None, "because": record["error"], **record["result"]}
+    return found
 
 
 def ours() -> Server:
     """Return the server that all others are compared with."""
     return SERVERS[OURS]
-
-
-def _result(run: Run, key: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    record = run.store.record(key, config=config)
-    return record["result"] if record is not None else {}
 
 
 def _question(key: str, load: str, seen: Sequence[tuple[Visit, int]], lost: str) -> Question:

@@ -25,7 +25,7 @@ from photodup.progress import bar
 from photodup.settings import inherited
 from photodup.study.notebook.files import notebooks, read_json, source_sha256
 from photodup.study.notebook.opening import write_opening
-from photodup.study.notebook.run import REFERENCE, open_run
+from photodup.study.notebook.run import REFERENCE, Run, open_run
 from photodup.study.runner.servers import start_servers
 
 DEFAULT_BUDGET_S = 1200
@@ -257,6 +257,23 @@ def _host(parameters: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
+def measure_pairs(
+    name: str, *, only: Iterable[str] = (), primary: bool = False, visits: int | None = None
+) -> None:
+    """Measure comparisons of the full study into `results/<name>/` and write its `outcomes.json`; run no notebook.
+
+    Args:
+        only: notebook prefixes.
+        primary: those alone on which an answer rests, with their nulls.
+        visits: of each comparison, instead of four.
+    """
+    from photodup.study.notebook.weights import prepare_model
+
+    prepare_model(None)
+    with ExitStack() as stack:
+        _measure_comparisons(stack, name, notebooks(only), "full", None, {}, visits, primary=primary)
+
+
 def _measure_comparisons(
     stack: ExitStack,
     name: str,
@@ -265,6 +282,8 @@ def _measure_comparisons(
     endpoints: str | Path | None,
     host: Mapping[str, Any],
     visits: int | None = None,
+    *,
+    primary: bool = False,
 ) -> Path | None:
     """Start the servers unless they run elsewhere, and measure all comparisons before the notebooks.
 
@@ -277,14 +296,25 @@ def _measure_comparisons(
 
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
-    own = declared.of([path.stem for path in chosen], quick=quick)
+    own = [p for p in declared.of([path.stem for path in chosen], quick=quick) if p.is_primary or not primary]
     pairs = [*own, *declared.nulls_of(own, quick=quick)]
-    where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
+    servers = stack.enter_context(ExitStack())
+    is_ours = not host and not endpoints
+    where = None if host else Path(endpoints) if endpoints else start_servers(servers, name, pairs)
+
+    def opened() -> Run:
+        return open_run(name, **host) if where is None else open_run(name, endpoints=where)
+
+    def restarted() -> Run:
+        servers.close()
+        start_servers(servers, name, pairs)
+        return opened()
+
     if pairs:
-        run = open_run(name, **host) if where is None else open_run(name, endpoints=where)
-        with run.store:
+        with (run := opened()).store:
             say = lambda text: print(text, flush=True)  # noqa: E731
-            measure_comparisons(run, pairs, sizes_of(size, visits), say=say)
+            anew = restarted if is_ours and not quick else None
+            measure_comparisons(run, pairs, sizes_of(size, visits), restarted=anew, say=say)
             write_outcomes(run)
     return where
 

@@ -77,7 +77,7 @@ def load(
         bool, typer.Option("--insecure", help="TLS: do not check the server's certificate")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0.1, help="seconds for one answer; default --seconds, 60 at most")
+        float | None, typer.Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
     ] = None,
     as_json: AsJson = False,
     out: Annotated[
@@ -148,7 +148,7 @@ def load(
             protocol=spoken,
             model=asked_model or "",
             security=security,
-            timeout_s=timeout or min(60.0, length_s),
+            timeout_s=timeout or min(60.0, max(10.0, length_s)),
             method=method.upper(),
         )
         given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])

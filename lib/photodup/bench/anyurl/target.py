@@ -1,5 +1,6 @@
 """What a URL is and what it speaks: read from its path, or asked of the server."""
 
+import contextlib
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -244,7 +245,9 @@ def _kserve(target: Target) -> Target:
     elif target.path:
         target = replace(target, base=target.base + target.path)
     if not target.model:
-        listed = target.get("/v2/repository/index", "POST")  # an extension of Triton's
+        listed: Any = None
+        with contextlib.suppress(PhotodupError):  # an extension of Triton's, which may be restricted
+            listed = target.get("/v2/repository/index", "POST")
         listed = listed if isinstance(listed, list) else []
         names = [str(m["name"]) for m in listed if isinstance(m, dict) and m.get("state") == "READY"]
         which = f" It has {', '.join(names)}." if names else ""

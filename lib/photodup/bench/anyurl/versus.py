@@ -122,20 +122,22 @@ def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
     return [failed, *(f"{one.rstrip('.')} (the check failed)." for one in found)]
 
 
-def fitted(least_s: float, seconds: float, load: Load) -> tuple[int, VisitPlan]:
-    """Return how many visits fit into a time, and what each has.
+def fitted(least_s: float, seconds: float, load: Load, *, looks: int = 1) -> tuple[int, VisitPlan]:
+    """Return how many visits fit into a look, and what each has.
 
     Args:
         least_s: length of the shortest block, or quad of slices, of all sides.
+        seconds: of all looks.
 
     Raises:
         PhotodupError: not even the fewest observations fit.
     """
+    seconds /= looks
     room = int(USED * seconds / least_s)
     if room < LEAST_OBSERVATIONS:
         raise PhotodupError(
             "The time is too short to compare these servers under this load: give --seconds "
-            f"{math.ceil(1.2 * LEAST_OBSERVATIONS * least_s / USED) + 1}, or fewer requests in flight."
+            f"{looks * (math.ceil(1.2 * LEAST_OBSERVATIONS * least_s / USED) + 1)}, or fewer requests in flight."
         )
     visits = min(VISITS, room // 2)
     blocks = min(BLOCKS if load.concurrency == 1 else QUADS, room // visits)

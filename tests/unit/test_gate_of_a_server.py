@@ -82,4 +82,4 @@ def test_the_reports_say_what_the_status_says(gated, tmp_path):
     gate.write(gated("passed"), junit=None, summary=tmp_path / "s.md")
     assert (tmp_path / "s.md").read_text().count("### photodup gate") == 2, "a page collects them"
     with pytest.raises(PhotodupError, match="cannot be written: "):
-        gate.write(gated("failed"), junit=tmp_path / "none" / "j.xml", summary=None)
+        gate.write(gated("failed"), junit=tmp_path / "j.xml" / "k.xml", summary=None)

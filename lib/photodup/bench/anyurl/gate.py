@@ -32,6 +32,7 @@ from photodup.bench.stats.comparison import Observed, one_sided
 from photodup.bench.stats.sentence import number
 from photodup.bench.stats.spread import Spread, spread_of
 from photodup.errors import PhotodupError
+from photodup.files import write_atomically
 from photodup.settings import inherited
 
 # Of the first look and of the second. They sum to less than 5 %, since bounds from few visits are a little too near:
@@ -346,9 +347,10 @@ def write(gated: Gated, *, junit: Path | None, summary: Path | None) -> None:
     """
     try:
         if junit:
-            junit.write_text(gated.junit(), encoding="utf-8")
+            write_atomically(junit, gated.junit())
         if summary:
-            with summary.open("a", encoding="utf-8") as file:
-                file.write(gated.markdown())
+            before = summary.read_text(encoding="utf-8") if summary.exists() else ""
+            write_atomically(summary, before + gated.markdown())
     except OSError as error:
-        raise PhotodupError(f"{error.filename} cannot be written: {error.strerror}.") from None
+        where = error.filename or junit or summary
+        raise PhotodupError(f"{where} cannot be written: {error.strerror}.") from None

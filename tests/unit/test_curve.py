@@ -34,10 +34,10 @@ def made(*steps):
 
 def test_the_rate_lies_between_the_last_step_kept_and_the_first_missed():
     found = curve.rate_under(
-        made((10, 50, 0), (20, 100, 0), (30, 400, 0), (40, 90, 0)), "quick", bound_ms=200
+        made((10, 50, 0), (20, 100, 0), (30, 400, 0), (40, 400, 0)), "quick", bound_ms=200
     )
     assert (found.low, found.high) == (20, 30)
-    assert found.per_s == pytest.approx(25), "half-way in the logarithm of latency"
+    assert found.per_s == pytest.approx(math.sqrt(20 * 30)), "half-way in the logarithms of latency and rate"
 
 
 def test_refusals_miss_a_bound_however_fast_the_rest_is():

@@ -101,7 +101,7 @@ def test_a_rival_that_may_be_as_good_is_named(every):
     triton = next(s for s in every if s.server == "triton")
     fastapi = next(s for s in every if s.server == "fastapi")
     said = tuned(found(triton, 50.0, 47.0, 53.0), found(fastapi, 46.0, 44.0, 48.0)).sentence()
-    assert f"Serve {triton.name}" in said and "50.0 requests/s [47.0, 53.0]" in said
+    assert f"Serve {triton.name}" in said and "50 requests/s [47, 53]" in said
     assert f"{fastapi.name} may be as good" in said
     clear = tuned(found(triton, 50.0, 47.0, 53.0), found(fastapi, 30.0, 28.0, 32.0)).sentence()
     assert "may be as good" not in clear
@@ -183,9 +183,9 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
     def no_room(*what):
         raise PhotodupError("Both do not fit into the memory.")
 
-    rate = slo.SloRate(40.0, 38.0, 42.0, 0.95, BOUND.bound_ms, BOUND.percentile, ())
+    rate = slo.SloRate(40.0, 38.0, 42.0, BOUND)
     monkeypatch.setattr(search, "quick_trial", quick)
-    monkeypatch.setattr(search, "exact_trial", lambda *a, **k: rate)
+    monkeypatch.setattr(search, "exact_trials", lambda run, settings, *a, **k: [rate] * len(settings))
     monkeypatch.setattr(search, "measure_finalists", no_room)
 
     def once():
@@ -208,10 +208,11 @@ def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, mon
     """The setting that answers most in a closed loop keeps the bound at the lowest rate of those left."""
     offered, turns = [], []
 
-    def exact(run, setting, bound, about, *, seconds, n_measurements):
-        offered.append((setting, seconds, n_measurements))
-        rate = 60.0 - every.index(setting)
-        return slo.SloRate(rate, rate - 2, rate + 2, 0.95, bound.bound_ms, bound.percentile, ())
+    def exact(run, settings, bound, about, *, seconds, n_measurements, **_):
+        offered.append((tuple(settings), seconds, n_measurements))
+        seen = (slo.RateSeen(50.0, 90.0, 80.0, 95.0),) * n_measurements
+        rates = [60.0 - every.index(setting) for setting in settings]
+        return [slo.SloRate(rate, rate - 2, rate + 2, bound, seen) for rate in rates]
 
     def quick(run, setting, *_):
         seen = [{"in_flight": n, "latency_ms": 30.0 * n, "images_per_s": 30.0} for n in (8, 2)]
@@ -221,14 +222,15 @@ def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, mon
         turns.append((settings, load.concurrency))
         return planted_visit([20.0, 20.0]).as_record()
 
-    monkeypatch.setattr(search, "exact_trial", exact)
+    monkeypatch.setattr(search, "exact_trials", exact)
     monkeypatch.setattr(search, "quick_trial", quick)
     monkeypatch.setattr(search, "measure_finalists", visit)
     with run() as opened:
         found = search.tune(opened, every[:9], BOUND, rung_seconds=(1.0,))
 
     assert found.best.setting == every[6], "the best of the three that go on"
-    assert [n for _, _, n in offered] == [search.OPEN_MEASUREMENTS] * 3 + [search.EXACT_MEASUREMENTS] * 2
+    assert [n for _, _, n in offered] == [search.OPEN_MEASUREMENTS] * 3 + [search.EXACT_MEASUREMENTS]
+    assert offered[-1][0] == (every[6], every[7]), "the finalists' rates are measured in turns"
     assert turns == [([every[6], every[7]], 2)] * search.VISITS, "with as many in flight as kept the bound"
     assert found.measured_s == 9 * 2.0 + 3 * 24.0 + 2 * 80.0 + search.VISITS * 40.0
 
@@ -238,8 +240,8 @@ def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch
     from photodup.bench.backends.adapter import Dummy
 
     monkeypatch.setattr(trial, "IN_FLIGHT", (4, 1))
-    monkeypatch.setattr("photodup.bench.backends.adapters.adapter", lambda *a, **k: Dummy(delay_ms=10.0))
-    monkeypatch.setattr(trial, "served", _as_it_is)
+    lane = trial.Lane(Dummy(delay_ms=10.0))
+    monkeypatch.setattr(trial, "at_once", lambda run, settings: contextlib.nullcontext([lane]))
     run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
     setting = candidates.Setting("fastapi", "pytorch", "fp32", "jpeg", 1, 2, 0)
     kept = trial.quick_trial(run, setting, LatencyBound(50, 200), 0.5)
@@ -248,12 +250,35 @@ def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch
     assert missed["score"] == 0 and [s["in_flight"] for s in missed["seen"]] == [4, 1]
 
 
-class _as_it_is:
-    def __init__(self, run, setting):
-        self.run = run
+def test_a_slow_server_that_keeps_the_bound_scores(monkeypatch, tmp_path):
+    """An answer takes 0.4 s, and two are needed: the window is as long as the bound needs."""
+    from photodup.bench.backends.adapter import Dummy
 
-    def __enter__(self):
-        return self.run
+    monkeypatch.setattr(trial, "IN_FLIGHT", (1,))
+    lane = trial.Lane(Dummy(delay_ms=400.0))
+    monkeypatch.setattr(trial, "at_once", lambda run, settings: contextlib.nullcontext([lane]))
+    run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
+    setting = candidates.Setting("fastapi", "pytorch", "fp32", "jpeg", 1, 2, 0)
+    assert trial.quick_trial(run, setting, LatencyBound(95, 600), 0.5)["score"] > 0
 
-    def __exit__(self, *_):
-        return None
+
+def test_a_rate_without_an_upper_end_is_said_so_and_wins(every):
+    better = found(every[0], 50.0, 50.0, None, because="all rates offered met the bound; the time was over.")
+    said = tuned(better, found(every[1], 30.0, 28.0, 32.0)).sentence()
+    assert "up to at least 50 requests/s (all rates offered met the bound; the time was over)" in said
+    assert "may be as good" not in said
+
+
+def test_when_the_minutes_are_over_the_best_so_far_get_their_rates(every, run, monkeypatch):
+    monkeypatch.setattr(search, "quick_trial", lambda *_: {"score": 9.0, "seen": []})
+    rate = slo.SloRate(40.0, 38.0, 42.0, BOUND)
+    monkeypatch.setattr(search, "exact_trials", lambda run, settings, *a, **k: [rate] * len(settings))
+    monkeypatch.setattr(search, "measure_finalists", lambda *_: planted_visit([20.0, 20.0]).as_record())
+    said = []
+    with run() as opened:
+        tuned = search.tune(opened, every[:9], BOUND, minutes=0, say=said.append)
+    assert len(tuned.trials) == 1 and tuned.best.setting == every[0]
+    assert said[0].startswith("tune: trial 1 of 14 at most, ")
+    with run() as opened:
+        search.tune(opened, every[:9], BOUND, minutes=0, say=said.append)
+    assert any("trial 1 of 14 at most (from the records)" in line for line in said)

@@ -5,7 +5,8 @@ May import: everything. Read this file first: it says which command stands where
 
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -18,13 +19,13 @@ from photodup.serving import commands as serving
 # The extra that the commands of one use need; those not listed here belong to the study.
 _COMMANDS = {
     "photos": ("demo", "scan", "embed", "group", "review", "evaluate", "trash"),
-    "load": ("load",),
+    "load": ("load", "gate"),
     "serve": ("serve", "render", "export"),
 }
 
 app = typer.Typer(
     name="photodup",
-    help="Find near-duplicate photos, and study how the embedding behind it is served.",
+    help="Find near-duplicate photos, serve their embeddings, and measure servers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -50,25 +51,38 @@ def _options(
     pass
 
 
-app.add_typer(study.study, name="study")
-app.add_typer(bench.benchmarks, name="bench")
-app.command()(load.load)
-app.command()(study.report)
-app.command()(study.audit)
-app.command()(serving.serve)
-app.command()(serving.render)
-app.add_typer(serving.endpoints, name="endpoints")
-app.add_typer(serving.vast, name="vast")
-app.command()(model.export)
-app.command()(model.tune)
-app.command()(photos.demo)
-app.command()(photos.scan)
-app.command()(photos.embed)
-app.command()(photos.group)
-app.command()(photos.review)
-app.command()(photos.evaluate)
-app.add_typer(trash.trash, name="trash")
-app.add_typer(study.kube_app, name="kube")
+PHOTOS, SERVE, MEASURE, STUDY = "Photos", "Serve", "Measure", "Study"
+
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    PHOTOS: (photos.demo, photos.scan, photos.embed, photos.group, photos.review),
+    SERVE: (serving.serve, model.export, serving.render),
+    MEASURE: (load.load, load.gate, model.tune),
+    STUDY: (study.report,),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(trash.trash, name="trash", rich_help_panel=PHOTOS)
+app.add_typer(serving.endpoints, name="endpoints", rich_help_panel=SERVE)
+app.add_typer(serving.vast, name="vast", rich_help_panel=SERVE)
+app.add_typer(study.study, name="study", rich_help_panel=STUDY)
+# For those who work on photodup itself; `photodup NAME --help` describes each.
+app.command(hidden=True)(photos.evaluate)
+app.command(hidden=True)(study.audit)
+app.add_typer(bench.benchmarks, name="bench", hidden=True)
+app.add_typer(study.kube_app, name="kube", hidden=True)
+
+
+def command_line() -> Any:
+    """Return the whole command; the help of a switch shows no type, since it takes no value."""
+    whole = typer.main.get_command(app)
+    commands: list[Any] = [whole]
+    for one in commands:
+        commands += getattr(one, "commands", {}).values()
+        for parameter in one.get_params(typer.Context(one)):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+    return whole
 
 
 def main() -> None:
@@ -79,7 +93,7 @@ def main() -> None:
     # What Pillow says about damaged EXIF, with a line of its source; a photo that cannot be read is reported.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     try:
-        app()
+        command_line()()
     except PhotodupError as error:
         said = str(error)
     except ImportError as error:

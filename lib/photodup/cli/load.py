@@ -2,6 +2,7 @@
 
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,69 +11,92 @@ import typer
 from photodup.errors import PhotodupError
 from photodup.extras import require
 
+Protocol = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"
+    ),
+]
+Model = Annotated[list[str] | None, typer.Option(help="KServe: the model; OpenAI: what is asked for")]
+File = Annotated[list[Path] | None, typer.Option(help="file or folder to send; repeat")]
+Text = Annotated[list[str] | None, typer.Option(help="text to send; repeat")]
+PayloadKind = Annotated[
+    str | None, typer.Option(help="images, texts or files: what to make up or how to send")
+]
+Headers = Annotated[
+    list[str] | None, typer.Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
+]
+ApiKey = Annotated[str | None, typer.Option(help="env:NAME, sent as Authorization: Bearer")]
+Seed = Annotated[int, typer.Option(help="of the order of payloads, arrivals and turns")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON, all else on stderr")]
+
 
 def load(
     urls: Annotated[list[str], typer.Argument(help="URL of the server; two with --compare")],
     compare: Annotated[bool, typer.Option("--compare", help="compare two URLs, which take turns")] = False,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="requests in flight; default 1 (open loop: 64)")
+        str | None, typer.Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
     ] = None,
     rate: Annotated[
         float | None, typer.Option(help="open loop: requests/s, sent whatever the server does")
     ] = None,
     slo: Annotated[str | None, typer.Option(help="find the highest rate under a bound: p95=100ms")] = None,
+    min_rate: Annotated[
+        float | None, typer.Option(help="with --slo: lowest rate to offer, requests/s")
+    ] = None,
+    max_rate: Annotated[
+        float | None, typer.Option(help="with --slo: highest rate to offer, requests/s")
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None, typer.Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
+    ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="longest time; default 20, with --compare 60, with --slo 300")
+        float | None,
+        typer.Option(min=1, help="longest time of the whole; default 20, with --compare 60, with --slo 300"),
     ] = None,
     arrivals: Annotated[
         str, typer.Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")
     ] = "poisson",
     connection: Annotated[str, typer.Option(help="warm, or new for each request")] = "warm",
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="KServe: the model; OpenAI: what is asked for")
-    ] = None,
-    file: Annotated[list[Path] | None, typer.Option(help="file or folder to send; repeat")] = None,
-    text: Annotated[list[str] | None, typer.Option(help="text to send; repeat")] = None,
-    payload: Annotated[
-        str | None, typer.Option(help="images, texts or files: what to make up or how to send")
-    ] = None,
+    protocol: Protocol = None,
+    method: Annotated[str, typer.Option(help="of a plain request: POST, GET, PUT")] = "POST",
+    model: Model = None,
+    file: File = None,
+    text: Text = None,
+    payload: PayloadKind = None,
     shape: Annotated[list[str] | None, typer.Option(help="KServe: NAME=3,224,224; repeat")] = None,
     input: Annotated[list[str] | None, typer.Option(help="KServe: NAME=FILE.npy; repeat")] = None,
     encoding: Annotated[str, typer.Option(help="OpenAI: float or base64")] = "float",
     batch: Annotated[int, typer.Option(min=1, help="items in a request")] = 1,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
-    ] = None,
-    api_key: Annotated[str | None, typer.Option(help="env:NAME, sent as Authorization: Bearer")] = None,
+    header: Headers = None,
+    api_key: ApiKey = None,
     ca: Annotated[Path | None, typer.Option(help="TLS: certificate of the authority")] = None,
     cert: Annotated[Path | None, typer.Option(help="TLS: certificate of this client")] = None,
     key: Annotated[Path | None, typer.Option(help="TLS: key of this client")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="TLS: do not check the server's certificate")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one answer")] = 60.0,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
+    ] = None,
+    as_json: AsJson = False,
     out: Annotated[
         Path | None, typer.Option(help="folder for the results; default photodup-load/TIME")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the order of payloads and of the arrivals")] = 0,
+    seed: Seed = 0,
 ) -> None:
-    """Put a load on any server and say what may be said of it; writes JSON, Parquet and one HTML page.
+    """Measure any server: rate, latency and errors under a load, the highest rate under a bound, or two servers compared.
 
-    The URL says what is spoken: http://HOST:PORT/v1/embeddings, http://HOST:PORT/v2/models/MODEL, grpc://HOST:PORT/MODEL,
-    http://HOST:PORT/embed; a server without a path is asked. Ends with status 1 where nothing could be decided.
+    The path of the URL names the protocol: http://HOST:PORT/v1/embeddings, http://HOST:PORT/v2/models/MODEL,
+    grpc://HOST:PORT/MODEL, http://HOST:PORT/embed; a server without a path is asked. Writes JSON, Parquet and one HTML
+    page. Ends with status 0 where the question was answered, 1 where a --fail-if was met, 2 where nothing could be
+    measured.
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
     from photodup.bench.anyurl.arrivals import pattern
     from photodup.bench.anyurl.measure import Asked
     from photodup.bench.anyurl.payloads import payloads_for
-    from photodup.bench.anyurl.rate import MOST_S
-    from photodup.bench.anyurl.run import Request, run_load, run_rate, run_versus
+    from photodup.bench.anyurl.run import Job, Request, limit_of, run_load, run_rate, run_versus
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher
     from photodup.bench.stats.slo import bound_of
@@ -98,42 +122,155 @@ def load(
             "--compare takes turns, which needs a closed loop: leave --rate and --arrivals out, or search each server's "
             "highest rate with --slo."
         )
+    in_flight = _numbers(concurrency)
+    if len(in_flight) > 1 and (slo or compare or offered is not None):
+        raise PhotodupError(
+            "Several numbers in --concurrency are measured one after the other: leave --slo, --compare and "
+            "--rate out."
+        )
+    limits = [limit_of(words) for words in fail_if or ()]
+    if limits and compare:
+        raise PhotodupError(
+            "--fail-if is about one server; `photodup gate` fails where one is slower than another."
+        )
+    if slo and any(limit.figure != "rate" for limit in limits):
+        raise PhotodupError("With --slo a --fail-if is about the rate that was found: rate<50.")
+    if (min_rate or max_rate) and not slo:
+        raise PhotodupError("--min-rate and --max-rate bound the search of --slo: add it, or leave them out.")
     bound = bound_of(slo) if slo else None
+    length_s = seconds or when.horizon_s or (300.0 if slo else 60.0 if compare else 20.0)
     security = Security(header_values(header or [], api_key), not insecure, ca, cert, key)
     requests = []
     for number, url in enumerate(urls):
         spoken, asked_model = (_of(values, number) for values in (protocol, model))
         target = target_of(
-            url, protocol=spoken, model=asked_model or "", security=security, timeout_s=timeout
+            url,
+            protocol=spoken,
+            model=asked_model or "",
+            security=security,
+            timeout_s=timeout or min(60.0, max(10.0, length_s)),
+            method=method.upper(),
         )
-        paths, texts = file or [], text or []
-        given = payloads_for(target.protocol, kind=payload, paths=paths, given_texts=texts)
+        given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
         requests.append(Request(target, given, tuple(shape or ()), tuple(input or ()), encoding))
     is_open = offered is not None or bound is not None
     asked = Asked(
-        concurrency=concurrency or (64 if is_open else 1),
+        concurrency=(in_flight or [64 if is_open else 1])[0],
         rate_per_s=offered,
         arrivals=when,
         connection=connection,
         batch=batch,
-        seconds=seconds or when.horizon_s or (60.0 if compare else 20.0),
+        seconds=length_s,
         shortest_s=min(5.0, seconds or 5.0),
         seed=seed,
     )
     folder = out or Path("photodup-load") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    watcher, show = Watcher(sys.stderr), lambda line: print(line, flush=True)
+    show = partial(print, flush=True, file=sys.stderr if as_json else None)
+    job = Job(requests, asked, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
     if bound:
-        decided = run_rate(
-            requests[0], bound, asked, folder, watcher, show, budget_s=min(seconds or MOST_S, MOST_S)
-        )
+        status = run_rate(job, bound, least_per_s=min_rate, most_per_s=max_rate)
     elif compare:
-        decided = run_versus(requests, asked, folder, watcher, show)
+        status = run_versus(job)
     else:
-        decided = run_load(requests[0], asked, folder, watcher, show)
-    if not decided:
-        raise typer.Exit(1)
+        status = run_load(job, in_flight if len(in_flight) > 1 else ())
+    if status:
+        raise typer.Exit(status)
+
+
+def _numbers(text: str | None) -> list[int]:
+    """Read `8` or `1,2,4,8`."""
+    try:
+        found = [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        found = [0]
+    if any(number < 1 for number in found):
+        raise PhotodupError(f"--concurrency is a number above 0, or several as 1,2,4,8, not {text!r}.")
+    return found
 
 
 def _of(values: list[str] | None, number: int) -> str | None:
     """One value holds for both URLs, two for one each."""
     return values[min(number, len(values) - 1)] if values else None
+
+
+def gate(
+    base_url: Annotated[str | None, typer.Option(help="server to compare with")] = None,
+    head_url: Annotated[str | None, typer.Option(help="server that may not be slower")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="instead: a command that starts the base; {port} in it is a free port")
+    ] = None,
+    head: Annotated[str | None, typer.Option(help="the same for the head")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="with commands: what each serves, as http://127.0.0.1:{port}/embed")
+    ] = None,
+    limit: Annotated[float, typer.Option(min=0, help="per cent by which the head may be slower")] = 5.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="requests in flight")] = 1,
+    seconds: Annotated[float, typer.Option(min=1, help="longest time of both looks, without starts")] = 80.0,
+    start_seconds: Annotated[
+        float, typer.Option(min=1, help="longest time that a command may start")
+    ] = 120.0,
+    protocol: Protocol = None,
+    model: Model = None,
+    file: File = None,
+    text: Text = None,
+    payload: PayloadKind = None,
+    header: Headers = None,
+    api_key: ApiKey = None,
+    junit: Annotated[Path | None, typer.Option(help="write a JUnit report here")] = None,
+    summary: Annotated[Path | None, typer.Option(help="append a summary in Markdown to this file")] = None,
+    as_json: AsJson = False,
+    seed: Seed = 0,
+) -> None:
+    """Fail where the head is slower than the base by more than a limit, on the noisy machines that CI has.
+
+    Both are up at once and take turns; commands are started anew for each of up to eight visits. It fails where the
+    one-sided lower bound of the slowdown exceeds the limit; two planned looks share an error of 5 %. How often it would
+    be wrong at the spread just measured is printed. Ends with status 0 where it passes, 1 where it fails, 2 where
+    nothing could be measured.
+    """
+    require("load")
+    import json
+
+    from photodup.bench.anyurl import gate as gates
+    from photodup.bench.anyurl.measure import Asked
+    from photodup.bench.anyurl.payloads import payloads_for
+    from photodup.bench.anyurl.run import Request
+    from photodup.bench.anyurl.target import Security, header_values, target_of
+    from photodup.bench.anyurl.watch import Watcher, stoppable
+
+    by_url, by_command = bool(base_url and head_url), bool(base and head and url)
+    if by_url == by_command or (by_url and (base or head or url)) or (by_command and (base_url or head_url)):
+        raise PhotodupError(
+            "Name two servers with --base-url and --head-url, or two commands with --base, --head and --url."
+        )
+    commands = [gates.Command(words, start_seconds) for words in (base, head) if words and by_command]
+    if commands and "{port}" not in str(url):
+        raise PhotodupError(
+            "Both commands run at once: write {port} in --url, and in the commands or use $PORT there."
+        )
+    security = Security(header_values(header or [], api_key))
+
+    def request_of(address: str) -> Request:
+        target = target_of(
+            address, protocol=_of(protocol, 0), model=_of(model, 0) or "", security=security, timeout_s=30.0
+        )
+        return Request(target, payloads_for(target, kind=payload, paths=file or [], given_texts=text or []))
+
+    urls = [str(url)] * 2 if by_command else [str(base_url), str(head_url)]
+    show = partial(print, flush=True, file=sys.stderr if as_json else None)
+    show(f"Base: {base or base_url}; head: {head or head_url}; {concurrency} in flight.")
+    watcher = Watcher(sys.stderr)
+    with stoppable(watcher):
+        gated = gates.gate(
+            gates.sides_of(request_of, urls, commands, 1),
+            Asked(concurrency=concurrency, seconds=seconds, seed=seed),
+            watcher,
+            limit=limit / 100,
+        )
+    for line in (*gated.sentences(), *(f"Note: {note}" for note in gated.notes)):
+        show(line)
+    gates.write(gated, junit=junit, summary=summary)
+    if as_json:
+        print(json.dumps(gated.as_record(), default=str))
+    if gated.has_failed:
+        raise typer.Exit(1)

@@ -1,5 +1,6 @@
 """The `export` command, the model as files that servers take, and `tune`, how to serve it."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -70,11 +71,19 @@ def tune(
     endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
     server: Annotated[list[str] | None, typer.Option(help="fastapi or triton; default both")] = None,
     keep: Annotated[int, typer.Option(min=1, help="settings whose exact rate is measured")] = 2,
+    min_rate: Annotated[float | None, typer.Option(help="lowest rate to offer, requests/s")] = None,
+    max_rate: Annotated[float | None, typer.Option(help="highest rate to offer, requests/s")] = None,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0, help="afterwards no further setting is tried; the best so far are measured exactly"
+        ),
+    ] = math.inf,
 ) -> None:
-    """Search the server, engine, precision and settings with the highest rate under a latency bound on this machine.
+    """Find the fastest way to serve on this machine: server, engine, precision and settings under a latency bound.
 
     Writes build/tune/NAME: chosen.json, the service's variables or Triton's settings, and index.html. INT8 takes part where
-    `photodup export --precision int8` has made a file; whether photographs may use it, its gate says.
+    `photodup export --precision int8` has made a file; that command also decides whether photographs may use it.
     """
     from photodup.bench.stats.slo import bound_of
     from photodup.tune.serving.search import tune_here
@@ -82,6 +91,15 @@ def tune(
     servers = tuple(server or ("fastapi", "triton"))
     if unknown := sorted(set(servers) - {"fastapi", "triton"}):
         raise PhotodupError(f"--server {unknown[0]}: it is fastapi or triton.")
-    tuned, page = tune_here(name, bound_of(slo), endpoints=endpoints, servers=servers, keep=keep)
+    tuned, page = tune_here(
+        name,
+        bound_of(slo),
+        endpoints=endpoints,
+        servers=servers,
+        keep=keep,
+        least_per_s=min_rate,
+        most_per_s=max_rate,
+        minutes=minutes,
+    )
     print(tuned.sentence())
     print(page)

@@ -77,7 +77,7 @@ def study_peers(
         measure_servers(opened, only=server or (), passes=passes or tuple(PASSES), visits=visits)
 
 
-@study.command("rehearse")
+@study.command("rehearse", hidden=True)
 def study_rehearse(
     run: Annotated[str, typer.Option(help="directory under results/")] = "rehearsal",
     only: Only = None,
@@ -120,7 +120,7 @@ def study_parameters() -> None:
             print(f"  {name:24} {text}")
 
 
-@study.command("render")
+@study.command("render", hidden=True)
 def study_render(
     only: Only = None,
 ) -> None:
@@ -131,7 +131,7 @@ def study_render(
         print(path.name)
 
 
-@study.command("readme")
+@study.command("readme", hidden=True)
 def study_readme() -> None:
     """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
     from photodup.paths import project_root
@@ -142,7 +142,7 @@ def study_readme() -> None:
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
 
 
-@study.command("agree")
+@study.command("agree", hidden=True)
 def study_agree(
     first: Annotated[str, typer.Argument(help="directory under results/")],
     second: Annotated[str, typer.Argument(help="another pass over the same comparisons")],

@@ -25,6 +25,7 @@ from photodup.bench.pairs.read import question_of
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
 from photodup.bench.stats.facts import SMALLEST_EFFECT
+from photodup.bench.stats.spread import Spread
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.comparisons.measure import KIND as VISIT
@@ -35,26 +36,6 @@ FALSE_CLAIMS = 0.05  # goal: families in which a difference of exactly 2 % is ca
 
 Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
 """Draws the log ratios of one comparison whose truth is no difference, one array a visit."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How generated log ratios vary.
-
-    Attributes:
-        observations: standard deviation of one observation within its visit.
-        visits: standard deviation from visit to visit beyond what the observations explain.
-        autocorrelation: of successive observations of a visit.
-    """
-
-    observations: float
-    visits: float = 0.0
-    autocorrelation: float = 0.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.observations:.0%}, visits {self.visits:.1%}, autocorrelation {self.autocorrelation:.1f}"
-        )
 
 
 SPREADS = tuple(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0, 0.007, 0.014), (0.0, 0.3)))
@@ -86,15 +67,10 @@ class Rates:
 
 def generated(spread: Spread, sizes: Sizes) -> Source:
     """Return a source of normal log ratios with this spread, visits and observations as the sizes have them."""
-    rho = spread.autocorrelation
 
     def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
         n = sizes.plan.blocks if pair.load.concurrency == 1 else sizes.plan.quads
-        noise = generator.normal(size=(sizes.visits, n))
-        for i in range(1, n):
-            noise[:, i] = rho * noise[:, i - 1] + math.sqrt(1 - rho**2) * noise[:, i]
-        shifts = generator.normal(0, spread.visits, (sizes.visits, 1))
-        return tuple(shifts + spread.observations * noise)
+        return spread.draw(sizes.visits, n, generator)
 
     return draw
 

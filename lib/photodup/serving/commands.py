@@ -61,8 +61,25 @@ def serve(
             print(f"  {name:<{width}}  {url}")
         for name, url in found.metrics.items():
             print(f"  {name + ' metrics':<{width}}  {url}")
+        fastapi = next((url for name, url in found.backends.items() if name.startswith("fastapi")), None)
+        if fastapi:
+            print(f"Try it:  {_curl(fastapi)}")
         print("Ctrl-C stops both.", flush=True)
         _wait_for_signal()
+
+
+def _curl(url: str) -> str:
+    """Return a line that has a small picture embedded, without any file."""
+    import base64
+    import io
+    import json
+
+    from PIL import Image
+
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8), "teal").save(picture, "PNG")
+    body = json.dumps({"images": [base64.b64encode(picture.getvalue()).decode()]})
+    return f"curl -s {url}/embed/base64 -H 'Content-Type: application/json' -d '{body}' | head -c 200"
 
 
 @endpoints.command("check")

@@ -1,6 +1,7 @@
 """One load on one server: what is asked, how it is watched, and what is said of it afterwards."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,10 +21,11 @@ from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
+from photodup.bench.load.usage import local_server
 from photodup.bench.load.workers import ROW, describe_error
-from photodup.bench.stats import facts
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Point, Sample, judge_point
+from photodup.bench.stats.sentence import number
 from photodup.embedding.wire.http import Base64Json, Multipart, OpenAi, Post
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 from photodup.errors import PhotodupError, is_expected
@@ -39,8 +41,8 @@ class Asked:
     Attributes:
         concurrency: requests in flight; in an open loop the most that may be.
         rate_per_s: open loop: requests a second on average; None for a closed loop.
-        seconds: longest time.
-        shortest_s: a closed loop may end here if its figures are precise enough by then.
+        seconds: longest time of all of it: connecting, warming up, the window, and waiting for what was sent in it.
+        shortest_s: a closed loop's window may end here if its figures are precise enough by then.
         half_width, precise: relative half-width asked of the intervals of these figures.
     """
 
@@ -60,6 +62,17 @@ class Asked:
         closed = "single_stream" if self.concurrency == 1 else "closed_loop"
         scenario = closed if self.rate_per_s is None else "server"
         return Load(scenario, self.batch, self.concurrency, self.rate_per_s, self.connection, span="prepared")
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the load is the same all the time."""
+        return self.rate_per_s is None or self.arrivals.is_steady
+
+    @property
+    def window_s(self) -> float:
+        """The longest window: an open loop waits for up to a quarter of it for what was sent in it."""
+        rest_s = max(self.seconds - (0.5 if self.concurrency > 1 else 0.0), 0.5 * self.seconds)
+        return rest_s if self.rate_per_s is None else 0.8 * rest_s
 
     @property
     def words(self) -> str:
@@ -113,6 +126,7 @@ def adapter_of(
         columns=columns,
         headers=target.security.headers,
         target=target,
+        method=target.method,
     )
     if target.protocol.startswith("kserve"):
         model = kserve.describe_model(target)
@@ -161,7 +175,7 @@ def try_once(adapter: Any, payloads: Payloads, batch: int) -> np.ndarray:
     except Exception as error:
         if not is_expected(error):
             raise
-        if hasattr(error, "details"):
+        if hasattr(error, "details") and "DEADLINE" not in str(error):
             raise PhotodupError(f"{target.name} refuses a request: {describe_error(error)}.") from None
         raise unreachable(target.base, error) from None
     finally:
@@ -197,13 +211,14 @@ def measure_load(
     """
     load, adapter = asked.load, make()
     stopping = Stopping(
-        min_duration_s=min(asked.shortest_s, asked.seconds),
-        max_duration_s=asked.seconds,
+        min_duration_s=min(asked.shortest_s, asked.window_s),
+        max_duration_s=asked.window_s,
         half_width=asked.half_width,
         precise=asked.precise,
         seed=asked.seed,
     )
-    watcher.begin(label or asked.words, asked.seconds)
+    watcher.begin(label or asked.words, asked.window_s)
+    server, began = local_server(adapter.target.url), time.monotonic()
     way = LOOPBACK if adapter.target.is_local else Way("network", None)
     columns = measure(
         adapter,
@@ -214,7 +229,9 @@ def measure_load(
         arrivals=asked.arrivals.times_s,
         observer=watcher,
     )
-    columns["n_connections_reopened"] = adapter.n_reopened()
+    if server is not None:
+        columns |= server.columns(time.monotonic() - began)
+    columns["n_idle_closes"] = adapter.n_idle_closes()
     raw = columns.pop("raw", {"latency_ms": np.empty(0), "finished_s": np.empty(0)})
     rows, errors = watcher.kept()
     if not len(raw["latency_ms"]) and len(
@@ -232,20 +249,78 @@ def measure_load(
     return Measured(asked, point, columns, rows, errors, sample)
 
 
+@dataclass(frozen=True)
+class Headline:
+    """What a load came to: of all requests that were answered in the window, without any statistics.
+
+    Attributes:
+        percentiles_ms: 50, 95 and 99 and their latencies; empty without answers.
+    """
+
+    requests_per_s: float
+    answered: int
+    failed: int
+    percentiles_ms: dict[int, float]
+    max_ms: float
+
+    @property
+    def error_share(self) -> float:
+        return self.failed / max(1, self.answered + self.failed)
+
+    def is_rare(self, percentile: int) -> bool:
+        """Whether fewer than ten answers lie beyond a percentile."""
+        return self.answered * (100 - percentile) < 1000
+
+    def lines(self) -> list[str]:
+        """Return the headline for a person."""
+        failed = f"{self.failed:,} of {count(self.answered + self.failed, 'request')} failed ({self.error_share:.2%})"
+        errors = failed if self.failed else "no errors"
+        first = f"{number(self.requests_per_s)} requests/s, {count(self.answered, 'answer')}, {errors}"
+        if not self.percentiles_ms:
+            return [first]
+        parts = [
+            f"p{p} {number(value)} ms{' (few answers)' if self.is_rare(p) else ''}"
+            for p, value in self.percentiles_ms.items()
+        ]
+        whose = "latency of those answered" if self.failed else "latency"
+        return [first, f"{whose}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
+
+    def columns(self) -> dict[str, float]:
+        """Return it as `--fail-if` and JSON name its figures."""
+        latencies = {f"p{p}": value for p, value in self.percentiles_ms.items()}
+        return {"rate": self.requests_per_s, "errors": self.error_share, **latencies, "max": self.max_ms}
+
+
+def headline(measured: Measured) -> Headline:
+    """Return the headline of a measurement."""
+    seen, duration_s = measured.sample.latency_ms, measured.columns.get("duration_s") or math.nan
+    if len(seen) and not duration_s > 0:
+        duration_s = float(np.max(measured.sample.finished_s))
+    percentiles = {p: float(np.percentile(seen, p)) for p in (50, 95, 99)} if len(seen) else {}
+    rate = len(seen) / duration_s if len(seen) else 0.0
+    return Headline(
+        rate, len(seen), len(measured.errors), percentiles, float(seen.max()) if len(seen) else math.nan
+    )
+
+
+def count(n: int, word: str) -> str:
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
 def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
-    """Say what is wrong with a measurement, and what its figures do not hold; nothing for a sound one."""
+    """Say what is wrong with a measurement; nothing for a sound one."""
     point, columns, asked = measured.point, measured.columns, measured.asked
     said = []
-    if point.verdict != "valid" and point.because:
-        said.append(f"The measurement is {point.verdict}: {point.because}.".replace("..", "."))
-    if not asked.arrivals.is_steady and asked.rate_per_s is not None:
+    if not asked.is_steady:
         said.append(
-            f"The load {asked.arrivals.words} is not the same all the time: the intervals below take it for "
-            "one that is; the rows and the figure show it second by second."
+            f"The load {asked.arrivals.words} is not the same all the time, so there are no intervals and no verdict of "
+            "steadiness: the rows and the figure show it second by second."
         )
+    elif point.verdict != "valid" and point.because and not measured.errors:
+        said.append(f"The measurement is {point.verdict}: {point.because}.".replace("..", "."))
     if measured.errors:
         said.append(
-            f"{len(measured.errors)} requests failed, most of them so: {columns_error(measured.errors)}."
+            f"{count(len(measured.errors), 'request')} failed, most of them so: {common_error(measured.errors)}."
         )
     if watcher.stop_asked:
         said.append("It was stopped by you; what was measured until then is kept.")
@@ -260,27 +335,17 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
             f"The generator took {share:.0%} of the cores that the server on this machine needs, too: "
             "figures under load are lower bounds."
         )
-    if columns.get("n_late_generator"):
+    if late := columns.get("n_late_generator"):
+        said.append(f"{count(late, 'request')} left the generator late; latency counts from when it was due.")
+    if closes := columns.get("n_idle_closes") if asked.connection == "warm" else 0:
         said.append(
-            f"{columns['n_late_generator']} requests left the generator late; latency counts from when they were due."
-        )
-    if reopened := columns.get("n_connections_reopened") if asked.connection == "warm" else 0:
-        said.append(
-            f"The server had closed {reopened} idle connections, which were opened anew within the request: "
-            "a smaller --concurrency keeps fewer idle."
-        )
-    missing = [name for name in ("latency_ms_p95", "latency_ms_p99") if name not in point.figures]
-    if missing and point.steady is not None and point.verdict in ("valid", "imprecise"):
-        metric = facts.metric_named(missing[0])
-        say = "no 99th percentile" if len(missing) == 1 else "neither 95th nor 99th percentile"
-        said.append(
-            f"There is {say}: {point.steady.n_answers} answers, worth {point.steady.n_effective:.0f} "
-            f"independent ones; {metric.min_answers} and {metric.min_effective:.0f} are needed. Measure longer."
+            f"The server had closed {count(closes, 'idle connection')}, opened anew within the request: a smaller "
+            "--concurrency keeps fewer idle."
         )
     return said
 
 
-def columns_error(errors: Sequence[tuple[float, str]]) -> str:
+def common_error(errors: Sequence[tuple[float, str]]) -> str:
     texts = [text for _, text in errors]
     return max(set(texts), key=texts.count).rstrip(".")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Measured
+from photodup.bench.anyurl.measure import Measured, headline
 from photodup.bench.anyurl.versus import SIDES, Versus
 from photodup.bench.load.workers import ROW
-from photodup.bench.stats.sentence import number as number_words
-from photodup.bench.stats.sentence import row
+from photodup.bench.stats.sentence import number, row
+from photodup.bench.stats.slo import SloRate
 from photodup.extras import need
 
 _MOST_DOTS = 4000
@@ -42,16 +42,20 @@ def page(
     )
 
 
-def measurement_row(url: str, one: Measured) -> dict[str, Any]:
+def measurement_row(one: Measured) -> dict[str, Any]:
     """Return a measurement as the cells of a table's row."""
-    seen = one.sample.latency_ms
+    seen = headline(one)
+    latencies = {
+        f"p{p}, ms": number(seen.percentiles_ms[p]) if seen.percentiles_ms else "" for p in (50, 95, 99)
+    }
+    verdict = ": ".join(part for part in (one.point.verdict, one.point.because) if part)
     return {
-        "server": url,
         "load": one.asked.words,
-        "answers": len(seen),
-        "failed": len(one.errors),
-        "median as seen, ms": f"{np.median(seen):.3g}" if len(seen) else "",
-        "verdict": ": ".join(part for part in (one.point.verdict, one.point.because) if part),
+        "requests/s": number(seen.requests_per_s),
+        **latencies,
+        "answers": seen.answered,
+        "failed": seen.failed,
+        "verdict": verdict if one.asked.is_steady else "",
     }
 
 
@@ -72,13 +76,13 @@ def visit_rows(versus: Versus) -> list[dict[str, Any]]:
     metric = versus.outcomes[0].metric
     return [
         {
-            "visit": number,
+            "visit": place,
             "server": name,
             "answers": visit.n_requests[side],
             "failed": visit.n_failed[side],
-            f"{metric.words}, {metric.unit}": number_words(value) if (value := visit.values[side]) else "",
+            f"{metric.words}, {metric.unit}": number(value) if (value := visit.values[side]) else "",
         }
-        for number, visit in enumerate(versus.visits, start=1)
+        for place, visit in enumerate(versus.visits, start=1)
         for side, name in enumerate(SIDES)
     ]
 
@@ -113,18 +117,48 @@ def load_figures(one: Measured) -> list[tuple[str, str]]:
     return [over_time, (f"How many of the {len(ordered):,} requests took longer than a time.", _svg(figure))]
 
 
-def rate_figures(found: Any) -> list[tuple[str, str]]:
-    """Return the figure of a search: the percentile at each rate, and where the bound is crossed."""
-    rate = found.rate
-    if rate is None or not rate.seen:
+def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
+    """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
+    seen = [(one.asked.concurrency, headline(one)) for one in measured if len(one.sample.latency_ms)]
+    if not seen:
         return []
-    figure, axes = _axes("requests/s offered", f"p{found.bound.percentile:g} of latency, ms")
+    figure, axes = _axes("requests/s answered", "latency, ms")
+    for percentile, color in ((50, "#2a6f97"), (95, "#b4442f")):
+        latencies = [one.percentiles_ms[percentile] for _, one in seen]
+        axes.plot(
+            [one.requests_per_s for _, one in seen],
+            latencies,
+            "o-",
+            ms=4,
+            color=color,
+            label=f"p{percentile}",
+        )
+    for in_flight, one in seen:
+        axes.annotate(
+            str(in_flight), (one.requests_per_s, one.percentiles_ms[95]), xytext=(4, 4), textcoords="offset points",
+            fontsize=8,
+        )  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, frameon=False)
+    return [
+        (
+            "Numbers are requests in flight. Where the curve turns up, more of them only wait longer.",
+            _svg(figure),
+        )
+    ]
+
+
+def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
+    """Return the figure of a search: the percentile at each rate, and where the bound is crossed."""
+    if not rate.seen:
+        return []
+    figure, axes = _axes("requests/s offered", f"p{rate.bound.percentile:g} of latency, ms")
     x = [s.rate_per_s for s in rate.seen]
     y = [s.latency_ms for s in rate.seen]
     low, high = [s.latency_ms - s.low_ms for s in rate.seen], [s.high_ms - s.latency_ms for s in rate.seen]
     axes.errorbar(x, y, yerr=[low, high], fmt="o", ms=4, color="#2a6f97", elinewidth=0.8)
-    axes.axhline(rate.bound_ms, color="#b4442f", lw=0.8)
-    if np.isfinite(rate.rate_per_s):
+    axes.axhline(rate.bound.bound_ms, color="#b4442f", lw=0.8)
+    if np.isfinite(rate.high):
         axes.axvspan(rate.low, rate.high, color="#2f7d5b", alpha=0.15)
         axes.axvline(rate.rate_per_s, color="#2f7d5b", lw=0.8)
     axes.set_yscale("log")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from photodup.bench.anyurl.target import Target
 from photodup.errors import PhotodupError
 
 MOST_BYTES = 256_000_000  # all payloads are prepared before the first is sent
@@ -33,6 +34,11 @@ class Payloads:
     items: tuple
     words: str
     media_type: str = "application/octet-stream"
+
+    @property
+    def unit(self) -> str:
+        """What a throughput counts: a plain request carries one file."""
+        return {"images": "images/s", "texts": "texts/s", "files": "requests/s"}.get(self.kind, "items/s")
 
 
 def made_up_images(count: int = MADE_UP, size: int = 224) -> Payloads:
@@ -101,17 +107,20 @@ def files(paths: Sequence[Path]) -> Payloads:
 
 
 def payloads_for(
-    protocol: str, *, kind: str | None, paths: Sequence[Path], given_texts: Sequence[str]
+    target: Target, *, kind: str | None, paths: Sequence[Path], given_texts: Sequence[str]
 ) -> Payloads:
-    """Return what a protocol is sent: what was given, or what is usual for it.
+    """Return what a target is sent: what was given, or what is usual for it.
 
     Raises:
         PhotodupError: something that this protocol cannot carry.
     """
+    protocol = target.protocol
     if paths and given_texts:
         raise PhotodupError("Give files or texts, not both.")
     if protocol == "post" and not (paths or given_texts):
-        raise PhotodupError("A plain POST needs a body: name one with --file.")
+        if target.method in ("GET", "HEAD", "DELETE"):
+            return Payloads("files", (b"",), "no body")
+        raise PhotodupError(f"A plain {target.method} needs a body: name one with --file.")
     if protocol in ("multipart", "base64") and (given_texts or kind == "texts"):
         raise PhotodupError(f"The protocol {protocol} takes images, not texts.")
     if paths:
@@ -121,7 +130,9 @@ def payloads_for(
         return found if kind is None else Payloads(kind, found.items, found.words, found.media_type)
     if given_texts:
         return texts(given_texts)
-    usual = {"multipart": "images", "base64": "images", "openai": "texts"}.get(protocol, "arrays")
+    usual = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}.get(
+        protocol, "arrays"
+    )
     made = {"images": made_up_images, "texts": made_up_texts, "arrays": made_up_arrays}
     if (kind or usual) not in made or (kind == "arrays" and not protocol.startswith("kserve")):
         raise PhotodupError(f"{kind!r} cannot be sent by {protocol}: images, texts, or arrays for KServe.")

@@ -6,7 +6,6 @@ The columns of `requests.parquet` are described in the file: `COLUMNS` of a load
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import numpy as np
 from photodup.bench.anyurl.measure import Measured
 from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.stats.facts import METRICS
-from photodup.bench.stats.sentence import figure_sentence
+from photodup.bench.stats.facts import METRICS, metric_named
+from photodup.bench.stats.sentence import number
 from photodup.errors import PhotodupError
 from photodup.extras import need
 from photodup.files import write_atomically
@@ -41,25 +40,23 @@ TURNS = {
     "latency_ms": "from the request until its answer was read and checked",
 }
 Rows = tuple[Mapping[str, str], Mapping[str, Any]]  # descriptions of the columns, and the columns
-_FIGURES = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99", "throughput_images_per_s")
+_FIGURES = ("latency_ms_p50", "latency_ms_p95", "latency_ms_p99", "throughput_images_per_s")
 
 
-def figure_lines(measured: Measured, kind: str) -> list[str]:
-    """Return the judge's sentence for each figure that a point carries."""
-    if not len(measured.sample.latency_ms):
+def statistics_line(measured: Measured, unit: str) -> list[str]:
+    """Return the figures that a measurement carries with their intervals, in one line; none of a load that changes."""
+    point = measured.point
+    figures = [point.figures[name] for name in _FIGURES if name in point.figures]
+    if not figures or point.steady is None or not measured.asked.is_steady:
         return []
-    unit = {"images": "images/s", "texts": "texts/s", "files": "files/s"}.get(kind, "items/s")
-    names = [n for n in _FIGURES if n in measured.point.figures]
-    # Why a point is not valid is said once, in a note.
-    point = replace(measured.point, because=measured.point.because and "see the notes")
-    lines = [figure_sentence(point, name).replace("images/s", unit) for name in names]
-    if not lines:  # too short for an interval: what was seen, and said to be only that
-        seen = measured.sample.latency_ms
-        rate = len(seen) / float(np.max(measured.sample.finished_s))
-        lines = [
-            f"Seen, without an interval: median {np.median(seen):.3g} ms, {rate:.3g} requests/s, {len(seen)} answers."
-        ]
-    return lines
+    parts = [
+        f"{metric_named(f.metric).words} {number(f.value)} {metric_named(f.metric).unit} "
+        f"[{number(f.low)}, {number(f.high)}]".replace("images/s", unit)
+        for f in figures
+    ]
+    worth = f"worth {point.steady.n_effective:,.0f} independent ones"
+    rests_on = f"{point.steady.n_answers:,} answers after the warm-up, {worth}"
+    return [f"With 95 % intervals: {'; '.join(parts)} ({rests_on})."]
 
 
 def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> list[Path]:

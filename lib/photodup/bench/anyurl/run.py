@@ -1,7 +1,13 @@
-"""What the command does with a URL: one load, a search for a rate, or a comparison of two; printed and kept."""
+"""What the command does with a URL: a load, a search for a rate, or a comparison of two; printed and kept.
 
+The statuses with which it ends: 0 the question was answered, 1 a limit of `--fail-if` was passed, 2 it could not be
+measured.
+"""
+
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +17,67 @@ from photodup.bench.anyurl.measure import (
     Asked,
     Measured,
     adapter_of,
+    headline,
     measure_load,
     notes,
     plain_columns,
     try_once,
 )
 from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.anyurl.rate import highest_rate
+from photodup.bench.anyurl.rate import highest_rate, rate_sentence
 from photodup.bench.anyurl.target import Target
 from photodup.bench.anyurl.versus import SIDES, Competitor, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
+from photodup.bench.stats.sentence import number
 from photodup.bench.stats.slo import LatencyBound
+from photodup.errors import PhotodupError
+
+ANSWERED, LIMIT_PASSED, NOT_MEASURED = 0, 1, 2
+_LIMIT = re.compile(r"(p50|p95|p99|max|rate|errors)\s*([<>])\s*(\d+(?:\.\d+)?)\s*(ms|s|%|/s)?")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A figure that a load may not pass, such as `p95>100ms`.
+
+    Attributes:
+        figure: of `Headline.columns`.
+        value: in ms, requests/s, or a share of all requests.
+    """
+
+    words: str
+    figure: str
+    is_upper: bool
+    value: float
+
+    def passed(self, figures: Mapping[str, float]) -> str:
+        """Return a sentence if it is passed or the figure is not known; else nothing."""
+        value = figures.get(self.figure)
+        if value is not None and (value <= self.value if self.is_upper else value >= self.value):
+            return ""
+        if value is None:
+            seen = "not known"
+        elif self.figure == "errors":
+            seen = f"{value:.2%}"
+        else:
+            seen = f"{number(value)} {'requests/s' if self.figure == 'rate' else 'ms'}"
+        return f"Limit passed: --fail-if {self.words!r}, and {self.figure} is {seen}."
+
+
+def limit_of(words: str) -> Limit:
+    """Read `--fail-if`.
+
+    Raises:
+        PhotodupError: it is written otherwise.
+    """
+    found = _LIMIT.fullmatch(words.strip().lower())
+    units = {"rate": ("/s", None), "errors": ("%",)}.get(found[1], ("ms", "s")) if found else ()
+    if not found or found[4] not in units:
+        raise PhotodupError(
+            f"A limit is written p95>100ms (p50, p95, p99, max), errors>1% or rate<50, not {words!r}."
+        )
+    value = float(found[3]) * {"s": 1000, "%": 0.01}.get(found[4] or "", 1)
+    return Limit(words, found[1], found[2] == ">", value)
 
 
 @dataclass(frozen=True)
@@ -55,106 +111,178 @@ class Request:
         return make
 
 
-def run_load(
-    request: Request, asked: Asked, out: Path, watcher: Watcher, show: Callable[[str], None]
-) -> bool:
-    """Measure one load; return whether its point is valid."""
-    make = request.maker(asked.batch)
-    _opening(request, asked.words, show)
-    with stoppable(watcher):
-        one = measure_load(make, request.payloads, asked, watcher)
-    sentences = report.figure_lines(one, request.payloads.kind)
-    wrong = notes(one, request.target, watcher)
-    _keep(request.target.name, request, asked, sentences, wrong, [one], pages.load_figures(one), out, show)
-    return one.point.verdict == "valid"
+@dataclass(frozen=True)
+class Job:
+    """What is asked of whom, and where the answer goes.
+
+    Attributes:
+        out: folder for the files.
+        show: prints a line for a person.
+        show_json: prints the whole result; None does not.
+    """
+
+    requests: Sequence[Request]
+    asked: Asked
+    out: Path
+    watcher: Watcher
+    show: Callable[[str], None]
+    show_json: Callable[[str], None] | None = None
+    limits: Sequence[Limit] = ()
+
+    def opening(self, words: str) -> None:
+        for place, one in enumerate(self.requests, start=1):
+            which = f"Server {place}: " if len(self.requests) > 1 else ""
+            how = one.target.method if one.target.protocol == "post" else one.target.protocol
+            self.show(f"{which}{one.target.name} ({how}): {words}; {one.payloads.words}.")
+
+    def close(
+        self,
+        title: str,
+        sentences: Sequence[str],
+        wrong: Sequence[str],
+        more: Mapping[str, Any],
+        rows: report.Rows,
+        tables: Mapping[str, Sequence[Mapping[str, Any]]],
+        figures: Sequence[tuple[str, str]],
+        *,
+        seen: Sequence[Mapping[str, float]] = (),
+        is_measured: bool = True,
+    ) -> int:
+        """Print and keep what was found; return the status to end with.
+
+        Args:
+            seen: the figures that limits are about, of each measurement.
+        """
+        passed = [said for limit in self.limits for figures_of in seen if (said := limit.passed(figures_of))]
+        status = NOT_MEASURED if not is_measured else LIMIT_PASSED if passed else ANSWERED
+        sentences = [*sentences, *passed]
+        for sentence in sentences:
+            self.show(sentence)
+        for note in wrong:
+            self.show(f"Note: {note}")
+        payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
+        facts = report.about([r.target.columns() for r in self.requests], self.asked.words, payload)
+        facts |= {"status": status, "found": list(sentences), "notes": list(wrong), "headlines": list(seen)}
+        html = pages.page(title, facts, sentences, wrong, tables, figures)
+        result = {**facts, **more}
+        paths = report.write(self.out, result, rows, html)
+        self.show(f"Kept: {', '.join(str(path) for path in paths)}")
+        if self.show_json:
+            self.show_json(json.dumps(result, default=str, allow_nan=False))
+        return status
+
+    def close_measured(
+        self,
+        title: str,
+        sentences: Sequence[str],
+        wrong: Sequence[str],
+        measured: Sequence[Measured],
+        figures: Sequence[tuple[str, str]],
+        *,
+        seen: Sequence[Mapping[str, float]],
+        is_measured: bool,
+        **more: Any,
+    ) -> int:
+        """Do the same with the measurements of one server."""
+        url = self.requests[0].target.name
+        kept = {"measurements": [{"url": url, **plain_columns(one)} for one in measured], **more}
+        tables = {"Measurements": [pages.measurement_row(one) for one in measured]}
+        rows = report.requests(url, measured)
+        return self.close(
+            title, sentences, wrong, kept, rows, tables, figures, seen=seen, is_measured=is_measured
+        )
+
+
+def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
+    """Measure one load, or one after the other with so many in flight each; return the status to end with."""
+    (request,) = job.requests
+    make, asked = request.maker(job.asked.batch), job.asked
+    sweep = [
+        replace(asked, concurrency=n, seconds=asked.seconds / len(in_flight), shortest_s=asked.seconds)
+        for n in in_flight
+    ]
+    job.opening(", ".join(map(str, in_flight)) + " in flight, one after the other" if sweep else asked.words)
+    measured: list[Measured] = []
+    with stoppable(job.watcher):
+        for asked in sweep or [job.asked]:
+            if not (measured and job.watcher.stop_asked):
+                measured.append(measure_load(make, request.payloads, asked, job.watcher))
+    heads = [headline(one) for one in measured]
+    sentences, wrong = [], []
+    for one, head in zip(measured, heads, strict=True):
+        which = f"{one.asked.concurrency} in flight: " if sweep else ""
+        sentences += [f"{which}{line}" for line in head.lines()]
+        if not sweep:
+            sentences += server_line(one) + report.statistics_line(one, request.payloads.unit)
+        wrong += [f"{which}{note}" for note in notes(one, request.target, job.watcher)]
+    figures = pages.frontier_figures(measured) if sweep else pages.load_figures(measured[0])
+    return job.close_measured(
+        request.target.name,
+        sentences,
+        wrong,
+        measured,
+        figures,
+        seen=[{name: value for name, value in head.columns().items() if value == value} for head in heads],
+        is_measured=any(head.answered for head in heads),
+    )
+
+
+def server_line(one: Measured) -> list[str]:
+    """Return what a server on this machine used meanwhile."""
+    cores, memory = (one.columns.get(name) for name in ("server_cpu_cores", "server_memory_mib"))
+    if cores is None or memory is None:
+        return []
+    mine = one.columns.get("client_cpu_cores", 0.0)
+    return [f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {mine:.2f} cores"]
 
 
 def run_rate(
-    request: Request,
-    bound: LatencyBound,
-    asked: Asked,
-    out: Path,
-    watcher: Watcher,
-    show: Callable[[str], None],
-    *,
-    budget_s: float,
-) -> bool:
-    """Search the highest rate under a bound; return whether one was found."""
-    make = request.maker(asked.batch)
-    _opening(request, f"the highest rate with {bound}, in at most {budget_s / 60:.0f} minutes", show)
-    with stoppable(watcher):
-        found = highest_rate(make, request.payloads, bound, asked, watcher, budget_s=budget_s)
-    figures = pages.rate_figures(found)
-    title = f"{request.target.name}: highest rate with {bound}"
-    _keep(title, request, asked, [found.sentence], found.notes, found.measured, figures, out, show)
-    return found.rate is not None and found.rate.rate_per_s == found.rate.rate_per_s
+    job: Job, bound: LatencyBound, *, least_per_s: float | None = None, most_per_s: float | None = None
+) -> int:
+    """Search the highest rate under a bound; return the status to end with."""
+    (request,) = job.requests
+    make = request.maker(job.asked.batch)
+    job.opening(f"the highest rate with {bound}, in at most {job.asked.seconds:.0f} s")
+    with stoppable(job.watcher):
+        rate, measured, wrong = highest_rate(
+            make,
+            request.payloads,
+            bound,
+            job.asked,
+            job.watcher,
+            least_per_s=least_per_s,
+            most_per_s=most_per_s,
+        )
+    return job.close_measured(
+        f"{request.target.name}: highest rate with {bound}",
+        [rate_sentence(rate)],
+        wrong,
+        measured,
+        pages.rate_figures(rate),
+        seen=[{"rate": rate.rate_per_s if rate.is_found else 0.0}],
+        is_measured=bool(rate.seen),
+        highest_rate={"bound": asdict(bound), **rate.as_record()},
+    )
 
 
-def run_versus(
-    requests: Sequence[Request], asked: Asked, out: Path, watcher: Watcher, show: Callable[[str], None]
-) -> bool:
-    """Compare two servers; return whether the difference in the usual metric was decided."""
-    first, second = (Competitor(r.target, r.maker(asked.batch), r.payloads) for r in requests)
-    for number, request in enumerate(requests, start=1):
-        _opening(request, asked.words, show, f"Server {number}: ")
-    with stoppable(watcher):
-        versus = compare(first, second, asked, watcher)
-    title = f"{requests[0].target.name} and {requests[1].target.name}"
+def run_versus(job: Job) -> int:
+    """Compare two servers; return the status to end with."""
+    first, second = (Competitor(r.target, r.maker(job.asked.batch), r.payloads) for r in job.requests)
+    job.opening(job.asked.words)
+    with stoppable(job.watcher):
+        versus = compare(first, second, job.asked, job.watcher)
     more = {
         "comparisons": [outcome.columns() for outcome in versus.outcomes],
         "visits": [{k: v for k, v in visit.as_record().items() if k != "raw"} for visit in versus.visits],
         "seconds": versus.seconds,
     }
-    tables = {"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)}
-    figures = pages.versus_figures(versus)
-    rows = report.turns(versus.visits, SIDES)
-    _close(title, requests, asked, versus.sentences, versus.notes, more, rows, tables, figures, out, show)
-    return versus.outcomes[1].decides
-
-
-def _opening(request: Request, words: str, show: Callable[[str], None], which: str = "") -> None:
-    show(f"{which}{request.target.name} ({request.target.protocol}): {words}; {request.payloads.words}.")
-
-
-def _keep(
-    title: str,
-    request: Request,
-    asked: Asked,
-    sentences: Sequence[str],
-    wrong: Sequence[str],
-    measured: Sequence[Measured],
-    figures: Sequence[tuple[str, str]],
-    out: Path,
-    show: Callable[[str], None],
-) -> None:
-    """Keep measurements of one server."""
-    url = request.target.name
-    more = {"measurements": [{"url": url, **plain_columns(one)} for one in measured]}
-    tables = {"Measurements": [pages.measurement_row(url, one) for one in measured]}
-    rows = report.requests(url, measured)
-    _close(title, [request], asked, sentences, wrong, more, rows, tables, figures, out, show)
-
-
-def _close(
-    title: str,
-    requests: Sequence[Request],
-    asked: Asked,
-    sentences: Sequence[str],
-    wrong: Sequence[str],
-    more: Mapping[str, Any],
-    rows: report.Rows,
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
-    figures: Sequence[tuple[str, str]],
-    out: Path,
-    show: Callable[[str], None],
-) -> None:
-    for sentence in sentences:
-        show(sentence)
-    for note in wrong:
-        show(f"Note: {note}")
-    payload = "; ".join(dict.fromkeys(r.payloads.words for r in requests))
-    facts = report.about([r.target.columns() for r in requests], asked.words, payload)
-    facts |= {"found": list(sentences), "notes": list(wrong)}
-    html = pages.page(title, facts, sentences, wrong, tables, figures)
-    paths = report.write(out, {**facts, **more}, rows, html)
-    show(f"Kept: {', '.join(str(path) for path in paths)}")
+    return job.close(
+        f"{first.target.name} and {second.target.name}",
+        versus.sentences,
+        versus.notes,
+        more,
+        report.turns(versus.visits, SIDES),
+        {"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
+        pages.versus_figures(versus),
+        is_measured=versus.outcomes[1].is_measured,
+    )

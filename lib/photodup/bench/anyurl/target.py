@@ -1,5 +1,6 @@
 """What a URL is and what it speaks: read from its path, or asked of the server."""
 
+import contextlib
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,8 @@ class Target:
         base: `http://host:port`, or `host:port` for gRPC.
         path: what is posted to; for KServe that of the model.
         model: KServe: the model; OpenAI: what the request names.
+        takes: `images` where a server that is ours says that its OpenAI form does.
+        method: of a plain request (`post`).
     """
 
     base: str
@@ -83,6 +86,13 @@ class Target:
     is_tls: bool = False
     security: Security = field(default_factory=Security)
     timeout_s: float = 60.0
+    takes: str = ""
+    method: str = "POST"
+
+    @property
+    def url(self) -> str:
+        """Host and port as a URL."""
+        return self.base if "//" in self.base else f"http://{self.base}"
 
     @property
     def name(self) -> str:
@@ -92,8 +102,8 @@ class Target:
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine, as far as its address says."""
-        host = urlsplit(self.base).hostname if "//" in self.base else self.base.rpartition(":")[0].strip("[]")
-        return host in ("localhost", "::1") or (host or "").startswith("127.")
+        host = urlsplit(self.url).hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
 
     def connection(self) -> HttpConnection:
         tls = self.security.context() if self.is_tls else None
@@ -112,20 +122,20 @@ class Target:
         """The headers as gRPC sends them."""
         return [(name.lower(), value) for name, value in self.security.headers.items()]
 
-    def get(self, path: str) -> Any:
-        """Return the JSON that a GET answers with; None where there is none such.
+    def get(self, path: str, method: str = "GET") -> Any:
+        """Return the JSON that a GET, or an empty POST, answers with; None where there is none such.
 
         Raises:
             PhotodupError: nothing answers there; one sentence.
         """
         connection = self.connection()
         try:
-            _, body = connection.request(connection.head("GET", path, 0, self.security.headers))
+            _, body = connection.request(connection.head(method, path, 0, self.security.headers))
             return read_json(body)
         except HttpError as error:
             if error.status in (401, 403):
                 raise PhotodupError(
-                    f"{self.base} refuses GET {path}: {error} Give a key with --api-key."
+                    f"{self.base} refuses {method} {path}: {error} Give a key with --api-key."
                 ) from None
             if error.status == 0:
                 raise PhotodupError(f"{self.base} does not answer in HTTP as asked: {error}") from None
@@ -143,6 +153,11 @@ class Target:
 
 
 def unreachable(base: str, error: BaseException) -> PhotodupError:
+    """Return the sentence for a server that nothing came from; one that takes too long is there."""
+    if isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in str(error):
+        return PhotodupError(
+            f"{base} did not answer in time: is it busy or still starting? --timeout allows it more seconds."
+        )
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return PhotodupError(f"Nothing answers at {base} ({said}): is the server running, and is the port right?")
 
@@ -154,6 +169,7 @@ def target_of(
     model: str = "",
     security: Security | None = None,
     timeout_s: float = 60.0,
+    method: str = "POST",
 ) -> Target:
     """Read a URL: its scheme and path say what it speaks, or the server is asked.
 
@@ -166,24 +182,29 @@ def target_of(
     parts = urlsplit(url)
     security = security or Security()
     if parts.scheme in ("grpc", "grpcs") or protocol == "kserve-grpc":
-        named = parts.path.strip("/").removeprefix("v2/models/").removesuffix("/infer")
+        in_path = parts.path.strip("/").removeprefix("v2/models/").removesuffix("/infer")
         http_address(f"http://{parts.netloc}", "gRPC")
         is_tls = parts.scheme in ("grpcs", "https")
-        target = Target(parts.netloc, "", "kserve-grpc", model or named, is_tls, security, timeout_s)
+        target = Target(parts.netloc, "", "kserve-grpc", model or in_path, is_tls, security, timeout_s)
         if not target.model:
             raise PhotodupError(f"{url} names no model: write grpc://host:port/MODEL, or --model MODEL.")
         return replace(target, path=f"/{target.model}")
     http_address(url)
     path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
     is_tls = parts.scheme == "https"
-    target = Target(f"{parts.scheme}://{parts.netloc}", path, "", model, is_tls, security, timeout_s)
-    asked = protocol or _by_path(path) or _by_asking(target)
+    target = Target(
+        f"{parts.scheme}://{parts.netloc}", path, "", model, is_tls, security, timeout_s, method=method
+    )
+    asked = protocol or ("post" if method != "POST" else _by_path(path)) or _by_asking(target)
     if asked == "kserve-http":
         return _kserve(target)
     if not path.strip("/") or (asked == "openai" and path == "/v1"):
         target = replace(target, path=_USUAL_PATH.get(asked, "/"))
     target = replace(target, protocol=asked)
-    return replace(target, model=_openai_model(target)) if asked == "openai" and not model else target
+    if asked != "openai":
+        return target
+    target = replace(target, model=model or _openai_model(target))
+    return replace(target, takes="images") if _is_ours(target) else target
 
 
 def _by_path(path: str) -> str:
@@ -200,8 +221,7 @@ def _by_asking(target: Target) -> str:
     about = target.get("/v2")
     if isinstance(about, dict) and "extensions" in about:
         return "kserve-http"
-    info = target.get("/info")
-    if isinstance(info, dict) and "limits" in info and "digest" in info:
+    if _is_ours(target):
         return "multipart"
     for path in ("/v1/models", "/models"):
         models = target.get(path)
@@ -213,13 +233,27 @@ def _by_asking(target: Target) -> str:
     )
 
 
+def _is_ours(target: Target) -> bool:
+    """Whether photodup's own service answers there."""
+    info = target.get("/info")
+    return isinstance(info, dict) and "limits" in info and "digest" in info
+
+
 def _kserve(target: Target) -> Target:
     if found := _MODEL_PATH.fullmatch(target.path):
         target = replace(target, model=target.model or found["model"], base=target.base + found["base"])
     elif target.path:
         target = replace(target, base=target.base + target.path)
     if not target.model:
-        raise PhotodupError(f"{target.base} serves models: name one, as {target.base}/v2/models/MODEL.")
+        listed: Any = None
+        with contextlib.suppress(PhotodupError):  # an extension of Triton's, which may be restricted
+            listed = target.get("/v2/repository/index", "POST")
+        listed = listed if isinstance(listed, list) else []
+        names = [str(m["name"]) for m in listed if isinstance(m, dict) and m.get("state") == "READY"]
+        which = f" It has {', '.join(names)}." if names else ""
+        raise PhotodupError(
+            f"{target.base} serves models: name one, as {target.base}/v2/models/MODEL.{which}"
+        )
     return replace(target, path=f"/v2/models/{target.model}", protocol="kserve-http")
 
 

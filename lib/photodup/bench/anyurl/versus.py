@@ -19,7 +19,7 @@ from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapter import decoded
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
-from photodup.bench.stats.comparison import LEAST_OBSERVATIONS, Outcome, Question, judge
+from photodup.bench.stats.comparison import LEAST_OBSERVATIONS, Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.sentence import sentence
 from photodup.errors import PhotodupError
@@ -29,6 +29,7 @@ SIDES = ("server 1", "server 1 through other connections", "server 2")
 VISITS, BLOCKS, QUADS = 4, 5, 3
 USED = 0.9  # of the time: connecting and the probe have the rest
 SAME_ANSWER = 0.999
+SHORTEST = VisitPlan(blocks=1, block_s=0, quads=1, slice_s=0, alone_s=0, warmup_s=0)
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,9 @@ def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watche
         PhotodupError: a server stopped answering before anything was measured, or the time is too short.
     """
     began, used = time.monotonic(), time.process_time()
-    notes = _same_answers(first, second)
-
-    def measure(plan: VisitPlan, number: int) -> Visit:
-        lanes = [Lane(one.make(), items=one.payloads.items) for one in (first, first, second)]
-        return measure_visit(lanes, (), asked.load, plan, seed=asked.seed + number)
-
+    notes = same_answers(first, second)
     watcher.say("finding how long a turn takes")
-    shortest = VisitPlan(blocks=1, block_s=0, quads=1, slice_s=0, alone_s=0, warmup_s=0)
-    least_s = measure(shortest, 0).seconds
+    least_s = visit(first, second, asked, SHORTEST, 0).seconds
     n_visits, plan = fitted(least_s, asked.seconds - (time.monotonic() - began), asked.load)
     seen: list[Visit] = []
     for number in range(1, n_visits + 1):
@@ -88,7 +83,7 @@ def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watche
             break
         watcher.say(f"visit {number} of {n_visits}, about {left_s:.0f} s left")
         try:
-            seen.append(measure(plan, number))
+            seen.append(visit(first, second, asked, plan, number))
         except PhotodupError as error:
             why = f"In visit {number} of {n_visits} {str(error).rstrip('.')}"
             if not seen:
@@ -99,8 +94,7 @@ def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watche
         raise PhotodupError("It was stopped before anything was measured.")
     seconds = time.monotonic() - began
     outcomes = outcomes_of(seen, asked.load)
-    unit = {"images": "images/s", "texts": "texts/s", "files": "files/s"}.get(first.payloads.kind, "items/s")
-    check, *found = (sentence(outcome).replace("images/s", unit) for outcome in outcomes)
+    sentences = sentences_of(outcomes, first.payloads.unit)
     notes += dict.fromkeys(note for outcome in reversed(outcomes) for note in outcome.notes)
     if first.payloads.words != second.payloads.words:
         notes.append(
@@ -110,23 +104,40 @@ def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watche
     share = (time.process_time() - used) / seconds / available_cores()
     if share > 0.25 and (first.target.is_local or second.target.is_local):
         notes.append(f"The generator took {share:.0%} of the cores that it shares with a server.")
-    return Versus(outcomes, [f"Check: {check}", *found], seen, notes, seconds)
+    return Versus(outcomes, sentences, seen, notes, seconds)
 
 
-def fitted(least_s: float, seconds: float, load: Load) -> tuple[int, VisitPlan]:
-    """Return how many visits fit into a time, and what each has.
+def visit(first: Competitor, second: Competitor, asked: Asked, plan: VisitPlan, number: int) -> Visit:
+    """Measure one visit of the sides in `SIDES`."""
+    lanes = [Lane(one.make(), items=one.payloads.items) for one in (first, first, second)]
+    return measure_visit(lanes, (), asked.load, plan, seed=asked.seed + number)
+
+
+def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
+    """Return the check's sentence, then the others'; a check that failed marks each of them."""
+    check, *found = (sentence(outcome).replace("images/s", unit) for outcome in outcomes)
+    if not has_failed(outcomes[0]):
+        return [f"Check: {check}", *found]
+    failed = f"The check failed, so the measuring itself finds a difference where there is none: {check}"
+    return [failed, *(f"{one.rstrip('.')} (the check failed)." for one in found)]
+
+
+def fitted(least_s: float, seconds: float, load: Load, *, looks: int = 1) -> tuple[int, VisitPlan]:
+    """Return how many visits fit into a look, and what each has.
 
     Args:
         least_s: length of the shortest block, or quad of slices, of all sides.
+        seconds: of all looks.
 
     Raises:
         PhotodupError: not even the fewest observations fit.
     """
+    seconds /= looks
     room = int(USED * seconds / least_s)
     if room < LEAST_OBSERVATIONS:
         raise PhotodupError(
             "The time is too short to compare these servers under this load: give --seconds "
-            f"{math.ceil(1.2 * LEAST_OBSERVATIONS * least_s / USED) + 1}, or fewer requests in flight."
+            f"{looks * (math.ceil(1.2 * LEAST_OBSERVATIONS * least_s / USED) + 1)}, or fewer requests in flight."
         )
     visits = min(VISITS, room // 2)
     blocks = min(BLOCKS if load.concurrency == 1 else QUADS, room // visits)
@@ -151,7 +162,7 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     return judge(questions)
 
 
-def _same_answers(first: Competitor, second: Competitor) -> list[str]:
+def same_answers(first: Competitor, second: Competitor) -> list[str]:
     """Say whether the two answer alike; only where both answer numbers, one row an item."""
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []

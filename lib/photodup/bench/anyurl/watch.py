@@ -25,7 +25,7 @@ class Watcher:
         stop_asked: whether somebody pressed Ctrl-C.
     """
 
-    tolerates_errors = False
+    tolerates_errors = True  # they are a result, as the latency of the others is
 
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         self._stream, self.stop_asked = stream, False
@@ -44,7 +44,8 @@ class Watcher:
         if self._stream is not None and now - self._shown >= every and elapsed_s > 0:
             self._shown = now
             self._show(self._stream, window, elapsed_s)
-        return self.stop_asked
+        is_dead = len(window.errors) > max(20, window.answered())
+        return self.stop_asked or is_dead
 
     def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
         self._rows, self._errors = rows, errors
@@ -76,7 +77,8 @@ class Watcher:
             spent = table[-1, -1] - table[0, -1]
             if spent > 0:
                 parts.append(f"{(len(table) - 1) / spent:,.1f}/s")
-            parts.append(f"median {np.median(latency):,.1f} ms now")
+            p50, p95 = np.percentile(latency, (50, 95))
+            parts.append(f"p50 {p50:,.1f} ms, p95 {p95:,.1f} ms now")
         if window.errors:
             parts.append(f"{len(window.errors)} failed")
         line = f"{self._label}: {', '.join(parts)}"

@@ -46,7 +46,7 @@ class HttpConnection:
         congestion: TCP congestion control of the socket (`cubic`, `bbr`); None leaves the system's.
         tls: for an `https://` address.
         reopen: where the server has closed the connection while it was idle, connect anew before sending;
-            that is part of the request, and `n_opened` counts it. Otherwise it is a failed request.
+            that is part of the request, and `n_idle_closes` counts it. Otherwise it is a failed request.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class HttpConnection:
             raise PhotodupError(f"{url!r} is not a server address: write http://host:port.")
         self._address = (parts.hostname, parts.port or (443 if tls else 80))
         self._tls, self._timeout_s, self._reopen = tls, timeout_s, reopen
-        self._used, self.n_opened = 0.0, 0
+        self._used, self.n_idle_closes = 0.0, 0
         self._host_header = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
@@ -120,7 +120,6 @@ class HttpConnection:
                 error.errno, f"{error.strerror}, connecting to {where}"
             ) from None  # of the same kind
         self.socket = connection
-        self.n_opened += 1
 
     def close(self) -> None:
         if self.socket is not None:
@@ -141,6 +140,7 @@ class HttpConnection:
             waiting.register(self.socket, select.POLLIN)
             if waiting.poll(0):  # nothing was asked, so this is the end of the connection
                 self.close()
+                self.n_idle_closes += 1
         try:
             self.connect()
             assert self.socket is not None

@@ -36,6 +36,7 @@ class OverHttp:
     payload: Callable[[Sequence[Any]], Any] = list
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     target: Any = None
+    method: str = "POST"
     is_async: bool = field(default=False, init=False)
     can_reconnect: bool = field(default=True, init=False)
 
@@ -48,7 +49,7 @@ class OverHttp:
 
     def prepare(self, items: Sequence[Any]) -> Prepared:
         path, headers, body = self.protocol.encode(self.payload(items))
-        return self._heads.head("POST", path, len(body), {**headers, **self.headers}), body
+        return self._heads.head(self.method, path, len(body), {**headers, **self.headers}), body
 
     def payload_bytes(self, prepared: Prepared) -> int:
         return len(prepared[1])
@@ -57,9 +58,9 @@ class OverHttp:
         self._opened.append(self.connection())
         return HttpWorker(self._opened[-1], self.protocol.decode)
 
-    def n_reopened(self) -> int:
-        """Return how often a connection was made again after its first time."""
-        return sum(max(0, connection.n_opened - 1) for connection in self._opened)
+    def n_idle_closes(self) -> int:
+        """Return how often the server had closed a connection while it was idle."""
+        return sum(connection.n_idle_closes for connection in self._opened)
 
     def close(self) -> None:
         """Workers close their own connections."""
@@ -124,7 +125,7 @@ class OverGrpc:
             self.shared = self.connection(in_loop=self.is_async)  # which is bound to the loop that opens it
         return GrpcWorker(self)
 
-    def n_reopened(self) -> int:
+    def n_idle_closes(self) -> int:
         return 0
 
     def close(self) -> None:

@@ -147,7 +147,8 @@ def sample_of_point(point: dict[str, Any]) -> Sample:
     """Return what a measured point brought back, for a search by rate; without answers it says why."""
     raw = point.get("raw")
     if raw is None:
-        return Sample(np.empty(0), np.empty(0), error=str(point.get("error", "nothing was answered")))
+        error, n_errors = str(point.get("error", "nothing was answered")), point.get("n_errors", 0)
+        return Sample(np.empty(0), np.empty(0), n_errors, error=error)
     return Sample(raw["latency_ms"], raw["finished_s"], point["n_errors"], point.get("arrived_per_s"))
 
 

@@ -231,6 +231,20 @@ def judge(questions: Sequence[Question]) -> list[Outcome]:
 def noise_of(questions: Sequence[Question]) -> Noise:
     """Return the autocorrelation and the variance between visits of comparisons of a kind."""
     seen = [q.observed for q in questions if isinstance(q.observed, Observed) and _has_enough(q.observed)]
+    return _noise(seen)
+
+
+def noise_of_one(observed: Observed) -> Noise:
+    """Return what one comparison knows of its noise by itself."""
+    return _noise([observed])
+
+
+def one_sided(observed: Observed, level: float) -> tuple[float, float]:
+    """Return the lower and the upper bound of one comparison that stands alone, each wrong at `level`; fractions."""
+    return _estimate(observed, noise_of_one(observed)).bounds(2 * level)
+
+
+def _noise(seen: Sequence[Observed]) -> Noise:
     products, squares, lengths = 0.0, 0.0, []
     for observed in seen:
         scale = observed.variance or 1.0

@@ -1,8 +1,6 @@
 """The one place where an outcome becomes a sentence: notebooks, README, report and `photodup load` print what it returns."""
 
 from photodup.bench.stats.comparison import Outcome, Verdict
-from photodup.bench.stats.facts import Figure, metric_named
-from photodup.bench.stats.point import Point
 
 
 def sentence(outcome: Outcome) -> str:
@@ -59,21 +57,6 @@ def row(outcome: Outcome) -> dict[str, str]:
         "two equal processes": null,
         "notes": " ".join((*outcome.notes, outcome.because)).strip(),
     }
-
-
-def figure_sentence(point: Point, metric: str) -> str:
-    """Return one sentence for a point's figure: value, interval, unit, answers; or why there is none."""
-    known = metric_named(metric)
-    figure: Figure | None = point.figures.get(metric)
-    if figure is None:
-        because = point.because or f"the sample is too small for it ({known.min_answers} answers are needed)"
-        return f"{_capital(known.words)}: not given, {because}."
-    hollow = "" if point.verdict == "valid" else f"; {point.verdict}, {point.because}"
-    return (
-        f"{_capital(known.words)}: {number(figure.value)} {known.unit} "
-        f"[{number(figure.low)}, {number(figure.high)}] ({figure.n_answers} answers, worth "
-        f"{figure.n_effective:.0f} independent ones{hollow})."
-    )
 
 
 def percent(fraction: float) -> str:

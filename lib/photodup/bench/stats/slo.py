@@ -1,24 +1,28 @@
 """The highest open-loop rate that meets a latency bound, with an interval, from a bounded number of measurements.
 
-Each measurement gives the percentile at one rate with its error. The rate is sought by halving a bracket, then by
-measuring again around the best guess. The answer is where a non-decreasing curve through all measurements crosses the
-bound; its interval comes from redrawing every measurement within its own error (parametric bootstrap).
+Each measurement gives the percentile at one rate with its error. The answer is where a non-decreasing curve through all
+measurements crosses the bound; its interval comes from redrawing every measurement within its error (parametric
+bootstrap). `load --slo`, `tune`, the servers of notebook 13 and the curve of notebook 06 all get their rate here.
 """
 
 import math
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from photodup.bench.stats.interval import percentile_bounds
-from photodup.bench.stats.point import Sample
+from photodup.bench.stats.point import MAX_ERROR_SHARE, Sample
 from photodup.bench.stats.steady import MIN_BLOCKS, steady_part
 from photodup.errors import PhotodupError
 
-REDRAWS = 2000
+REDRAWS, CONFIDENCE = 2000, 0.95
+LOWEST, HIGHEST = 0.3, 1.3  # of what the server answers: the first bracket
+MOST_MEASUREMENTS = 30
+MISSED = 10.0  # times the bound: what a rate counts as at which requests failed
 WARMUP_SHARE = 0.05
 NEAR = (0.97, 1.03, 0.94, 1.06)  # where to measure again, relative to the guess
 
@@ -64,129 +68,257 @@ class SloRate:
     """The highest rate that meets a bound.
 
     Attributes:
-        rate_per_s, low, high: requests/s, with its interval; NaN where `because` says why there is none.
-        confidence: of the interval.
-        bound_ms, percentile: what had to be met.
+        rate_per_s, low, high: requests/s, with its interval; NaN where no rate met the bound. Where no rate missed it,
+            the highest one offered, and `high` is infinite.
+        because: why there is no rate, or no upper end; empty otherwise.
         seen: every measurement, in the order made.
+        confidence: of the interval.
     """
 
     rate_per_s: float
     low: float
     high: float
-    confidence: float
-    bound_ms: float
-    percentile: float
-    seen: tuple[RateSeen, ...]
+    bound: LatencyBound
+    seen: tuple[RateSeen, ...] = ()
     because: str = ""
+    confidence: float = CONFIDENCE
+
+    @property
+    def is_found(self) -> bool:
+        return not math.isnan(self.rate_per_s)
 
     def as_record(self) -> dict[str, Any]:
-        """Return rate, interval, reason and measurements as JSON has them: None where there is no rate."""
-        rates = {n: None if self.because else getattr(self, n) for n in ("rate_per_s", "low", "high")}
-        return {**rates, "because": self.because, "seen": [asdict(one) for one in self.seen]}
+        """Return rate, interval, reason and measurements as JSON has them: None for a rate or an end that is unknown."""
+        rates = {n: getattr(self, n) for n in ("rate_per_s", "low", "high")}
+        known = {name: value if math.isfinite(value) else None for name, value in rates.items()}
+        return {**known, "because": self.because, "seen": [asdict(one) for one in self.seen]}
 
 
-def slo_rate(
-    measure: Callable[[float], Sample],
-    *,
-    bound_ms: float,
-    percentile: float,
-    low_per_s: float,
-    high_per_s: float,
-    n_measurements: int = 12,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> SloRate:
-    """Search the highest rate at which `percentile` of the latencies lies within `bound_ms`.
+def rate_words(rate_per_s: float | None, low: float | None, high: float | None) -> str:
+    """Return a rate as `SloRate.as_record` has it in words: with its interval, "at least" without an upper end."""
+    if rate_per_s is None:
+        return "no rate"
+    if low is None or high is None or not math.isfinite(high):
+        return f"at least {rate_per_s:.4g} requests/s"
+    return f"{rate_per_s:.4g} requests/s [{low:.4g}, {high:.4g}]"
+
+
+class RateSearch:
+    """The search for the highest rate at which a percentile of the latencies lies within a bound.
+
+    `next_rate` names what to offer next, `see` takes what was measured there, and `result` can be asked at any time.
+    A rate is looked for from about what the server answers: the ceiling rises while it is met, the floor falls while it
+    is missed. Then the bracket is halved, and the rest is measured around the best guess.
 
     Args:
-        measure: offers Poisson arrivals at a rate (requests/s) and returns the sample; latency counts from the time
-            a request was due. It is called `n_measurements` times at most.
-        low_per_s, high_per_s: rates between which to search; the lower should meet the bound, the upper not.
-        percentile: 0 to 100.
+        about_per_s: about what the server answers, requests/s.
+        least_per_s, most_per_s: no lower and no higher rate is offered; a fiftieth of `about_per_s`, and any.
+        n_measurements: as many as a search takes whose first bracket holds the rate; each step that raises the ceiling
+            or lowers the floor is one more.
 
     Raises:
-        PhotodupError: the rates, the bound or the number of measurements make no sense.
+        PhotodupError: the rates or the number of measurements make no sense.
     """
-    if not (0 < low_per_s < high_per_s and bound_ms > 0 and 0 < percentile < 100):
-        raise PhotodupError(
-            "A search needs 0 < lower rate < upper rate, a bound above 0 and a percentile under 100."
-        )
-    if n_measurements < 6:
-        raise PhotodupError(f"{n_measurements} measurements cannot bracket a rate: allow six or more.")
-    seen: list[RateSeen] = []
 
-    def look(rate: float) -> RateSeen:
-        seen.append(_look(measure, rate, percentile, bound_ms))
-        return seen[-1]
+    def __init__(
+        self,
+        bound: LatencyBound,
+        about_per_s: float,
+        *,
+        least_per_s: float | None = None,
+        most_per_s: float | None = None,
+        n_measurements: int = 12,
+        seed: int = 0,
+    ) -> None:
+        self._most = most_per_s or math.inf
+        self._least = least_per_s or min(about_per_s, self._most) / 50
+        if not (0 < self._least < self._most and 0 < about_per_s < math.inf):
+            raise PhotodupError("A search needs 0 < lowest rate < highest rate, in requests/s.")
+        if n_measurements < 6:
+            raise PhotodupError(f"{n_measurements} measurements cannot bracket a rate: allow six or more.")
+        self.bound, self.seen, self._n_planned = bound, list[RateSeen](), n_measurements
+        self._about, self._seed = min(max(about_per_s, self._least), self._most), seed
+        self._ended = ""
 
-    def told(rate: float, low: float, high: float, because: str = "") -> SloRate:
-        return SloRate(rate, low, high, confidence, bound_ms, percentile, tuple(seen), because)
+    def next_rate(self) -> float | None:
+        """Return the rate to offer next, requests/s; None where the search is over."""
+        if self._ended or len(self.seen) >= MOST_MEASUREMENTS:
+            return None
+        if not self.seen:
+            return max(LOWEST * self._about, self._least)
+        rates = sorted(one.rate_per_s for one in self.seen)
+        guess, side = self._guess()
+        if side < 0:
+            return self._beyond(rates[0], 0.25)
+        if side > 0:
+            return self._beyond(
+                rates[-1], 2.0 if len(rates) > 1 else max(HIGHEST * self._about / rates[0], 1.1)
+            )
+        if len(self.seen) >= self._n_planned:
+            return None
+        below, above = (max(r for r in rates if r <= guess), min(r for r in rates if r > guess))
+        if len(self.seen) < (self._n_planned + 2) // 2 and above / below > 1.02:
+            return math.sqrt(below * above)
+        return float(np.clip(guess * NEAR[len(self.seen) % len(NEAR)], self._least, self._most))
 
-    if look(low_per_s).low_ms > bound_ms:
-        because = f"Even {low_per_s:g} requests/s do not meet {bound_ms:g} ms: search from a lower rate."
-        return told(math.nan, math.nan, math.nan, because)
-    if look(high_per_s).high_ms < bound_ms:
-        because = f"{high_per_s:g} requests/s still meet {bound_ms:g} ms: search up to a higher rate."
-        return told(math.nan, math.nan, math.nan, because)
-    below, above = low_per_s, high_per_s
-    while len(seen) < (n_measurements + 2) // 2 and above / below > 1.02:
-        middle = math.sqrt(below * above)
-        below, above = (middle, above) if look(middle).latency_ms <= bound_ms else (below, middle)
-    turn = 0
-    while len(seen) < n_measurements:
-        guess = _crossing(seen, np.array([[math.log(s.latency_ms) for s in seen]]), bound_ms)[0]
-        look(float(np.clip(guess * NEAR[turn % len(NEAR)], low_per_s, high_per_s)))
-        turn += 1
-    rate, low, high = _interval(seen, bound_ms, confidence, seed)
-    if rate >= high_per_s * (1 - 1e-9):
-        because = f"{high_per_s:g} requests/s may still meet {bound_ms:g} ms: search up to a higher rate."
-        return told(math.nan, math.nan, math.nan, because)
-    if rate <= low_per_s * (1 + 1e-9):
-        because = f"{low_per_s:g} requests/s may not meet {bound_ms:g} ms: search from a lower rate."
-        return told(math.nan, math.nan, math.nan, because)
-    return told(rate, low, high)
+    def _beyond(self, edge: float, factor: float) -> float | None:
+        """Return a rate beyond the highest or the lowest one offered; None where none may be."""
+        further = min(max(edge * factor, self._least), self._most)
+        if abs(math.log(further / edge)) < 0.01:
+            self.end(f"no {'higher' if factor > 1 else 'lower'} rate was to be offered")
+            return None
+        return further
+
+    def see(self, rate_per_s: float, sample: Sample) -> None:
+        """Take what was measured at a rate. Requests that failed miss the bound."""
+        if sample.error and not sample.n_errors:
+            self.end(f"at {rate_per_s:.4g} requests/s nothing could be measured: {sample.error.rstrip('.')}")
+            return
+        rates = [one.rate_per_s for one in self.seen]
+        self._n_planned += len(rates) > 1 and not min(rates) <= rate_per_s <= max(rates)
+        self.seen.append(rate_seen(rate_per_s, sample, self.bound))
+
+    def end(self, because: str) -> None:
+        """End the search, such as where the generator cannot offer more or the time is over."""
+        self._ended = self._ended or because
+
+    def _guess(self) -> tuple[float, int]:
+        """Return where the bound is crossed; and -1 where all rates miss it, 1 where all meet it, else 0."""
+        logs = np.array([[math.log(one.latency_ms) for one in self.seen]])
+        guess, rates = float(crossing(self.seen, logs, self.bound)[0]), [one.rate_per_s for one in self.seen]
+        if min(rates) * (1 + 1e-9) < guess < max(rates) * (1 - 1e-9):
+            return guess, 0
+        is_low = guess < math.sqrt(min(rates) * max(rates))
+        if max(rates) < min(rates) * (1 + 1e-9):
+            is_low = float(logs.mean()) > math.log(self.bound.bound_ms)
+        return guess, -1 if is_low else 1
+
+    def result(self) -> SloRate:
+        """Return what is known by now."""
+        seen, ended = tuple(self.seen), self._ended or f"{MOST_MEASUREMENTS} measurements are the most"
+        if not seen:
+            return SloRate(*(math.nan,) * 3, self.bound, seen, f"{ended}.")
+        side = self._guess()[1]
+        if side < 0:
+            lowest = min(seen, key=lambda one: one.rate_per_s)
+            took = f"p{self.bound.percentile:g} is {lowest.latency_ms:,.0f} ms"
+            if lowest.latency_ms == MISSED * self.bound.bound_ms:
+                took = lowest.because
+            because = f"even at {lowest.rate_per_s:.3g} requests/s {took}; {ended}."
+            return SloRate(*(math.nan,) * 3, self.bound, seen, because)
+        if side > 0:
+            highest = max(one.rate_per_s for one in seen)
+            return SloRate(
+                highest, highest, math.inf, self.bound, seen, f"all rates offered met the bound; {ended}."
+            )
+        return SloRate(*_interval(self.seen, self.bound, self._seed), self.bound, seen)
 
 
-def _look(measure: Callable[[float], Sample], rate: float, percentile: float, bound_ms: float) -> RateSeen:
-    """A rate that the server does not sustain grows a queue: its latency has no level, and is over any bound."""
-    sample = measure(rate)
-    if sample.error or len(sample.latency_ms) == 0:
-        raise PhotodupError(
-            f"At {rate:.4g} requests/s nothing could be measured: {sample.error or 'no answer'}."
+def search_rates(
+    searches: Sequence[RateSearch],
+    measures: Sequence[Callable[[float], Sample]],
+    *,
+    go_on: Callable[[], bool] = lambda: True,
+    seed: int = 0,
+) -> list[SloRate]:
+    """Carry out one search for each server; several take turns, in an order drawn anew each time.
+
+    Args:
+        measures: offers Poisson arrivals at a rate (requests/s) and returns the sample; latency counts from the time
+            a request was due. A `PhotodupError` ends the search of its server, and what was seen before counts.
+        go_on: asked before each measurement.
+    """
+    draw = random.Random(seed)
+    while any(search.next_rate() is not None for search in searches):
+        for index in draw.sample(range(len(searches)), len(searches)):
+            search = searches[index]
+            if (rate := search.next_rate()) is None:
+                continue
+            if not go_on():
+                search.end("the time was over")
+                continue
+            try:
+                search.see(rate, measures[index](rate))
+            except PhotodupError as error:
+                search.end(str(error).rstrip("."))
+    return [search.result() for search in searches]
+
+
+def rate_seen(rate_per_s: float, sample: Sample, bound: LatencyBound) -> RateSeen:
+    """Return the percentile of a sample with its interval; far beyond the bound where requests failed or queued up."""
+    failed, latency_ms = sample.n_errors, sample.latency_ms
+    if not len(latency_ms) or failed > MAX_ERROR_SHARE * (failed + len(latency_ms)):
+        said = f"{failed} of {failed + len(latency_ms)} requests failed"
+        return RateSeen(rate_per_s, *(MISSED * bound.bound_ms,) * 3, said)
+    if _queue_grows(sample) and np.percentile(latency_ms, bound.percentile) <= bound.bound_ms:
+        return RateSeen(
+            rate_per_s, *(MISSED * bound.bound_ms,) * 3, "requests came faster than they were answered"
         )
     # A fixed part is dropped, not MSER's: in a queue that is warm it takes an early burst for the warm-up.
-    warmup = math.ceil(WARMUP_SHARE * len(sample.latency_ms))
-    steady = steady_part(sample.latency_ms, sample.finished_s, wave=1, warmup=warmup)
+    warmup = math.ceil(WARMUP_SHARE * len(latency_ms))
+    steady = steady_part(latency_ms, sample.finished_s, wave=1, warmup=warmup)
     if steady.n_blocks < MIN_BLOCKS:
-        raise PhotodupError(f"At {rate:.4g} requests/s the sample is too small: {steady.because}.")
-    value, low, high = percentile_bounds(steady, percentile)
+        value = float(np.percentile(latency_ms, bound.percentile))
+        return RateSeen(rate_per_s, value, float(latency_ms.min()), float(latency_ms.max()), steady.because)
+    value, low, high = percentile_bounds(steady, bound.percentile)
     # A steady part of few independent answers is a queue near its limit: its interval is the whole range seen.
     if steady.problem == "too short":
         low, high = min(low, float(np.median(steady.latency_ms))), max(high, float(steady.latency_ms.max()))
-    return RateSeen(rate, value, low, high, steady.because)
+    return RateSeen(rate_per_s, value, low, high, steady.because)
 
 
-def _interval(
-    seen: list[RateSeen], bound_ms: float, confidence: float, seed: int
-) -> tuple[float, float, float]:
+def _queue_grows(sample: Sample) -> bool:
+    """Whether more requests came than were answered in the second half: such a rate meets a bound for a while only."""
+    due_s = sample.finished_s - sample.latency_ms / 1000
+    end_s = float(due_s.max())
+    waiting = [int(((due_s <= at) & (sample.finished_s > at)).sum()) for at in (end_s / 2, end_s)]
+    return waiting[1] - waiting[0] > 0.05 * int((due_s > end_s / 2).sum()) + 3 * math.sqrt(1 + waiting[0])
+
+
+def _interval(seen: Sequence[RateSeen], bound: LatencyBound, seed: int) -> tuple[float, float, float]:
+    """Return the crossing with its interval: each measurement redrawn within its error, or wider where they disagree."""
     from scipy.stats import norm
 
     values = np.log([s.latency_ms for s in seen])
-    errors = np.log([s.high_ms / s.low_ms for s in seen]) / (2 * norm.ppf(0.975))
+    errors = np.log([max(s.high_ms / s.low_ms, 1.0) for s in seen]) / (2 * norm.ppf(0.975))
+    errors *= _disagreement(seen, values, errors)
     draws = values + errors * np.random.default_rng(seed).standard_normal((REDRAWS, len(seen)))
-    rate = float(_crossing(seen, values[None], bound_ms)[0])
-    rates = _crossing(seen, draws, bound_ms)
-    low, high = np.quantile(rates, [0.5 - confidence / 2, 0.5 + confidence / 2])
+    rate = float(crossing(seen, values[None], bound)[0])
+    low, high = np.quantile(crossing(seen, draws, bound), [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+    above = min((one for one in seen if one.rate_per_s >= rate), key=lambda one: one.rate_per_s)
+    if above.latency_ms == MISSED * bound.bound_ms:  # not by its latency: nobody knows from which rate on
+        rate, high = max(one.rate_per_s for one in seen if one.rate_per_s <= rate), above.rate_per_s
     return rate, min(float(low), rate), max(float(high), rate)
 
 
-def _crossing(seen: list[RateSeen], log_latency: np.ndarray, bound_ms: float) -> np.ndarray:
-    """Return where the non-decreasing curve through each row [rows, measurements] crosses the bound, requests/s."""
+def _disagreement(seen: Sequence[RateSeen], values: np.ndarray, errors: np.ndarray) -> float:
+    """Return by how much measurements miss their own non-decreasing curve, in their errors; 1 where they fit.
+
+    A machine that drifts answers a lower rate later than a higher one, which no error of one sample knows.
+    """
+    from scipy.optimize import isotonic_regression
+
+    order = np.argsort([s.rate_per_s for s in seen], kind="stable")
+    curve = isotonic_regression(values[order]).x
+    free = len(seen) - len(np.unique(curve))
+    known = errors[order] > 0
+    if not free or not known.any():
+        return 1.0
+    return max(
+        1.0, math.sqrt(float((((values[order] - curve)[known] / errors[order][known]) ** 2).sum()) / free)
+    )
+
+
+def crossing(seen: Sequence[RateSeen], log_latency: np.ndarray, bound: LatencyBound) -> np.ndarray:
+    """Return where the non-decreasing curve through each row [rows, measurements] crosses the bound, requests/s.
+
+    The lowest or the highest rate seen where it does not.
+    """
     from scipy.optimize import isotonic_regression
 
     rates = np.array([s.rate_per_s for s in seen])
     order = np.argsort(rates, kind="stable")
-    rates, target = np.log(rates[order]), math.log(bound_ms)
+    rates, target = np.log(rates[order]), math.log(bound.bound_ms)
     found = np.empty(len(log_latency))
     for row, values in enumerate(log_latency[:, order]):
         # Not weighted by the errors: a sample without a burst reads low and narrow at once, and would win.

@@ -21,7 +21,8 @@ from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import percentiles
 from photodup.bench.load.workers import ROW, PatientObserver
 from photodup.bench.pairs.declared import Side
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.facts import Load, metric_named
+from photodup.bench.stats.slo import MISSED, LatencyBound, RateSeen, crossing
 from photodup.errors import PhotodupError
 from photodup.study.notebook.points import N_PHOTOS
 from photodup.study.notebook.weights import payload_photos
@@ -146,7 +147,8 @@ class RateUnderBound:
     """The highest arrival rate at which a side keeps a bound, read from a curve.
 
     Attributes:
-        per_s: interpolated between the two steps around it; None where no step kept the bound, or none missed it.
+        per_s: interpolated between the two steps around it, the lower one where requests were refused at the upper; None
+            where no step kept the bound, or none missed it.
         low, high: the highest step that kept the bound in every visit, and the lowest that missed it in one; NaN where
             there is none.
     """
@@ -160,18 +162,21 @@ def rate_under(
     curve: pd.DataFrame, side: str, *, bound_ms: float, metric: str = "latency_ms_p95"
 ) -> RateUnderBound:
     """Return the highest rate at which `metric` of a side lies within `bound_ms` and hardly a request is refused."""
-    steps = []
+    bound = LatencyBound(metric_named(metric).percentile or math.nan, bound_ms)
+    seen: list[RateSeen] = []
+    kept: list[float] = []
+    missed: list[float] = []
     for _, visits in curve[curve.side == side].groupby("share"):
-        values = visits[metric].astype(float)
-        kept = bool((values <= bound_ms).all() and (visits.refused <= REFUSED).all())
-        steps.append((float(visits.offered_per_s.mean()), float(values.max()), kept))
-    steps.sort()
-    first_missed = next((i for i, (_, _, kept) in enumerate(steps) if not kept), len(steps))
-    low = steps[first_missed - 1][0] if first_missed else math.nan
-    if first_missed == len(steps) or not first_missed:
-        return RateUnderBound(None, low, steps[0][0] if steps and not first_missed else math.nan)
-    (below, fast, _), (above, slow, _) = steps[first_missed - 1], steps[first_missed]
-    if not slow > max(fast, bound_ms):  # missed by refusals alone, or too few answers for the percentile
-        return RateUnderBound(below, low, above)
-    way = (math.log(bound_ms) - math.log(fast)) / (math.log(slow) - math.log(fast))
-    return RateUnderBound(below + (above - below) * way, low, above)
+        offered, values = float(visits.offered_per_s.mean()), visits[metric].astype(float)
+        is_refused = not (visits.refused <= REFUSED).all() or values.isna().any()
+        worst = MISSED * bound_ms if is_refused else float(values.max())
+        seen.append(RateSeen(offered, worst, worst, worst))
+        (kept if worst <= bound_ms else missed).append(offered)
+    low = max((rate for rate in kept if rate < min(missed, default=math.inf)), default=math.nan)
+    high = min(missed, default=math.nan)
+    if math.isnan(low) or math.isnan(high):
+        return RateUnderBound(None, low, high)
+    if max(one.latency_ms for one in seen if one.rate_per_s == high) == MISSED * bound_ms:
+        return RateUnderBound(low, low, high)
+    found = crossing(seen, np.log([[one.latency_ms for one in seen]]), bound)
+    return RateUnderBound(float(np.clip(found[0], low, high)), low, high)

@@ -18,7 +18,7 @@ from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.workers import PatientObserver
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
-from photodup.bench.stats.slo import LatencyBound, slo_rate
+from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
 from photodup.study.peers.peers import MIN_COSINE, Server, Started, adapter, started
@@ -30,8 +30,6 @@ OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # a single request is back within so many times its latency before
 BOUND = LatencyBound(95, 250)
 RATE_SECONDS, RATE_MEASUREMENTS = 8.0, 8
-# Of what a server gives with 8 in flight: between them lies the rate under the bound.
-LOWEST, HIGHEST = 0.2, 1.1
 
 
 def reference_embeddings(weights: str, photos: Sequence[bytes]) -> np.ndarray:
@@ -152,12 +150,5 @@ def highest_rate(server: Server, weights: str, payloads: Payloads) -> dict[str, 
             point = measure(adapter(server, one.base, payloads), payloads.items, load, stopping)
             return sample_of_point(point)
 
-        found = slo_rate(
-            offered,
-            bound_ms=BOUND.bound_ms,
-            percentile=BOUND.percentile,
-            low_per_s=LOWEST * about_per_s,
-            high_per_s=HIGHEST * about_per_s,
-            n_measurements=RATE_MEASUREMENTS,
-        )
-    return found.as_record()
+        search = RateSearch(BOUND, about_per_s, n_measurements=RATE_MEASUREMENTS)
+        return search_rates([search], [offered])[0].as_record()

@@ -8,7 +8,7 @@ from typing import Any
 
 from photodup.bench.stats.comparison import Outcome
 from photodup.bench.stats.sentence import sentence
-from photodup.bench.stats.slo import LatencyBound
+from photodup.bench.stats.slo import LatencyBound, rate_words
 from photodup.tune.serving.candidates import Setting
 
 
@@ -17,7 +17,8 @@ class Found:
     """What a setting is worth.
 
     Attributes:
-        rate_per_s, low, high: the highest rate under the bound with its interval; None where there is none.
+        rate_per_s, low, high: the highest rate under the bound with its interval; None where there is none, and for an
+            upper end that was not reached.
         because: why there is none.
         outcome: of measuring it in turns with the finalist that has the highest rate; None for that one.
     """
@@ -29,10 +30,17 @@ class Found:
     because: str = ""
     outcome: Outcome | None = None
 
+    @property
+    def rate(self) -> str:
+        """The rate in words."""
+        return rate_words(self.rate_per_s, self.low, self.high)
+
     def overlaps(self, other: Found) -> bool:
         """Return whether the intervals of both rates have something in common."""
-        never = math.inf
-        return min(self.high or 0, other.high or 0) >= max(self.low or never, other.low or never)
+        ends = [
+            (one.low or math.inf, (one.high or math.inf) if one.rate_per_s else 0) for one in (self, other)
+        ]
+        return min(high for _, high in ends) >= max(low for low, _ in ends)
 
 
 @dataclass(frozen=True)
@@ -69,10 +77,9 @@ class Tuned:
                 "no setting met it in a short trial"
             }
             return f"No setting was found that keeps {self.bound}: {sorted(whys)[0]}"
-        said = (
-            f"Serve {best.setting.name}: it keeps {self.bound} up to {best.rate_per_s:.1f} requests/s "
-            f"[{best.low:.1f}, {best.high:.1f}]"
-        )
+        said = f"Serve {best.setting.name}: it keeps {self.bound} up to {best.rate}"
+        if best.because:
+            said += f" ({best.because.rstrip('.')})"
         for outcome in (found.outcome for found in self.finalists if found.outcome):
             said += f". In turns, with {self.in_flight} in flight: {sentence(outcome).rstrip('.')}"
         near = [f for f in self.finalists if f is not best and f.overlaps(best)]

@@ -62,7 +62,7 @@ def triton_lines(setting: Setting) -> str:
 def page(tuned: Tuned) -> str:
     """Return one offline HTML page."""
     rows = "".join(
-        f"<tr><td>{html.escape(f.setting.name)}</td><td>{_rate(f)}</td><td>{html.escape(f.because)}</td></tr>"
+        f"<tr><td>{html.escape(f.setting.name)}</td><td>{html.escape(f.rate)}</td><td>{html.escape(f.because)}</td></tr>"
         for f in tuned.finalists
     )
     failed = [t for t in tuned.trials if t["why"]]
@@ -79,12 +79,6 @@ def page(tuned: Tuned) -> str:
         + (f"<h2>Could not be measured</h2><ul>{missing}</ul>" if missing else "")
         + "</html>\n"
     )
-
-
-def _rate(found: Found) -> str:
-    if not found.rate_per_s:
-        return "–"
-    return f"{found.rate_per_s:.1f} requests/s [{found.low:.1f}, {found.high:.1f}]"
 
 
 def _figure(tuned: Tuned) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,7 +26,7 @@ from photodup.study.notebook.run import Run
 from photodup.tune.serving.candidates import Setting, candidates
 from photodup.tune.serving.found import Found, Tuned
 from photodup.tune.serving.page import write_result
-from photodup.tune.serving.trial import exact_trial, measure_finalists, quick_trial
+from photodup.tune.serving.trial import exact_trials, measure_finalists, quick_trial
 
 RUNG_SECONDS = (1.0, 2.0)
 OPEN_SECONDS, OPEN_MEASUREMENTS = 4.0, 6
@@ -44,6 +45,9 @@ def tune(
     open_seconds: float = OPEN_SECONDS,
     exact_seconds: float = EXACT_SECONDS,
     exact_measurements: int = EXACT_MEASUREMENTS,
+    least_per_s: float | None = None,
+    most_per_s: float | None = None,
+    minutes: float = math.inf,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """Search the setting with the highest rate under a bound. Every trial is recorded, so a search goes on where it ended.
@@ -54,76 +58,101 @@ def tune(
     Args:
         run: its servers; its records hold the trials.
         settings: what takes part; one that cannot be served scores 0 and its reason is in its record.
-        keep: how many get an exact rate.
+        keep: how many get an exact rate; they take turns where they can be served at once.
         rung_seconds: length of the closed loops, one for each rung; one rung of random arrivals follows.
         open_seconds: length of each of that rung's `OPEN_MEASUREMENTS`.
+        least_per_s, most_per_s: no lower and no higher rate is offered.
+        minutes: after these no further short trial begins; the best so far get their exact rates.
         say: receives a line of text now and then.
     """
     told: list[dict[str, Any]] = []
+    limits = {"least_per_s": least_per_s, "most_per_s": most_per_s}
     asked = {"bound_ms": bound.bound_ms, "percentile": bound.percentile}
+    asked |= {name: value for name, value in limits.items() if value is not None}
     closed: dict[Setting, float] = {}  # images/s in the last closed loop
     kept: dict[Setting, int] = {}  # the most in flight with which it kept the bound there
+    measured: set[str] = set()  # keys of what was measured now, and not read from records
+    until = time.monotonic() + 60 * minutes
 
-    def short(setting: Setting, rung: int) -> dict[str, Any]:
-        seconds = rung_seconds[rung]
-        return run.measure_or_load(
-            f"trial-{rung}-{setting.backend.name}",
-            lambda: quick_trial(run, setting, bound, seconds),
-            config={**asdict(setting), **asked, "seconds": seconds},
-            kind="trial",
-            may_fail=True,
-        )
+    def now(
+        key: str, measure: Callable[[], dict[str, Any]], config: dict[str, Any], kind: str
+    ) -> dict[str, Any]:
+        def noted() -> dict[str, Any]:
+            measured.add(key)
+            return measure()
 
-    def rate(setting: Setting, about_per_s: float, seconds: float, n_measurements: int) -> dict[str, Any]:
-        config = {**asdict(setting), **asked, "seconds": seconds, "measurements": n_measurements}
-        return run.measure_or_load(
-            f"rate-{setting.backend.name}",
-            lambda: exact_trial(
-                run, setting, bound, about_per_s, seconds=seconds, n_measurements=n_measurements
-            ).as_record(),
-            config={**config, "about": round(about_per_s, 1)},
-            kind="rate",
-            may_fail=True,
+        measured.discard(key)
+        return run.measure_or_load(key, noted, config=config | asked, kind=kind, may_fail=True)
+
+    def rates(
+        who: Sequence[Setting], about: Sequence[float], seconds: float, count: int
+    ) -> list[dict[str, Any]]:
+        """The rates of settings in turns, or one after the other where they cannot be served at once."""
+        sizes = {"seconds": seconds, "measurements": count, "about": [round(rate, 1) for rate in about]}
+        found = now(
+            f"rate-{'-'.join(setting.backend.name for setting in who)}",
+            lambda: {
+                "rates": [
+                    one.as_record()
+                    for one in exact_trials(
+                        run, who, bound, about, seconds=seconds, n_measurements=count, **limits
+                    )
+                ]
+            },
+            {"settings": [asdict(setting) for setting in who], **sizes},
+            "rate",
         )
+        if "rates" in found:
+            return found["rates"]
+        if len(who) == 1:
+            return [found]
+        say(f"tune: one after the other, since {found['error']}")
+        return [rates([one], [rate], seconds, count)[0] for one, rate in zip(who, about, strict=True)]
 
     def score(setting: Setting, rung: int) -> float:
         if rung < len(rung_seconds):
-            result = short(setting, rung)
+            seconds, key = rung_seconds[rung], f"trial-{rung}-{setting.backend.name}"
+            trial = partial(quick_trial, run, setting, bound, seconds)
+            result = now(key, trial, {**asdict(setting), "seconds": seconds}, "trial")
             value = closed[setting] = float(result.get("score") or 0)
             within = [s["in_flight"] for s in result.get("seen", []) if s["latency_ms"] <= bound.bound_ms]
             kept[setting] = max(within, default=1)
-            spent_s, what = (
-                rung_seconds[rung] * max(1, len(result.get("seen", []))),
-                "images/s in a closed loop",
-            )
+            what = "images/s in a closed loop"
         else:
-            result = rate(setting, closed[setting], open_seconds, OPEN_MEASUREMENTS)
-            value = float(result.get("rate_per_s") or 0)
-            spent_s, what = open_seconds * OPEN_MEASUREMENTS, "requests/s of random arrivals"
-        why = result.get("error") or result.get("because") or ""
+            key, seconds = f"rate-{setting.backend.name}", open_seconds
+            result = rates([setting], [closed[setting]], seconds, OPEN_MEASUREMENTS)[0]
+            value, what = float(result.get("rate_per_s") or 0), "requests/s of random arrivals"
+        seen, why = result.get("seen", []), result.get("error") or result.get("because") or ""
+        spent_s = seconds * max(1, len(seen))
         told.append(
             {"setting": setting.name, **setting.as_record(), "rung": rung, "score": value, "why": why}
         )
-        told[-1] |= {"seconds": spent_s, "seen": result.get("seen", [])}
-        say(f"tune: trial {len(told)}, {setting.name}: {value:.1f} {what} under {bound}")
+        told[-1] |= {"seconds": spent_s, "seen": seen}
+        how = "" if key in measured else " (from the records)"
+        said = f"{value:.1f} {what} under {bound}" if value else f"none under {bound}. {why}".rstrip(". ")
+        say(f"tune: trial {len(told)} of {n_trials} at most{how}, {setting.name}: {said}")
         return value
 
-    last, trials = halve(list(settings), score, rungs=len(rung_seconds) + 1, keep=keep)
-    rates = {t.who: t.score for t in trials}  # the last trial of a finalist offered random arrivals
+    rungs = len(rung_seconds) + 1
+    n_trials = sum(field_sizes(len(set(settings)), rungs=rungs, keep=keep))
+    last, trials = halve(
+        list(settings), score, rungs=rungs, keep=keep, go_on=lambda: not told or time.monotonic() < until
+    )
+    about = {t.who: t.score for t in trials}  # the last trial of a finalist offered random arrivals
     finalists = []
-    for setting in last:
-        say(f"tune: exact rate of {setting.name}")
-        result = rate(setting, rates[setting], exact_seconds, exact_measurements)
+    if last:
+        say(f"tune: exact rates of {len(last)} finalists")
+    found = rates(last, [about[who] for who in last], exact_seconds, exact_measurements) if last else []
+    for setting, result in zip(last, found, strict=True):
         why = result.get("because") or result.get("error") or ""
         finalists.append(Found(setting, result.get("rate_per_s"), result.get("low"), result.get("high"), why))
     finalists.sort(key=lambda f: -(f.rate_per_s or 0))
     in_flight = max((kept.get(f.setting, 1) for f in finalists[:1]), default=1)
     finalists, turns_s = in_turns(run, finalists, in_flight, say)
-    exact_s = exact_seconds * exact_measurements
-    spent_s = sum(t["seconds"] for t in told) + exact_s * len(last) + turns_s
-    return Tuned(
-        bound, tuple(finalists), tuple(told), len(settings), spent_s, exact_s * len(settings), in_flight
-    )
+    spent_s = sum(t["seconds"] for t in told) + turns_s
+    spent_s += exact_seconds * sum(len(result.get("seen", [])) for result in found)
+    exhaustive_s = exact_seconds * exact_measurements * len(settings)
+    return Tuned(bound, tuple(finalists), tuple(told), len(settings), spent_s, exhaustive_s, in_flight)
 
 
 def in_turns(
@@ -195,10 +224,13 @@ def tune_here(
     *,
     endpoints: Path | None = None,
     servers: Sequence[str] = ("fastapi", "triton"),
-    keep: int = 2,
     say: Callable[[str], None] = print,
+    **options: Any,
 ) -> tuple[Tuned, Path]:
     """Start what is needed (unless the servers run elsewhere), search, and write the result under build/tune/NAME.
+
+    Args:
+        options: of `tune`.
 
     Raises:
         PhotodupError: a bad name, no server to try, or servers that cannot be started.
@@ -234,7 +266,7 @@ def tune_here(
             raise PhotodupError("There is nothing to tune: no server listed is one that can be set up here.")
         run = Run(name, folder, where, RunStore(folder))
         with run.store:
-            tuned = tune(run, field, bound, keep=keep, say=say)
+            tuned = tune(run, field, bound, say=say, **options)
     return tuned, write_result(tuned, folder)
 
 
@@ -257,6 +289,7 @@ def halve(
     rungs: int = 3,
     keep: int = 2,
     share: float = 1 / 3,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> tuple[list[T], list[Trial[T]]]:
     """Return the last `keep` of a field, best first, and every trial that was made: successive halving.
 
@@ -267,6 +300,8 @@ def halve(
         measure: the score of one in a rung; later rungs should measure longer.
         rungs: how often the field is cut.
         share: of the field that goes on to the next rung, above 0 and below 1. Who scored 0 never goes on.
+        go_on: asked before each trial; where it says no, the best of the rung so far are the last, and of the rung before
+            it where nobody was tried.
 
     Raises:
         PhotodupError: nobody takes part, or the numbers make no sense.
@@ -275,13 +310,28 @@ def halve(
         raise PhotodupError(
             "A search needs settings to try, a rung, one to keep and a share between 0 and 1."
         )
-    left, trials = list(dict.fromkeys(field)), []
+    left, trials = list(dict.fromkeys(field)), list[Trial[T]]()
     for rung in range(rungs):
-        seen = [Trial(who, rung, measure(who, rung)) for who in left]
+        seen = []
+        for who in left:
+            if not go_on():
+                break
+            seen.append(Trial(who, rung, measure(who, rung)))
         trials += seen
+        if not seen:
+            return left[:keep], trials
+        is_over = rung == rungs - 1 or len(seen) < len(left)
         ranked = sorted((t for t in seen if t.score > 0), key=lambda t: -t.score)
-        size = keep if rung == rungs - 1 else max(keep, math.ceil(share * len(left)))
+        size = keep if is_over else max(keep, math.ceil(share * len(left)))
         left = [t.who for t in ranked[:size]]
-        if not left:
+        if not left or is_over:
             break
     return left, trials
+
+
+def field_sizes(n: int, *, rungs: int, keep: int, share: float = 1 / 3) -> list[int]:
+    """Return how many are tried in each rung of `halve` at most."""
+    sizes = [n]
+    while len(sizes) < rungs:
+        sizes.append(min(sizes[-1], max(keep, math.ceil(share * sizes[-1]))))
+    return sizes

@@ -1,22 +1,25 @@
-"""Serve one setting and see what it does under a bound, quickly in a closed loop or exactly with random arrivals; or
-several settings at once, in turns."""
+"""Serve settings and see what they do under a bound: one quickly in a closed loop; one or several, which then take turns,
+exactly with random arrivals."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
-from photodup.bench.pairs.alternate import VisitPlan, measure_visit
+from photodup.bench.load.summary import sample_of_point
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.slo import LatencyBound, SloRate, slo_rate
+from photodup.bench.stats.point import Sample
+from photodup.bench.stats.slo import LatencyBound, RateSearch, SloRate, search_rates
 from photodup.serving.triton.copies import configure
 from photodup.study.comparisons.measure import reach
-from photodup.study.comparisons.slo import sample_at
+from photodup.study.notebook.points import N_PHOTOS
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import payload_photos
 from photodup.tune.serving.candidates import Setting
@@ -30,16 +33,15 @@ def quick_trial(run: Run, setting: Setting, bound: LatencyBound, seconds: float)
     A closed loop whose slow answers stay within the bound is about as fast as the open loop that it stands for; it is
     short, so it ranks settings and decides nothing.
     """
-    from photodup.bench.backends.adapters import adapter
-    from photodup.bench.load.load import measure
-
+    seconds = max(
+        seconds, 3 * bound.bound_ms / 1000
+    )  # else too few answers that keep the bound arrive to be counted
     seen, score = [], 0.0
-    with served(run, setting) as where:
-        under_test = adapter(setting.backend, where.endpoints.backends[setting.backend.name])
+    with at_once(run, [setting]) as (lane,):
         for n in IN_FLIGHT:
             load = Load("closed_loop", concurrency=n) if n > 1 else Load("single_stream")
             stopping = Stopping(seconds, 1, seconds, warmup_requests=2, ramp_s=0.3)
-            point = measure(under_test, payload_photos(16), load, stopping, reference=None)
+            point = measure(lane.adapter, payload_photos(N_PHOTOS), load, stopping, reference=None)
             latency_ms = point.get("raw", {}).get("latency_ms", [])
             if len(latency_ms) < 2 * n:
                 continue
@@ -51,30 +53,42 @@ def quick_trial(run: Run, setting: Setting, bound: LatencyBound, seconds: float)
     return {"score": score, "seen": seen}
 
 
-def exact_trial(
+def exact_trials(
     run: Run,
-    setting: Setting,
+    settings: Sequence[Setting],
     bound: LatencyBound,
-    about_per_s: float,
+    about_per_s: Sequence[float],
     *,
     seconds: float,
     n_measurements: int,
-) -> SloRate:
-    """Return the highest rate of random arrivals that keeps the bound, with its interval.
+    least_per_s: float | None = None,
+    most_per_s: float | None = None,
+) -> list[SloRate]:
+    """Return each setting's highest rate of random arrivals that keeps the bound; several settings take turns.
 
     Args:
-        about_per_s: where to look, requests/s.
+        about_per_s: where to look for each, requests/s.
+        seconds: of one measurement at one rate.
+        n_measurements, least_per_s, most_per_s: of `RateSearch`.
     """
-    with served(run, setting) as where:
-        draws = iter(range(10_000))
-        return slo_rate(
-            lambda rate: sample_at(where, setting.backend, rate, seconds, next(draws)),
-            bound_ms=bound.bound_ms,
-            percentile=bound.percentile,
-            low_per_s=0.3 * about_per_s,
-            high_per_s=1.3 * about_per_s,
-            n_measurements=n_measurements,
+    draws = iter(range(10_000))
+
+    def offered(lane: Lane) -> Callable[[float], Sample]:
+        def at(rate: float) -> Sample:
+            stopping = Stopping(seconds, max_duration_s=seconds, seed=next(draws))
+            load = Load("server", offered_per_s=rate)
+            return sample_of_point(measure(lane.adapter, payload_photos(N_PHOTOS), load, stopping))
+
+        return at
+
+    searches = [
+        RateSearch(
+            bound, about, least_per_s=least_per_s, most_per_s=most_per_s, n_measurements=n_measurements
         )
+        for about in about_per_s
+    ]
+    with at_once(run, settings) as lanes:
+        return search_rates(searches, [offered(lane) for lane in lanes])
 
 
 def measure_finalists(
@@ -82,17 +96,31 @@ def measure_finalists(
 ) -> dict[str, Any]:
     """Serve several settings at once, measure them in turns and return the visit's record.
 
-    All are started anew: Triton's settings as copies of its model beside each other, the FastAPI service's as processes.
-
     Raises:
         PhotodupError: they cannot be served at once, or one stopped answering.
+    """
+    with at_once(run, settings) as lanes:
+        return measure_visit(lanes, payload_photos(N_PHOTOS), load, plan, seed=seed).as_record()
+
+
+@contextlib.contextmanager
+def at_once(run: Run, settings: Sequence[Setting]) -> Iterator[list[Lane]]:
+    """Serve settings for the length of a block and yield what reaches each.
+
+    All are started anew: the FastAPI service's as processes; Triton's as copies of its model beside each other, a single
+    one as its model itself, which a Triton elsewhere allows.
+
+    Raises:
+        PhotodupError: they cannot be served at once.
     """
     with contextlib.ExitStack() as stack:
         lanes = []
         for setting in settings:
-            where = run if setting.server == "triton" else stack.enter_context(served(run, setting))
-            lanes.append(reach(where, setting.side, False, stack).lane())
-        return measure_visit(lanes, payload_photos(16), load, plan, seed=seed).as_record()
+            where, side = run, setting.side
+            if setting.server == "fastapi" or len(settings) == 1:
+                where, side = stack.enter_context(served(run, setting)), replace(side, settings=())
+            lanes.append(reach(where, side, False, stack).lane())
+        yield lanes
 
 
 @contextlib.contextmanager

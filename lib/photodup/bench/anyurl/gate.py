@@ -1,0 +1,356 @@
+"""Whether one server is slower than another by more than a limit, decided on a noisy machine with known error rates.
+
+Base and head take turns. The gate fails where the one-sided lower bound of *slower* exceeds the limit. Two planned looks
+share the 5 % of runs in which a head exactly at the limit may fail; a clear case ends the gate at the first. How often
+it errs is simulated with the spread that was just measured.
+"""
+
+import contextlib
+import math
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from photodup.bench.anyurl.measure import Asked, count
+from photodup.bench.anyurl.run import Request
+from photodup.bench.anyurl.versus import SHORTEST, Competitor, fitted, same_answers, visit
+from photodup.bench.anyurl.watch import Watcher
+from photodup.bench.pairs import read
+from photodup.bench.pairs.alternate import Visit
+from photodup.bench.stats.comparison import Observed, one_sided
+from photodup.bench.stats.sentence import number
+from photodup.bench.stats.spread import Spread, spread_of
+from photodup.errors import PhotodupError
+from photodup.files import write_atomically
+from photodup.settings import inherited
+
+# Of the first look and of the second. They sum to less than 5 %, since bounds from few visits are a little too near:
+# simulated with four visits a look and spreads of 2 to 10 %, a head at the limit fails in 1 to 5 % of runs.
+LEVELS = (0.005, 0.035)
+N_SIMULATED, BEYOND = 400, 0.10
+FAILED_SHARE = 0.01  # of the head's requests: more fails the gate where the base does not fail so many
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """By how much head is slower than base, as a fraction of base's time for a request.
+
+    Attributes:
+        low, high: one-sided bounds, each wrong at the level of the last look.
+        verdict: `passed`, `failed`, or `open` where the second look is to decide.
+        looks: how many were taken.
+    """
+
+    limit: float
+    slower: float
+    low: float
+    high: float
+    looks: int
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a gate came to.
+
+    Attributes:
+        rates: by the planted slowdown, as a fraction: the share of simulated gates that fail at the spread just measured.
+        values: base's and head's figure, in `unit`.
+        because: why it fails beside the slowdown; empty otherwise.
+    """
+
+    slowdown: Slowdown
+    values: tuple[float, float]
+    unit: str
+    n: int
+    n_visits: int
+    seconds: float
+    spread: Spread
+    rates: dict[float, float]
+    notes: tuple[str, ...] = ()
+    because: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.because) or self.slowdown.verdict == "failed"
+
+    def sentences(self) -> list[str]:
+        """Return the verdict, what it rests on, and how often it would be wrong."""
+        found, (base, head) = self.slowdown, self.values
+        way = "slower" if found.slower >= 0 else "faster"
+        size = f"head is {abs(found.slower):.1%} {way} than base ({number(head)} against {number(base)} {self.unit})"
+        bounds = f"one-sided bounds {found.low:+.1%} and {found.high:+.1%}"
+        verdict = "FAILED" if self.has_failed else "PASSED"
+        why = f"{self.because} " if self.because else ""
+        rates = ", ".join(
+            f"one {p:.0%} slower in {r:.1%}" if p else f"an equal head in {r:.1%}"
+            for p, r in self.rates.items()
+        )
+        rests_on = f"{count(self.n, 'observation')} in {count(self.n_visits, 'visit')}"
+        return [
+            f"{verdict}: {why}{size}; {bounds}, the limit is {found.limit:+.1%}.",
+            f"It rests on {rests_on}, {self.seconds:.0f} s, and look {found.looks} of {len(LEVELS)}.",
+            f"Simulated {N_SIMULATED} times at the spread just measured (one observation "
+            f"{self.spread.observations:.1%}, between visits {self.spread.visits:.1%}), this gate fails {rates} of runs.",
+        ]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**asdict(self), "failed": self.has_failed, "sentences": self.sentences()}
+
+    def markdown(self) -> str:
+        """Return a summary for the page of a CI job."""
+        verdict, *rest = self.sentences()
+        lines = [f"### photodup gate: {'❌' if self.has_failed else '✅'} {verdict}", "", *rest]
+        rows = [f"| {planted:.0%} slower | {share:.1%} |" for planted, share in self.rates.items()]
+        table = ["| head is | the gate fails |", "|---|---|", *rows]
+        return "\n".join([*lines, "", *table, "", *(f"- {note}" for note in self.notes)]).rstrip() + "\n"
+
+    def junit(self) -> str:
+        """Return a JUnit report with one test case."""
+        failures = str(int(self.has_failed))
+        suite = ElementTree.Element(
+            "testsuite", name="photodup gate", tests="1", failures=failures, errors="0"
+        )
+        about = {
+            "classname": "photodup.gate",
+            "name": f"head is not slower than base by more than {self.slowdown.limit:.1%}",
+        }
+        case = ElementTree.SubElement(suite, "testcase", about, time=f"{self.seconds:.1f}")
+        verdict, *rest = self.sentences()
+        if self.has_failed:
+            ElementTree.SubElement(case, "failure", message=verdict).text = "\n".join((verdict, *rest))
+        ElementTree.SubElement(case, "system-out").text = "\n".join((verdict, *rest, *self.notes))
+        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def decide(ratios: Sequence[np.ndarray], limit: float, look: int) -> Slowdown:
+    """Return what a look at log ratios of head's time to base's says.
+
+    Args:
+        ratios: one array a visit.
+        look: from 1.
+    """
+    observed, level = Observed(tuple(ratios), 1.0, 1.0), LEVELS[look - 1]
+    low, high = one_sided(observed, level)
+    is_over = look == len(LEVELS) or high < limit
+    verdict = "failed" if low > limit else "passed" if is_over else "open"
+    return Slowdown(limit, math.expm1(observed.mean), low, high, look, verdict)
+
+
+def simulated(
+    draw: Callable[[int, np.random.Generator], Sequence[np.ndarray]],
+    limit: float,
+    planted: float,
+    *,
+    n: int = N_SIMULATED,
+    seed: int = 0,
+) -> float:
+    """Return the share of simulated gates that fail where head is slower by `planted`.
+
+    Args:
+        draw: log ratios around 0 of all visits of so many looks, one array a visit.
+    """
+    generator, failed = np.random.default_rng(seed), 0
+    for _ in range(n):
+        ratios = [math.log1p(planted) + visit for visit in draw(len(LEVELS), generator)]
+        for look in range(1, len(LEVELS) + 1):
+            found = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
+            if found.verdict != "open":
+                break
+        failed += found.verdict == "failed"
+    return failed / n
+
+
+Sides = Callable[[], AbstractContextManager[tuple[Competitor, Competitor]]]
+
+
+def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated:
+    """Measure base and head in turns and decide whether head is slower by more than the limit.
+
+    Args:
+        sides: makes both ready for one visit: commands are started anew, so what differs from start to start counts.
+        asked: the load, a closed loop; all visits take about its `seconds`, without the starts.
+
+    Raises:
+        PhotodupError: nothing could be measured, or it was stopped.
+    """
+    began = time.monotonic()
+    with sides() as (base, head):
+        notes = same_answers(base, head)
+        least_s = visit(base, head, asked, SHORTEST, 0).seconds
+    per_look, plan = fitted(least_s, asked.seconds, asked.load, looks=len(LEVELS))
+    is_rate = asked.load.concurrency != 1
+    seen: list[Visit] = []
+    for look in range(1, len(LEVELS) + 1):
+        for number_ in range(len(seen) + 1, per_look * look + 1):
+            if watcher.stop_asked:
+                raise PhotodupError("The gate was stopped by you, so nothing is decided.")
+            watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
+            with sides() as (base, head):
+                seen.append(visit(base, head, asked, replace(plan, alone_s=0.0), number_))
+        pairs = [one.against(2) for one in seen]
+        observed = read.observed(pairs, asked.load, read.usual_metric(asked.load))
+        if isinstance(observed, str):
+            raise PhotodupError(f"Base and head cannot be compared: {observed}")
+        ratios = [-one if is_rate else one for one in observed.log_ratios]
+        found = decide(ratios, limit, look)
+        if found.verdict != "open":
+            break
+    assert isinstance(observed, Observed)
+    spread = spread_of(Observed(tuple(ratios), 1.0, 1.0))
+    planted = dict.fromkeys((0.0, limit, limit + BEYOND))
+    rates = {
+        of: simulated(lambda looks, draw: spread.draw(looks * per_look, len(ratios[0]), draw), limit, of)
+        for of in planted
+    }
+    answered, failed = (
+        [sum(getattr(v, name)[side] for v in pairs) for side in (0, 1)] for name in ("n_requests", "n_failed")
+    )
+    shares = [failed[side] / max(1, failed[side] + answered[side]) for side in (0, 1)]
+    because = ""
+    if shares[1] > FAILED_SHARE >= shares[0]:
+        because = f"{shares[1]:.1%} of head's requests failed."
+    return Gated(
+        found,
+        (observed.value_a, observed.value_b),
+        "requests/s" if is_rate else "ms",
+        observed.n,
+        len(seen),
+        time.monotonic() - began,
+        spread,
+        rates,
+        (*notes, *read.remarks(pairs)),
+        because,
+    )
+
+
+@dataclass
+class Command:
+    """A command that starts a server; `{port}` in it is a free port, which the variable PORT holds too."""
+
+    words: str
+    start_s: float
+    port: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+
+    @contextlib.contextmanager
+    def running(self, is_ready: Callable[[], Any]) -> Iterator[None]:
+        """Run it for the length of a block; entered when `is_ready` no longer raises a `PhotodupError`.
+
+        Raises:
+            PhotodupError: it cannot be started, it ended, or it was not ready in time; with the end of what it printed.
+        """
+        words = shlex.split(self.words.replace("{port}", str(self.port)))
+        with tempfile.TemporaryFile() as log:
+            try:
+                process = subprocess.Popen(
+                    words, stdout=log, stderr=log, env=inherited(PORT=str(self.port)), start_new_session=True
+                )
+            except OSError as error:
+                raise PhotodupError(f"{self.words!r} cannot be started: {error.strerror}.") from None
+            try:
+                self._wait(process, is_ready, log)
+                yield
+            finally:
+                end(process)
+
+    def _wait(self, process: subprocess.Popen, is_ready: Callable[[], Any], log: Any) -> None:
+        until = time.monotonic() + self.start_s
+        while True:
+            try:
+                is_ready()
+                return
+            except PhotodupError as error:
+                said = str(error)
+            if process.poll() is not None or time.monotonic() > until:
+                log.seek(0)
+                printed = " ".join(log.read()[-400:].decode("utf-8", "replace").split())
+                how = (
+                    f"ended with status {process.returncode}"
+                    if process.poll() is not None
+                    else "was not ready"
+                )
+                raise PhotodupError(
+                    f"{self.words!r} {how} within {self.start_s:.0f} s ({said}); it printed: {printed}"
+                )
+            time.sleep(0.1)
+
+
+def end(process: subprocess.Popen) -> None:
+    """End a process and all that it started in its session."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        whole = psutil.Process(process.pid)
+        family = [*whole.children(recursive=True), whole]
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.terminate()
+        for one in psutil.wait_procs(family, timeout=10)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()
+
+
+def sides_of(
+    request_of: Callable[[str], Request], urls: Sequence[str], commands: Sequence[Command], batch: int
+) -> Sides:
+    """Return what makes base and head ready for a visit: two URLs, or two commands and the URL that each serves.
+
+    Args:
+        request_of: reads a URL; raises a `PhotodupError` where nothing answers yet.
+        urls: of base and head; with commands `{port}` stands in it.
+        commands: that start them; none where both are up.
+    """
+
+    @contextlib.contextmanager
+    def sides() -> Iterator[tuple[Competitor, Competitor]]:
+        with contextlib.ExitStack() as stack:
+            found = []
+            for place, url in enumerate(urls):
+                if commands:
+                    url = url.replace("{port}", str(commands[place].port))
+                    answers = partial(answers_at, request_of, url, batch)
+                    stack.enter_context(commands[place].running(answers))
+                request = request_of(url)
+                found.append(Competitor(request.target, request.maker(batch), request.payloads))
+            yield found[0], found[1]
+
+    return sides
+
+
+def answers_at(request_of: Callable[[str], Request], url: str, batch: int) -> None:
+    """Ask once; raises a `PhotodupError` where no answer comes."""
+    request_of(url).maker(batch)
+
+
+def write(gated: Gated, *, junit: Path | None, summary: Path | None) -> None:
+    """Write the reports that were asked for; a summary is appended, since a CI job's page collects them.
+
+    Raises:
+        PhotodupError: a file cannot be written.
+    """
+    try:
+        if junit:
+            write_atomically(junit, gated.junit())
+        if summary:
+            before = summary.read_text(encoding="utf-8") if summary.exists() else ""
+            write_atomically(summary, before + gated.markdown())
+    except OSError as error:
+        where = error.filename or junit or summary
+        raise PhotodupError(f"{where} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,85 @@
+"""The gate for a slower server: how often it errs where the truth was planted, and what it writes."""
+
+import json
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from photodup.bench.anyurl import gate
+from photodup.bench.anyurl.gate import Gated, Slowdown, decide, simulated
+from photodup.bench.stats.comparison import Observed
+from photodup.bench.stats.spread import Spread, spread_of
+from photodup.errors import PhotodupError
+
+LIMIT, VISITS, BLOCKS = 0.05, 4, 5
+
+
+def draws(spread: Spread):
+    return lambda looks, generator: spread.draw(looks * VISITS, BLOCKS, generator)
+
+
+@pytest.mark.parametrize("spread", [Spread(0.02), Spread(0.04, 0.014, 0.3), Spread(0.08, 0.0, 0.3)], ids=str)
+def test_a_head_at_the_limit_hardly_fails_and_one_ten_per_cent_beyond_does(spread):
+    assert simulated(draws(spread), LIMIT, 0.0) <= 0.005
+    assert simulated(draws(spread), LIMIT, LIMIT) * 400 <= 28
+    assert simulated(draws(spread), LIMIT, LIMIT + 0.10) >= 0.95
+
+
+def test_looking_twice_at_the_whole_error_is_found_out(monkeypatch):
+    monkeypatch.setattr(gate, "LEVELS", (0.05, 0.05))
+    assert simulated(draws(Spread(0.03, 0.014, 0.3)), LIMIT, LIMIT) > 0.06
+
+
+def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
+    generator = np.random.default_rng(0)
+
+    def looked(planted: float, look: int = 1) -> Slowdown:
+        ratios = [
+            math.log1p(planted) + visit for visit in Spread(0.02).draw(VISITS * look, BLOCKS, generator)
+        ]
+        return decide(ratios, LIMIT, look)
+
+    assert looked(0.0).verdict == "passed" and looked(0.3).verdict == "failed"
+    assert looked(0.05).verdict == "open" and looked(0.05, 2).verdict == "passed"
+    assert looked(0.3).slower == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_spread_that_was_measured_is_the_one_that_is_simulated():
+    drawn = Spread(0.05, 0.03).draw(60, 20, np.random.default_rng(0))
+    found = spread_of(Observed(drawn, 1.0, 1.0))
+    assert found.observations == pytest.approx(0.05, rel=0.1) and found.visits == pytest.approx(0.03, rel=0.3)
+    assert found.autocorrelation < 0.1
+
+
+@pytest.fixture
+def gated():
+    def gated(verdict: str, because: str = "") -> Gated:
+        slowdown = Slowdown(LIMIT, 0.16, 0.13, 0.19, 1, verdict)
+        rates = {0.0: 0.0, 0.05: 0.04, 0.15: 0.99}
+        return Gated(
+            slowdown, (20.0, 23.2), "ms", 20, 4, 41.0, Spread(0.02), rates, ("a <note> & more",), because
+        )
+
+    return gated
+
+
+def test_the_reports_say_what_the_status_says(gated, tmp_path):
+    for one, failures in (
+        (gated("failed"), "1"),
+        (gated("passed"), "0"),
+        (gated("passed", "Half of it fails."), "1"),
+    ):
+        suite = ElementTree.fromstring(one.junit())
+        assert (suite.get("failures"), len(suite.findall(".//failure"))) == (failures, int(failures))
+        assert "a <note> & more" in suite.find(".//system-out").text
+        verdict = "FAILED" if one.has_failed else "PASSED"
+        assert verdict in one.markdown() and "| 15% slower | 99.0% |" in one.markdown()
+        assert json.loads(json.dumps(one.as_record()))["failed"] is one.has_failed
+        assert "head is 16.0% slower than base (23.2 against 20 ms)" in one.sentences()[0]
+    gate.write(gated("failed"), junit=tmp_path / "j.xml", summary=tmp_path / "s.md")
+    gate.write(gated("passed"), junit=None, summary=tmp_path / "s.md")
+    assert (tmp_path / "s.md").read_text().count("### photodup gate") == 2, "a page collects them"
+    with pytest.raises(PhotodupError, match="cannot be written: "):
+        gate.write(gated("failed"), junit=tmp_path / "j.xml" / "k.xml", summary=None)

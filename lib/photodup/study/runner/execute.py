@@ -249,11 +249,11 @@ def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[d
 
 
 def _host(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `open_run` is told of a machine that is named by hand; nothing where none is."""
-    named = ("HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
-    return (
-        {key.lower(): parameters[key] for key in named if key in parameters} if parameters.get("HOST") else {}
-    )
+    """Return what `open_run` is told of a machine: its GPU and price, and its address where it is named by hand."""
+    named = ["GPU", "GPUS", "PRICE_PER_HOUR"]
+    if parameters.get("HOST"):
+        named += ["HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"]
+    return {key.lower(): parameters[key] for key in named if key in parameters}
 
 
 def _measure_comparisons(
@@ -279,9 +279,10 @@ def _measure_comparisons(
     declared, quick = declarations(), sizes != "full"
     own = declared.of([path.stem for path in chosen], quick=quick)
     pairs = [*own, *declared.nulls_of(own, quick=quick)]
-    where = None if host else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
-    if pairs:
-        run = open_run(name, **host) if where is None else open_run(name, endpoints=where)
+    by_hand = "host" in host
+    where = None if by_hand else Path(endpoints) if endpoints else start_servers(stack, name, pairs)
+    if pairs or by_hand:
+        run = open_run(name, endpoints=where, strict=True, **host)
         with run.store:
             say = lambda text: print(text, flush=True)  # noqa: E731
             measure_comparisons(run, pairs, sizes_of(size, visits), say=say)

@@ -136,11 +136,13 @@ class Run:
         packages = self.environment.get("packages", {})
         # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.
         weights_known = self.is_here or self.environment.get("model", {}).get("digest")
+        elsewhere = servers_of(self.endpoints)
+        hardware = f", {_hardware(**elsewhere)}" if elsewhere else ""
         rows = [
             ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
-            ("measured on" if self.is_here else "measured from", self.machine),
+            ("measured on" if self.is_here else "measured from", describe_machine({**self.environment, "servers": None})),
             ("weights", self.weights if weights_known else "not known: no server has said"),
-            ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends)"),
+            ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends){hardware}"),
             ("versions", ", ".join(f"{name} {version}" for name, version in packages.items())),
         ]
         return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)

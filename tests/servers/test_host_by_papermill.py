@@ -108,15 +108,16 @@ def rented(endpoints: Endpoints) -> Iterator[dict[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def machine(checkout, tiny_repository, tiny_onnx) -> Iterator[dict[str, int]]:
-    """A machine with the tiny encoder behind both servers."""
+def machine(checkout, tiny_repository, tiny_exports) -> Iterator[dict[str, int]]:
+    """A machine with the tiny encoder behind both servers: the graph of the tensor wire, so that its answers are right."""
+    weights = {"MODEL_PRETRAINED": f"onnx:{tiny_exports['fp32']}"}
     free = {f"{name}_port": 0 for name in ("pytorch", "triton_http", "triton_grpc", "triton_metrics")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MODEL_PRETRAINED", tiny_onnx)
+        patch.setenv("MODEL_PRETRAINED", weights["MODEL_PRETRAINED"])
         options = {
             "models": TINY_MODELS,
             "repository": tiny_repository,
-            "env": {"MODEL_PRETRAINED": tiny_onnx},
+            "env": weights,
         }
         with embedded_servers(host=HOST, **free, **options) as endpoints:
             yield from rented(endpoints)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.answers import Patience
 from photodup.embedding.client.servers import server_of
 from photodup.errors import PhotodupError
@@ -113,9 +113,13 @@ def gpu_of(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> tuple[str, int
 
 
 def service_computes(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, str]:
-    """Return engine and precision of the FastAPI service at `url`; those of the published one where it states none."""
+    """Return engine and precision of the FastAPI service at `url`: PyTorch in FP32 unless it states others.
+
+    The engine `compile` is PyTorch too.
+    """
     info = _json(f"{url}/info", timeout_s)
-    return str(info.get("engine", "pytorch")), str(info.get("precision", "fp32"))
+    engine, precision = info.get("engine"), info.get("precision")
+    return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
 
 
 def render_check(rows: Iterable[dict[str, Any]]) -> str:

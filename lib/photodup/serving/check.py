@@ -76,13 +76,17 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
     found: dict[str, tuple[str, list[str]]] = {}
     for row in rows:
         place = urlsplit(row["url"] if "://" in row["url"] else f"//{row['url']}").netloc
-        found.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(row["finding"])
+        found.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(
+            row["finding"]
+        )
     ready = [what for what, findings in found.values() if READY in findings]
     bad = [(what, findings[0].rstrip(".")) for what, findings in found.values() if READY not in findings]
     if not ready:
         return f"Nothing answers: {_listed([what for what, _ in bad])}; the first: {bad[0][1]}."
     verb = "answer" if ready[1:] else "answers"
-    return "; ".join([f"{_listed(ready)} {verb}", *(f"{what} cannot be used: {why}" for what, why in bad)]) + "."
+    return (
+        "; ".join([f"{_listed(ready)} {verb}", *(f"{what} cannot be used: {why}" for what, why in bad)]) + "."
+    )
 
 
 def gpu_of(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> tuple[str, int]:

@@ -140,7 +140,10 @@ class Run:
         hardware = f", {_hardware(**elsewhere)}" if elsewhere else ""
         rows = [
             ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
-            ("measured on" if self.is_here else "measured from", describe_machine({**self.environment, "servers": None})),
+            (
+                "measured on" if self.is_here else "measured from",
+                describe_machine({**self.environment, "servers": None}),
+            ),
             ("weights", self.weights if weights_known else "not known: no server has said"),
             ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends){hardware}"),
             ("versions", ", ".join(f"{name} {version}" for name, version in packages.items())),

@@ -26,6 +26,10 @@ COMMON = {
     "TRITON_HTTP_PORT",
     "TRITON_GRPC_PORT",
     "TRITON_METRICS_PORT",
+    "GPU",
+    "GPUS",
+    "PRICE_PER_HOUR",
+    "STRICT",
 }
 DRAWS = re.compile(r"\bplt\.|charts\.save")
 VISIBLE_LINES = 40  # at most, before the first figure that a notebook draws

@@ -111,7 +111,7 @@ def test_no_file_and_no_yaml(tmp_path: Path) -> None:
 )
 def test_saving_and_loading_keeps_everything(ports: list[int], engines: list[str], tmp_path_factory) -> None:
     if not any(ports[:3]):
-        with pytest.raises(ValueError, match="backends"):
+        with pytest.raises(PhotodupError, match="h: backends"):
             from_ports("h", *ports, engines=engines)
         return
     made = from_ports("h.example", *ports, engines=engines, price_per_hour_usd=0.85)

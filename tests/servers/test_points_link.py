@@ -23,7 +23,9 @@ LOAD = Load("single_stream", span="prepared")
 
 def open_here(folder: Path, server) -> Run:
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
-    return Run("here", folder, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(folder))
+    return Run(
+        "here", folder, from_ports("127.0.0.1", *ports, gpu="none", engines=("onnx",)), RunStore(folder)
+    )
 
 
 @needs_triton()

@@ -160,14 +160,18 @@ class StandIn:
     def nvmlDeviceGetUUID(self, device):
         return b"GPU-0"
 
+    def nvmlDeviceGetName(self, device):
+        return b"NVIDIA L4"
+
 
 def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    registry.register(GpuCollector(StandIn()))
+    registry.register(collector := GpuCollector(StandIn()))
     page = generate_latest(registry).decode()
 
+    assert collector.names() == ["NVIDIA L4"]
     assert 'photodup_gpu_memory_used_bytes{gpu="GPU-0"} 3.145728e+06' in page
     assert usage.columns_of([(0.0, usage.gauges(page))]) == {"gpu_utilization": 0.4, "gpu_memory_mib": 3.0}
 

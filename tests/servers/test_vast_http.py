@@ -7,11 +7,14 @@ installed (it pins another Pillow, so it is not in this project's environment); 
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -45,6 +48,11 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(size) or b"{}")
         api, path = self.server.api, self.path.split("?")[0]
         api.asked.append((self.command, path, body, self.headers.get("Authorization")))
+        dies = api.victim and len(api.asked) == api.dies_at
+        if dies and not api.dies_late:
+            return api.victim.kill()
+        if dies:  # what it asked for is done, and it never learns so
+            self.answer = lambda body, status=200: api.victim.kill()
         if api.refuse and re.search(api.refuse, f"{self.command} {path}"):
             return self.answer({"msg": "later"}, 503)
         if path.endswith("/bundles/"):
@@ -70,6 +78,11 @@ class Handler(BaseHTTPRequestHandler):
 class Api:
     def __init__(self):
         self.rows, self.asked, self.refuse, self.swallow_order = {}, [], "", False
+        self.victim: subprocess.Popen | None = None
+        self.dies_at, self.dies_late = (
+            0,
+            False,
+        )  # at its nth request the victim is killed, before or after it is done
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.api = self
         self.url = f"http://127.0.0.1:{self.server.server_port}"
@@ -157,6 +170,62 @@ def test_the_drivers_floor_is_that_of_the_images_newest_part():
     # torch's wheels bring the bindings of the CUDA they are built on.
     assert int(pinned["cuda-bindings"].split(".")[0]) == gpu_image.BUILT_ON["torch"][1][0]
     assert gpu_image.cuda_needed() == "13.0"
+
+
+class Client:
+    """The SDK's methods over HTTP, where the SDK is not installed."""
+
+    def __init__(self, url):
+        self.http = httpx.Client(base_url=f"{url}/api", timeout=10)
+
+    def create_instance(self, id, **order):
+        return self.http.put(f"/v0/asks/{id}/", json=order).raise_for_status().json()
+
+    def show_instance(self, id):
+        return self.http.get(f"/v0/instances/{id}/").raise_for_status().json()["instances"]
+
+    def show_instances(self):
+        return self.http.get("/v1/instances/").raise_for_status().json()["instances"]
+
+    def destroy_instance(self, id):
+        return self.http.delete(f"/v0/instances/{id}/").raise_for_status().json()
+
+
+UP_RUN_DOWN = """
+import sys
+from test_vast_http import Client
+from photodup.serving import vast
+client = Client(sys.argv[1])
+ready = [{"ok": sys.argv[2] == "ready", "backend": "any", "finding": "still loading"}]
+options = {"check": lambda endpoints: ready, "watch": False, "poll_s": 0.01, "wait_s": 0.05}
+vast.up(client, 42, "registry/image", "rtx4090", 2, **options)
+vast.down(client, "rtx4090")
+"""
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("machine", ["ready", "never ready"])
+def test_whenever_up_or_down_is_killed_nothing_is_left_billing(api, tmp_path, machine, late):
+    """Killed at each request in turn: what is rented is written down, so a later command destroys it in its time."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT / "tests" / "servers")])}
+    killed, billed = 0, 0
+    while True:
+        api.asked.clear()
+        api.dies_at, api.dies_late, api.victim = killed + 1, late, None
+        command = [sys.executable, "-c", UP_RUN_DOWN, api.url, machine]
+        api.victim = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+        if api.victim.wait(60) != -signal.SIGKILL:
+            break
+        killed += 1
+        billed += bool(api.rows)
+        api.victim = None
+        if api.rows:
+            record = json.loads((tmp_path / "build" / "vast" / "rtx4090.json").read_text())
+            assert record["label"] == "photodup-rtx4090" and record["until"] < time.time() + 2 * 3600
+        vast.destroy_overdue(Client(api.url), now=time.time() + 2 * 3600 + 1)
+        assert api.rows == {} and not list((tmp_path / "build" / "vast").glob("*.json"))
+    assert killed >= 4 and billed >= 2, "an order, a wait, an end and its listing"
+    assert api.rows == {}, "not killed, it gave the machine back"
 
 
 # With the SDK, where it is installed.

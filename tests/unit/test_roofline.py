@@ -70,8 +70,11 @@ def test_a_run_s_peaks_are_its_gpu_s_or_its_cores():
     assert (
         roofline.peaks_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)[0]["fp32"] == 48.7
     )
-    peaks, how = roofline.peaks_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=32, gpu="Tesla T4")
+    client = {"gpus": [], "cores": 2}
+    peaks, how = roofline.peaks_of(client | {"servers": {"gpu": "Tesla T4"}}, ghz=3, flop_per_cycle=32)
     assert (peaks["fp32"], how) == (8.1, "T4, data sheet")  # the client's cores are not what computes
+    peaks, how = roofline.peaks_of(client | {"servers": {"gpu": "unknown"}}, ghz=3, flop_per_cycle=32)
+    assert peaks == {} and "unknown" in how
 
 
 def test_a_gpu_that_nobody_listed_is_measured_without_a_share():

@@ -1,6 +1,7 @@
 """Ask every server of an endpoints file whether it is there, and say in words what is wrong."""
 
 import contextlib
+import re
 import socket
 import statistics
 import time
@@ -9,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.answers import Patience
 from photodup.embedding.client.servers import server_of
 from photodup.errors import PhotodupError
 from photodup.extras import need
 from photodup.serving.control_key import grpc_metadata, http_headers
-from photodup.serving.endpoints import Endpoints
+from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, UNNAMED_GPU, Endpoints
 
 TIMEOUT_S = 3.0
 READY = "ready"
@@ -66,6 +67,65 @@ def ready_models(url: str, timeout_s: float = TIMEOUT_S) -> list[str] | None:
     return None if models is None else sorted({m["name"] for m in models if m.get("state") == "READY"})
 
 
+def say_answers(rows: Iterable[dict[str, Any]]) -> str:
+    """Return one sentence: which addresses answer, and which do not and why.
+
+    Args:
+        rows: of `check`. An address answers if one of its backends is ready, or if it is a metrics page.
+    """
+    found: dict[str, tuple[str, list[str]]] = {}
+    for row in rows:
+        place = urlsplit(row["url"] if "://" in row["url"] else f"//{row['url']}").netloc
+        found.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(
+            row["finding"]
+        )
+    ready = [what for what, findings in found.values() if READY in findings]
+    bad = [(what, findings[0].rstrip(".")) for what, findings in found.values() if READY not in findings]
+    if not ready:
+        return f"Nothing answers: {_listed([what for what, _ in bad])}; the first: {bad[0][1]}."
+    verb = "answer" if ready[1:] else "answers"
+    return (
+        "; ".join([f"{_listed(ready)} {verb}", *(f"{what} cannot be used: {why}" for what, why in bad)]) + "."
+    )
+
+
+def gpu_of(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> tuple[str, int]:
+    """Return the model and the number of a machine's GPUs, as its servers state them.
+
+    Our service names its GPUs on `/info`. Triton's metrics have a line for each GPU, by its UUID alone, and its models'
+    configurations state whether they compute on one.
+
+    Returns:
+        The model, `UNNAMED_GPU`, `NO_GPU` (every server stated that it computes on the CPU) or `UNKNOWN_GPU`; the count.
+    """
+    listed = [(parse_backend(name), url) for name, url in endpoints.backends.items()]
+    services = {url for backend, url in listed if backend.server == "fastapi"}
+    tritons: dict[str, set[str]] = {}
+    for backend, url in listed:
+        if backend.server == "triton":
+            tritons.setdefault(url if backend.protocol == "http" else "", set()).add(backend.triton_model)
+    if len(tritons) > 1:  # one of them is asked over HTTP
+        tritons.pop("", None)
+    stated = [_gpu_of_service(url, timeout_s) for url in sorted(services)]
+    stated += [_gpu_of_triton(endpoints, url, names, timeout_s) for url, names in sorted(tritons.items())]
+    models = [gpu for gpu, _ in stated]
+    named = [gpu for gpu in models if gpu not in (NO_GPU, UNKNOWN_GPU, UNNAMED_GPU)]
+    gpu = named[0] if named else UNNAMED_GPU if UNNAMED_GPU in models else UNKNOWN_GPU
+    if models and set(models) == {NO_GPU}:
+        gpu = NO_GPU
+    return gpu, max((count for _, count in stated), default=1)
+
+
+def service_computes(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, str]:
+    """Return engine and precision of the FastAPI service at `url`: PyTorch in FP32 unless it states others.
+
+    The engine `compile` is PyTorch too.
+    """
+    info = _json(f"{url}/info", timeout_s)
+    engine, precision = info.get("engine"), info.get("precision")
+    return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
+
+
 def render_check(rows: Iterable[dict[str, Any]]) -> str:
     """Lay the rows out for a terminal."""
     rows = list(rows)
@@ -104,6 +164,58 @@ def _metrics(url: str, timeout_s: float) -> str:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"no metrics page there: {error or type(error).__name__}"
     return READY if "# HELP" in answer.text else f"no metrics page there (HTTP {answer.status_code})"
+
+
+def _server_named(backend: str) -> str:
+    """Return what a row of `check` is about, in words."""
+    name, _, metrics = backend.partition(" ")
+    server = "FastAPI" if name.startswith("fastapi") else "Triton"
+    if metrics:
+        return f"{server}'s metrics"
+    return server if server == "FastAPI" else f"Triton over {'gRPC' if '-grpc-' in name else 'HTTP'}"
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _get(url: str, timeout_s: float) -> Any:
+    """Return an answer with status 200; None for any other, and where nothing answers."""
+    import httpx
+
+    with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL):
+        answer = httpx.get(url, timeout=timeout_s)
+        return answer if answer.status_code == 200 else None
+    return None
+
+
+def _json(url: str, timeout_s: float) -> dict[str, Any]:
+    """Return the JSON object at `url`; an empty one where there is none."""
+    with contextlib.suppress(ValueError):
+        found = answer.json() if (answer := _get(url, timeout_s)) else {}
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _gpu_of_service(url: str, timeout_s: float) -> tuple[str, int]:
+    info = _json(f"{url}/info", timeout_s)
+    device, names = str(info.get("device", "")), list(map(str, info.get("gpus") or []))
+    if not device:
+        return UNKNOWN_GPU, 1
+    if device == "cpu":
+        return NO_GPU, 1
+    return " and ".join(sorted(set(names))) or UNNAMED_GPU, max(1, len(names))
+
+
+def _gpu_of_triton(endpoints: Endpoints, url: str, models: set[str], timeout_s: float) -> tuple[str, int]:
+    page = _get(endpoints.metrics.get("triton", ""), timeout_s)
+    if page and (uuids := set(re.findall(r'^nv_gpu_\w+\{[^}]*gpu_uuid="([^"]+)"', page.text, re.MULTILINE))):
+        return UNNAMED_GPU, len(uuids)
+    configs = [_json(f"{url}/v2/models/{model}/config", timeout_s) for model in sorted(models)] if url else []
+    groups = [group for config in configs for group in config.get("instance_group", [])]
+    if on_gpu := [group for group in groups if group.get("kind") == "KIND_GPU"]:
+        return UNNAMED_GPU, max(len(group.get("gpus", [])) or 1 for group in on_gpu)
+    return (NO_GPU if groups and {g.get("kind") for g in groups} == {"KIND_CPU"} else UNKNOWN_GPU), 1
 
 
 def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:

@@ -13,7 +13,7 @@ from photodup.embedding.backends import Backend
 from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
-from photodup.serving.endpoints import Endpoints, from_ports
+from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, exposure, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
@@ -192,7 +192,7 @@ def embedded_servers(
         urls = {key: other.url for key, other in others.items()}
         if not (service or models):  # further services alone
             yield Endpoints(
-                name="embedded", gpu="none", location="this machine", **_with_services({}, {}, urls)
+                name="embedded", gpu=NO_GPU, location="this machine", **_with_services({}, {}, urls)
             )
             return
         found = from_ports(
@@ -202,7 +202,7 @@ def embedded_servers(
             ports.get("Triton gRPC", 0),
             ports.get("Triton metrics", 0),
             name="embedded",
-            gpu="none",
+            gpu=NO_GPU,
             models=models,
             location="this machine",
         )

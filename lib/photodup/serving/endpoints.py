@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -20,6 +21,9 @@ from photodup.files import real_path, write_atomically
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
+NO_GPU, UNKNOWN_GPU = "none", "unknown"
+UNNAMED_GPU = "GPU of unknown model"
+"""A server computes on a GPU and does not name it: Triton's metrics have its UUID alone."""
 
 
 class Endpoints(BaseModel):
@@ -27,9 +31,9 @@ class Endpoints(BaseModel):
 
     Attributes:
         name: Short, used for directories: `embedded`, `a100-texas`.
-        gpu: Model of the accelerator, or "none".
+        gpu: Model of the accelerator; "none" where the machine computes on its CPU, "unknown" where nobody stated it.
         gpus: How many of it the machine has.
-        price_per_hour_usd: What the machine costs; None if that is no question, and then no cost is computed.
+        price_per_hour_usd: Price of the whole machine; None where nobody named one, and then no cost is computed.
         location: Where it is, as a reader would say it.
         backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
             reported as not measured. Short names are kept under the full ones.
@@ -42,7 +46,7 @@ class Endpoints(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # one is a key
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    gpu: str = "none"
+    gpu: str = Field(default=UNKNOWN_GPU, min_length=1)
     gpus: int = Field(default=1, ge=1)
     price_per_hour_usd: float | None = Field(default=None, ge=0)
     location: str = ""
@@ -128,12 +132,26 @@ def load_endpoints(path: Path | str) -> Endpoints:
         raise PhotodupError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise PhotodupError(f"{path} should be a mapping with name and backends; see notebooks/endpoints/.")
+    return _checked(str(path), **data)
+
+
+def replaced(endpoints: Endpoints, **fields: Any) -> Endpoints:
+    """Return the endpoints with other fields.
+
+    Raises:
+        PhotodupError: a value that the field cannot have; names both.
+    """
+    return _checked(endpoints.name, **(dict(endpoints) | fields))
+
+
+def _checked(where: str, **data: Any) -> Endpoints:
+    """Return the endpoints, or raise a `PhotodupError` that names the key and what is wrong with it."""
     try:
         return Endpoints(**data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
-        raise PhotodupError(f"{path}: {key}: {first['msg'].removeprefix('Value error, ')}.") from None
+        raise PhotodupError(f"{where}: {key}: {first['msg'].removeprefix('Value error, ')}.") from None
 
 
 def save_endpoints(endpoints: Endpoints, path: Path) -> None:
@@ -150,14 +168,16 @@ def from_ports(
     host: str = "127.0.0.1",
     pytorch_port: int = 8002,
     triton_http_port: int = 8003,
-    triton_grpc_port: int = 8004,
-    triton_metrics_port: int = 8005,
+    triton_grpc_port: int | None = None,
+    triton_metrics_port: int | None = None,
     *,
     name: str = "",
-    gpu: str = "none",
+    gpu: str = UNKNOWN_GPU,
+    gpus: int = 1,
     engines: Sequence[str] = ("onnx", "trt"),
     wires: Sequence[str] = WIRES,
     models: Sequence[str] | None = None,
+    service: tuple[str, str] = ("pytorch", "fp32"),
     price_per_hour_usd: float | None = None,
     location: str = "",
 ) -> Endpoints:
@@ -166,18 +186,27 @@ def from_ports(
     Args:
         host: Name or address.
         pytorch_port: FastAPI service; 0 if there is none. Likewise the three of Triton.
+        triton_grpc_port, triton_metrics_port: None derives them as the published study does: the HTTP port + 1, + 2.
         engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`. The compiled ones (`trt`,
             `openvino`) have the fp32 wire only, the others every wire of `wires`.
         models: the models that this Triton has loaded, if known: exactly their backends are listed, whatever
             `engines` says.
-        name, gpu, price_per_hour_usd, location: As in `Endpoints`; the name defaults to the host.
+        service: engine and precision of the FastAPI service.
+        name, gpu, gpus, price_per_hour_usd, location: As in `Endpoints`; the name defaults to the host.
+
+    Raises:
+        PhotodupError: no such address, or no port at all; names the key.
     """
     backends, metrics = {}, {}
+    if triton_grpc_port is None:
+        triton_grpc_port = triton_http_port and triton_http_port + 1
+    if triton_metrics_port is None:
+        triton_metrics_port = triton_http_port and triton_http_port + 2
     if pytorch_port:
         for wire in ("jpeg", "base64"):
-            service = backend_of("pytorch", "http", wire, server="fastapi")
-            backends[service.name] = f"http://{host}:{pytorch_port}"
-        metrics["fastapi"] = f"http://{host}:{pytorch_port}/metrics"
+            backends[Backend("fastapi", *service, "http", wire).name] = f"http://{host}:{pytorch_port}"
+        kind = "fastapi" if service == ("pytorch", "fp32") else f"fastapi-{'-'.join(service)}"
+        metrics[kind] = f"http://{host}:{pytorch_port}/metrics"
     if models is None:
         shipped = [(e, w) for e in engines for w in wires if w == "fp32" or e not in ("trt", "openvino")]
         asked = [backend_of(e, protocol, wire) for e, wire in shipped for protocol in ("http", "grpc")]
@@ -190,9 +219,11 @@ def from_ports(
             backends[backend.name] = f"{host}:{triton_grpc_port}"
     if triton_metrics_port:
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
-    return Endpoints(
+    return _checked(
+        name or host,
         name=name or host,
         gpu=gpu,
+        gpus=gpus,
         price_per_hour_usd=price_per_hour_usd,
         location=location,
         backends=backends,

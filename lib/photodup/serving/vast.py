@@ -24,7 +24,7 @@ from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir, project_root
 from photodup.serving.control_key import VARIABLE, new_key
-from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
+from photodup.serving.endpoints import UNKNOWN_GPU, Endpoints, from_ports, save_endpoints
 from photodup.serving.gpu_image import DISK_GB, DOWN_MBIT_PER_S, IMAGE_GB, cuda_needed
 from photodup.settings import inherited
 
@@ -154,13 +154,13 @@ def endpoints_of(row: dict[str, Any], name: str, key: str | None = None) -> Endp
         host,
         *outside,
         name=name,
-        gpu=row.get("gpu_name") or "unknown",
+        gpu=row.get("gpu_name") or UNKNOWN_GPU,
+        gpus=row.get("num_gpus") or 1,
         engines=("onnx", "trt"),
         price_per_hour_usd=row.get("dph_total"),
         location=f"Vast.ai, {row.get('geolocation') or 'place unknown'}",
     )
-    secret = SecretStr(key) if key else None
-    return found.model_copy(update={"gpus": row.get("num_gpus") or 1, "triton_control_key": secret})
+    return found.model_copy(update={"triton_control_key": SecretStr(key) if key else None})
 
 
 def down(client: Any, name: str) -> None:

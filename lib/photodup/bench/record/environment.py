@@ -31,11 +31,14 @@ PACKAGES = (
 SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
 
 
-def describe(model: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def describe(
+    model: Mapping[str, Any] | None = None, servers: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Describe this machine and its software.
 
     Args:
         model: what is known of the weights (`digest`, …); laid over `MODEL_NAME` and `MODEL_PRETRAINED`.
+        servers: facts about the machine of the servers, where it is another than this one.
 
     Returns:
         JSON-ready facts. The same machine and installation always give the same dictionary, so its
@@ -58,6 +61,7 @@ def describe(model: Mapping[str, Any] | None = None) -> dict[str, Any]:
             "pretrained": _without_folder(set_here.weights),
             **(model or {}),
         },
+        **({"servers": dict(servers)} if servers else {}),
     }
 
 

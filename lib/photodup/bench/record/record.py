@@ -61,6 +61,7 @@ class RunStore:
         create: make the folder when it is missing.
         measure: False re-reads only: a missing or failed point stays a gap and `measure` is never called.
         model: facts about the weights for `environment.json` (`digest`, `pretrained`, …).
+        servers: facts about a machine elsewhere that is measured, for the same file (`gpu`, `gpus`, …).
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class RunStore:
         create: bool = True,
         measure: bool = True,
         model: Mapping[str, Any] | None = None,
+        servers: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = Path(directory)
         self.records_dir = self.directory / "records"
-        self._measure, self._model = measure, model
+        self._measure, self._model, self._servers = measure, model, servers
         self._environment_digest: str | None = None
         if not self.directory.is_dir():
             if not create:
@@ -232,7 +234,7 @@ class RunStore:
     def _keep_environment(self) -> str:
         """Write environment.json once; a run resumed elsewhere or after an upgrade gets a second file."""
         if self._environment_digest is None:
-            facts = plain(environment.describe(self._model))
+            facts = plain(environment.describe(self._model, self._servers))
             self._environment_digest = digest(facts)[:12]
             first = self.directory / "environment.json"
             content = {"digest": self._environment_digest, **facts}

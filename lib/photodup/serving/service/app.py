@@ -63,6 +63,7 @@ class Info(BaseModel):
     is_random: bool
     dim: int
     device: str
+    gpus: list[str] = Field(description="model of each GPU that the driver lists, whether it is used or not")
     engine: str
     precision: str
     gate: str = Field(
@@ -284,6 +285,7 @@ def create_app(
             is_random=model.is_random,
             dim=model.dim,
             device=getattr(model, "device", "cpu"),
+            gpus=service.stages.gpus.names(),
             engine=model.engine,
             precision=model.precision,
             gate=verdict_on(model),

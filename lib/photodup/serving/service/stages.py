@@ -38,7 +38,8 @@ class Stages:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # Linux only
-        self.registry.register(GpuCollector())
+        self.gpus = GpuCollector()
+        self.registry.register(self.gpus)
         stage = Histogram(
             "photodup_request_stage_seconds",
             "Time of a request in a stage: receive (body read and parsed), decode (bytes to pixels), queue, "
@@ -121,6 +122,11 @@ class GpuCollector(Collector):
             self._devices = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         except Exception:  # no package, no driver, no device, no right: all mean "no GPU here"
             self._devices = []
+
+    def names(self) -> list[str]:
+        """Return the model of each GPU, as its driver names it; empty where there is none."""
+        names = [self._nvml.nvmlDeviceGetName(device) for device in self._devices]
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
 
     def describe(self) -> Iterator[Any]:
         """Return nothing: the registry need not ask the driver when it is made."""

@@ -36,10 +36,11 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
 
     from photodup.bench.link.way import LOOPBACK
     from photodup.bench.record.record import PLAIN_POINT, load_points, load_records
-    from photodup.study.notebook.run import read_environment
+    from photodup.study.notebook.run import device_of, read_environment
 
     machine = read_environment(directory)
-    computed_on = {"device": "cpu"} if machine and not machine.get("gpus") else {}
+    served_by = {"device": device_of(machine)} if machine else {}
+    here = {"device": device_of({**machine, "servers": None})} if machine else {}
     rows = [
         {
             "run": directory.name,
@@ -50,8 +51,8 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
             "valid": True,
         }
         | {"key": record["key"]}
-        | _backend_columns(row["backend"])
-        | computed_on
+        | (columns := _backend_columns(row["backend"]))
+        | (served_by if columns.get("server") in ("fastapi", "triton") else here)
         | row
         for record in load_records(directory)
         if record["status"] == "ok" and record["kind"] in READERS
@@ -60,7 +61,7 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
     points = load_points(directory)
     if not len(points) and not rows and not (directory / "records").is_dir():
         return points
-    rows += [computed_on | row for row in _comparisons(directory, points)]
+    rows += [served_by | row for row in _comparisons(directory, points)]
     tables = [table for table in (points, pd.DataFrame(rows)) if len(table)]
     return pd.concat(tables, ignore_index=True) if tables else points
 

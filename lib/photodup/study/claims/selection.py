@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from photodup.serving.endpoints import UNKNOWN_GPU
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -127,7 +129,7 @@ def device_class(points: "pd.DataFrame") -> "pd.Series":
         "simulated": backend.str.startswith(("simulated-", "rounded-")),
         "none": backend.str.startswith(("body-", "network-")),
         "cpu": device.eq("cpu"),
-        "gpu": device.ne(""),
+        "gpu": ~device.isin(["", UNKNOWN_GPU]),
     }
     return pd.Series(np.select(list(kinds.values()), list(kinds), "unknown"), index=points.index)
 

@@ -25,6 +25,7 @@ _SCOPES = (
     ast.DictComp,
 )
 _INNER = (*_SCOPES, ast.GeneratorExp)
+_THIS_RUN = "This run: not measured. "
 
 
 class NotMeasured(PhotodupError):
@@ -45,7 +46,7 @@ class Missing:
         object.__setattr__(self, "_reason", reason)
 
     def __repr__(self) -> str:
-        return f"not measured: {object.__getattribute__(self, '_reason')}"
+        return f"{_THIS_RUN}{object.__getattribute__(self, '_reason')}"
 
     def _use(self, *_: Any, **__: Any) -> NoReturn:
         raise NotMeasured(object.__getattribute__(self, "_reason"))
@@ -85,12 +86,49 @@ def go_on_without_what_is_missing() -> None:
 
     Does nothing outside IPython, and nothing when it was called before.
     """
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    if shell and not any(isinstance(each, _Cells) for each in shell.ast_transformers):
+    shell = _shell()
+    if shell and not _cells_of(shell):
         cells = _Cells(shell.user_ns)
         shell.ast_transformers.append(cells)
         shell.user_ns |= {"_say_gap": cells.say, "_unless_gap": cells.value}
+
+
+def end_notebook(reason: str) -> Any:
+    """Let no further cell of this notebook do anything but say that this run was not measured.
+
+    Returns:
+        A `Missing` in place of the run; None outside IPython, where nothing can be ended.
+    """
+    shell = _shell()
+    for cells in _cells_of(shell) if shell else []:
+        cells.has_ended = True
+    return Missing(reason) if shell else None
+
+
+def refuse_undeclared_parameters() -> None:
+    """Check what papermill injected into this notebook: it only warns of a mistyped name, and runs the default.
+
+    Raises:
+        PhotodupError: a name that the notebook does not declare; names it and those that are declared.
+    """
+    shell = _shell()
+    sources = shell.user_ns.get("In", []) if shell else []
+    injected = next((source for source in reversed(sources) if source.startswith("# Parameters\n")), "")
+    given = {name for node in ast.parse(injected).body for name in _set_by(node)}
+    declared = shell.user_ns.get("__annotations__", {}) if shell else {}
+    if unknown := sorted(given - set(declared)):
+        raise PhotodupError(
+            f"This notebook has no parameter {', '.join(unknown)}: it declares {', '.join(declared)}."
+        )
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None
+
+
+def _cells_of(shell: Any) -> list[_Cells]:
+    return [each for each in shell.ast_transformers if isinstance(each, _Cells)]
 
 
 class _Cells(ast.NodeTransformer):
@@ -100,8 +138,11 @@ class _Cells(ast.NodeTransformer):
         self._names = names
         self._statements: list[ast.stmt] = []
         self._has_gap = False
+        self.has_ended = False
 
     def visit_Module(self, module: ast.Module) -> ast.Module:
+        if self.has_ended:
+            module.body = ast.parse(f"print({_THIS_RUN.strip()!r})").body
         self._statements, self._has_gap = list(module.body), False
         if not module.body or any(isinstance(node, ast.Await) for node in ast.walk(module)):
             return module
@@ -148,7 +189,7 @@ class _Cells(ast.NodeTransformer):
             gap = next((value for value in used if isinstance(value, Missing)), None)
             if gap is None:
                 return False
-            error = NotMeasured(repr(gap).removeprefix("not measured: "))
+            error = NotMeasured(repr(gap).removeprefix(_THIS_RUN))
         missing = {name for statement in after for name in _set_by(statement)}
         if _is_need(after[0]):  # what it asked about was set above, in this cell
             asked = {node.id for node in ast.walk(after[0]) if isinstance(node, ast.Name)}

@@ -152,7 +152,7 @@ def measure_point(
     way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
     facts = {
         **asked.columns(),
-        "device": asked.emulated_device or _device(run, asked),
+        "device": asked.emulated_device or run.device(asked),
         **way.columns(),
         **({"link": link} if link else {}),
         **load.columns(),
@@ -185,12 +185,6 @@ def measure_point(
     return type(point)(
         {**facts, **adapter_options, **point, "record": run.store.name_of(key, config=settings)}
     )
-
-
-def _device(run: Run, backend: Backend) -> str | None:
-    """What computes: the accelerator of the endpoints file, or the CPU where it says there is none."""
-    gpu = run.endpoints.gpu
-    return "cpu" if gpu == "none" else None if backend.is_local else gpu
 
 
 @contextlib.contextmanager

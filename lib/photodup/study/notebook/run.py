@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,21 @@ from photodup import settings
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
+from photodup.embedding.backends import Backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.serving.check import handshake_ms, ready_models
-from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints
+from photodup.serving.check import check, gpu_of, handshake_ms, ready_models, say_answers, service_computes
+from photodup.serving.endpoints import (
+    NO_GPU,
+    UNKNOWN_GPU,
+    Endpoints,
+    from_ports,
+    load_endpoints,
+    replaced,
+)
+from photodup.study.notebook import gaps
 from photodup.study.notebook.files import read_json
-from photodup.study.notebook.gaps import Gap, NotMeasured, go_on_without_what_is_missing
+from photodup.study.notebook.gaps import Gap, NotMeasured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +86,7 @@ class Run:
     @property
     def environment(self) -> dict[str, Any]:
         """Return the facts about the measuring machine; of this one while the run is still empty."""
-        return read_environment(self.directory) or environment.describe()
+        return read_environment(self.directory) or environment.describe(servers=servers_of(self.endpoints))
 
     @property
     def machine(self) -> str:
@@ -89,11 +98,14 @@ class Run:
         """Return the weights this run was made with, saying so when they are random."""
         return describe_weights(self.environment)
 
+    def device(self, backend: Backend) -> str | None:
+        """Return what computes for a backend; None for one in this process where the servers have a GPU."""
+        return None if backend.is_local and self.endpoints.gpu != NO_GPU else _device(self.endpoints.gpu)
+
     @property
     def is_here(self) -> bool:
         """Say whether its servers are on this machine: only here can one be started, or a link put before it."""
-        urls = [url if "://" in url else f"//{url}" for url in self.endpoints.backends.values()]
-        return {urlsplit(url).hostname for url in urls} <= {"127.0.0.1", "localhost", "::1"}
+        return _is_here(self.endpoints)
 
     def measure_way(self) -> Way:
         """Return the way to its servers: loopback, or the network with its round trip.
@@ -114,17 +126,22 @@ class Run:
     @property
     def n_records(self) -> int:
         """Return how many points have been recorded, failed ones included."""
-        return len(list((self.directory / "records").glob("*.json")))
+        return _n_records(self.directory)
 
     def _repr_markdown_(self) -> str:
         packages = self.environment.get("packages", {})
         # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.
         weights_known = self.is_here or self.environment.get("model", {}).get("digest")
+        elsewhere = servers_of(self.endpoints)
+        hardware = f", {_hardware(**elsewhere)}" if elsewhere else ""
         rows = [
             ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
-            ("measured on" if self.is_here else "measured from", self.machine),
+            (
+                "measured on" if self.is_here else "measured from",
+                describe_machine({**self.environment, "servers": None}),
+            ),
             ("weights", self.weights if weights_known else "not known: no server has said"),
-            ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends)"),
+            ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends){hardware}"),
             ("versions", ", ".join(f"{name} {version}" for name, version in packages.items())),
         ]
         return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)
@@ -164,7 +181,40 @@ def describe_machine(facts: dict[str, Any]) -> str:
     if not facts:
         return ""
     gpus = ", ".join(gpu["name"] for gpu in facts.get("gpus", [])) or "no GPU"
-    return f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
+    here = f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
+    return f"servers: {_hardware(**facts['servers'])}; client: {here}" if facts.get("servers") else here
+
+
+def device_of(facts: dict[str, Any]) -> str | None:
+    """Return what computed for the servers of an environment record: `cpu`, a GPU's model or "unknown"."""
+    if servers := facts.get("servers"):
+        return _device(servers["gpu"])
+    return None if facts.get("gpus") else "cpu"
+
+
+def servers_of(endpoints: Endpoints) -> dict[str, Any] | None:
+    """Return what a run records of a machine elsewhere, or of a GPU behind a tunnel; None for the CPU of this one."""
+    facts = endpoints.model_dump(include={"gpu", "gpus", "price_per_hour_usd", "location"})
+    return None if _is_here(endpoints) and endpoints.gpu == NO_GPU else facts
+
+
+def _device(gpu: str) -> str:
+    return "cpu" if gpu == NO_GPU else gpu
+
+
+def _hardware(gpu: str, gpus: int, price_per_hour_usd: float | None, location: str = "") -> str:
+    words = {NO_GPU: "no GPU", UNKNOWN_GPU: "unknown whether on a GPU"}.get(gpu, f"{gpus} × {gpu}")
+    price = [] if price_per_hour_usd is None else [f"{price_per_hour_usd:g} USD an hour"]
+    return ", ".join([words, *price, *([location] if location else [])])
+
+
+def _n_records(directory: Path) -> int:
+    return len(list((directory / "records").glob("*.json")))
+
+
+def _is_here(endpoints: Endpoints) -> bool:
+    urls = [url if "://" in url else f"//{url}" for url in endpoints.backends.values()]
+    return {urlsplit(url).hostname for url in urls} <= {"127.0.0.1", "localhost", "::1"}
 
 
 def describe_weights(facts: dict[str, Any]) -> str:
@@ -182,8 +232,12 @@ def open_run(
     host: str = "",
     pytorch_port: int = 8002,
     triton_http_port: int = 8003,
-    triton_grpc_port: int = 8004,
-    triton_metrics_port: int = 8005,
+    triton_grpc_port: int | None = None,
+    triton_metrics_port: int | None = None,
+    gpu: str = "",
+    gpus: int | None = None,
+    price_per_hour: float | None = None,
+    strict: bool = False,
 ) -> Run:
     """Open (or begin) the run `run` against the servers of an endpoints file, or of `host` and its ports.
 
@@ -191,23 +245,38 @@ def open_run(
         run: directory name under results/: small letters, digits, dot, dash, underscore.
         endpoints: YAML file, absolute or relative to the project root; the embedded servers by default.
         host: a machine named by hand. It wins over `endpoints`, and unless you also name a run, the run is
-            named after it: a new machine must never be answered from the reference run's records. Its Triton is
-            asked which models it has loaded, and the backends are theirs.
+            named after it: a new machine must never be answered from the reference run's records. Its servers are
+            asked which models and which engine they have loaded, and the backends are theirs.
+        pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port: of `host`; see `from_ports`.
+        gpu, gpus: model and number of the machine's GPUs, laid over the endpoints file; what neither states the
+            servers are asked.
+        price_per_hour: of the whole machine in USD, laid over the endpoints file.
+        strict: let the notebook fail where no server answers.
+
+    Every address of servers elsewhere is checked, and one sentence states which answer. What does not answer is left
+    out of the run's endpoints, so it stays not measured. Where nothing answers and nothing is recorded, the notebook
+    ends: its further cells do nothing.
 
     `PHOTODUP_MEASURE=0` opens any run for reading only: a point without a record stays a gap. In a notebook, a cell
     that needs one prints so from now on, and the notebook goes on (`gaps.go_on_without_what_is_missing`).
 
     Raises:
-        PhotodupError: a bad name, or an endpoints file that cannot be read.
+        PhotodupError: a bad name, an endpoints file that cannot be read, a parameter that the notebook does not
+            declare, another GPU than the run was measured on, or, with `strict`, no server that answers.
     """
-    go_on_without_what_is_missing()
+    gaps.refuse_undeclared_parameters()
+    gaps.go_on_without_what_is_missing()
     measure = settings.environment().may_measure
     if host:
         ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
-        loaded = ready_models(f"http://{host}:{triton_http_port}") if measure and triton_http_port else None
-        where = from_ports(host, *ports, models=loaded)
+        asked: dict[str, Any] = {}
+        if measure and triton_http_port:
+            asked["models"] = ready_models(f"http://{host}:{triton_http_port}")
+        if measure and pytorch_port:
+            asked["service"] = service_computes(f"http://{host}:{pytorch_port}")
+        where = from_ports(host, *ports, **asked)
         if run == REFERENCE:
-            run = re.sub(r"[^a-z0-9.-]+", "-", f"{host}-{triton_http_port}".lower())
+            run = re.sub(r"[^a-z0-9.-]+", "-", f"{host}-{triton_http_port or pytorch_port}".lower())
     else:
         path = Path(endpoints or "notebooks/endpoints/embedded.yaml")
         where = load_endpoints(path if path.is_absolute() else project_root() / path)
@@ -215,4 +284,45 @@ def open_run(
     if not _NAME.fullmatch(run):
         raise PhotodupError(f"{run!r} is no run name: use small letters, digits, '.', '_' and '-'.")
     directory = project_root() / "results" / run
-    return Run(run, directory, where, RunStore(directory, measure=measure))
+    stated = {"gpu": gpu or None, "gpus": gpus, "price_per_hour_usd": price_per_hour}
+    where = replaced(where, **{name: value for name, value in stated.items() if value is not None})
+    answers = True
+    if measure and (host or not _is_here(where)):
+        rows = check(where)
+        sentence = say_answers(rows)
+        ready = {row["backend"] for row in rows if row["ok"]}
+        if answers := bool(ready & set(where.backends)):
+            where = _only(where, ready)
+        elif strict:
+            raise PhotodupError(sentence)
+        elif not _n_records(directory) and (nothing := gaps.end_notebook(sentence)) is not None:
+            return nothing
+        print(sentence)
+    where = _with_gpu(where, read_environment(directory).get("servers") or {}, ask=measure and answers)
+    return Run(run, directory, where, RunStore(directory, measure=measure, servers=servers_of(where)))
+
+
+def _only(endpoints: Endpoints, ready: Collection[str]) -> Endpoints:
+    """Return the endpoints without what does not answer."""
+    backends = {name: url for name, url in endpoints.backends.items() if name in ready}
+    metrics = {name: url for name, url in endpoints.metrics.items() if f"{name} metrics" in ready}
+    return endpoints.model_copy(update={"backends": backends, "metrics": metrics})
+
+
+def _with_gpu(endpoints: Endpoints, recorded: dict[str, Any], *, ask: bool) -> Endpoints:
+    """Return the endpoints with the GPU that the run recorded, or else that the servers name.
+
+    Raises:
+        PhotodupError: the run was measured on another GPU.
+    """
+    known = recorded.get("gpu", UNKNOWN_GPU)
+    if endpoints.gpu == UNKNOWN_GPU and known != UNKNOWN_GPU:
+        return endpoints.model_copy(update={"gpu": known, "gpus": recorded["gpus"]})
+    if endpoints.gpu == UNKNOWN_GPU and ask:
+        gpu, gpus = gpu_of(endpoints)
+        return endpoints.model_copy(update={"gpu": gpu, "gpus": max(gpus, endpoints.gpus)})
+    if UNKNOWN_GPU not in (known, endpoints.gpu) and known != endpoints.gpu:
+        raise PhotodupError(
+            f"This run was measured on {known}, and the servers have {endpoints.gpu}: name another run with RUN."
+        )
+    return endpoints

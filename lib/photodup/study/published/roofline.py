@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.embedding.backends import engine_family, parse_backend
 from photodup.errors import PhotodupError
+from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU
 from photodup.study.published.published import load_measurements, published_dir
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def measured_shares(points: "pd.DataFrame", *, peaks_tflops: Mapping[str, float]
 
 
 def peaks_of(
-    environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int, gpu: str = "none"
+    environment: Mapping[str, Any], *, ghz: float, flop_per_cycle: int
 ) -> tuple[dict[str, float], str]:
     """Return the peaks of what computes in TFLOP/s by precision, and how they were obtained; none where nobody knows.
 
@@ -153,10 +154,12 @@ def peaks_of(
     by the two assumptions; a GPU that is not in the table is measured like any other, without a share of its peak.
 
     Args:
-        environment: of the measuring machine.
-        gpu: what the endpoints file says of a machine elsewhere; it wins.
+        environment: of the run: of the measuring machine, and of its `servers` where they are elsewhere; those win.
     """
-    named = [gpu] if gpu != "none" else [_name(each) for each in environment.get("gpus") or []]
+    gpu = (environment.get("servers") or {}).get("gpu", NO_GPU)
+    if gpu == UNKNOWN_GPU:
+        return {}, "no peak rates: it is unknown where the servers compute"
+    named = [gpu] if gpu != NO_GPU else [_name(each) for each in environment.get("gpus") or []]
     for name in named:
         if peaks := makers_peaks(name):
             return peaks, f"{device_named(name)}, data sheet"

@@ -250,11 +250,11 @@ def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[d
 
 
 def _host(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `open_run` is told of a machine that is named by hand; nothing where none is."""
-    named = ("HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
-    return (
-        {key.lower(): parameters[key] for key in named if key in parameters} if parameters.get("HOST") else {}
-    )
+    """Return what `open_run` is told of a machine: its GPU and price, and its address where it is named by hand."""
+    named = ["GPU", "GPUS", "PRICE_PER_HOUR"]
+    if parameters.get("HOST"):
+        named += ["HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"]
+    return {key.lower(): parameters[key] for key in named if key in parameters}
 
 
 def measure_pairs(
@@ -298,19 +298,20 @@ def _measure_comparisons(
     declared, quick = declarations(), sizes != "full"
     own = [p for p in declared.of([path.stem for path in chosen], quick=quick) if p.is_primary or not primary]
     pairs = [*own, *declared.nulls_of(own, quick=quick)]
+    by_hand = "host" in host
+    is_ours = not by_hand and not endpoints
     servers = stack.enter_context(ExitStack())
-    is_ours = not host and not endpoints
-    where = None if host else Path(endpoints) if endpoints else start_servers(servers, name, pairs)
+    where = None if by_hand else Path(endpoints) if endpoints else start_servers(servers, name, pairs)
 
     def opened() -> Run:
-        return open_run(name, **host) if where is None else open_run(name, endpoints=where)
+        return open_run(name, endpoints=where, strict=True, **host)
 
     def restarted() -> Run:
         servers.close()
         start_servers(servers, name, pairs)
         return opened()
 
-    if pairs:
+    if pairs or by_hand:
         with (run := opened()).store:
             say = lambda text: print(text, flush=True)  # noqa: E731
             anew = restarted if is_ours and not quick else None

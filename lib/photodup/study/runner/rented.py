@@ -19,7 +19,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.control_key import new_key
 from photodup.serving.embedded import MODELS, export_models
-from photodup.serving.endpoints import Endpoints, from_ports, save_endpoints
+from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports, save_endpoints
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
@@ -103,6 +103,7 @@ def rented_machine(
             PORTS["grpc"] if models else 0,
             0 if "metrics" in without or not models else PORTS["metrics"],
             name="rehearsal",
+            gpu=NO_GPU,
             models=models,
             location=f"a namespace of this machine, behind an emulated link ({link})",
         )

@@ -22,10 +22,10 @@ from photodup.photos.compare.detail import finest, lost_by_shrinking, places, sp
 from photodup.photos.compare.exposures import displaced, rounding_noise
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
-from photodup.photos.compare.merit import COARSE, Merit, Relation
-from photodup.photos.compare.snapping import snapped
+from photodup.photos.compare.merit import Merit, Relation
+from photodup.photos.compare.snapping import maps_to
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
-from photodup.photos.compare.verify import verify, verify_with_map
+from photodup.photos.compare.verify import verify
 
 # Members that captions are looked for against: enough for a majority.
 _JUDGES = 3
@@ -49,8 +49,6 @@ _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
 _SAVED_AGAIN = 0.7
 _FINER_STEP = 1.1  # ratio of steps that are no longer alike
-# Two files of one size that a third connects lie on each other but for this, pixels.
-_NEARLY = 0.75
 _NOT_BLURRED = 0.8  # a stronger compression may sharpen by its blocks
 # Sharpness that is less than another's by more is a blur.
 _AS_SHARP = 0.95
@@ -118,7 +116,7 @@ class LaidFamily:
 
         self._load = load
         self._at_hand: tuple[int | None, Image.Image | None] = (None, None)
-        self._compared: tuple[tuple[int, int], _Compared] = (-1, -1), (Contents(), (), 0.0)
+        self._compared: dict[tuple[int, int], _Compared] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._features: dict[int, Features] = {}
         self._traces: dict[int, FileTraces] = {}
@@ -129,7 +127,9 @@ class LaidFamily:
             except ImageError:
                 continue
             self._pictures[row], self._features[row], sizes[row] = small(image), features(image), image.size
-        maps = self._maps(hub if hub in self._features else next(iter(self._features), hub), proven)
+        maps = maps_to(
+            hub if hub in self._features else next(iter(self._features), hub), self._features, sizes, proven
+        )
         self.laid: dict[int, Laid] = {}
         self.merits: dict[int, Merit] = {}
         if len(maps) < 2:
@@ -142,31 +142,6 @@ class LaidFamily:
         self._chroma = {row: _chroma(one) for row, one in self.laid.items()}
         self._hues = {row: _hues(one) for row, one in self.laid.items()}
         self.merits = self._judge()
-
-    def _maps(self, hub: int, proven: Collection[tuple[int, int]]) -> dict[int, np.ndarray]:
-        """Return the map of each member to the hub's pixels, along proven pairs."""
-        near: dict[int, list[int]] = {}
-        for i, j in proven:
-            if i in self._features and j in self._features:
-                near.setdefault(i, []).append(j)
-                near.setdefault(j, []).append(i)
-        maps = {hub: np.eye(3)[:2]}
-        waiting = [hub]
-        while waiting:
-            here = waiting.pop(0)
-            for row in sorted(near.get(here, [])):
-                if row in maps:
-                    continue
-                found, transform = verify_with_map(self._features[here], self._features[row])
-                if transform is None or not found.is_copy():
-                    found, back = verify_with_map(self._features[row], self._features[here])
-                    if back is None or not found.is_copy():
-                        continue
-                    transform = np.linalg.inv(np.vstack([back, [0, 0, 1]]))[:2]
-                found_map = maps[here] @ np.vstack([transform, [0, 0, 1]])
-                maps[row] = snapped(self._features[hub].grey, self._features[row].grey, found_map)
-                waiting.append(row)
-        return maps
 
     def _measure_detail(self) -> dict[int, float]:
         spots = places(self.laid)
@@ -191,8 +166,7 @@ class LaidFamily:
         self._sharpness = {row: _sharpness(one) / max(gains[row], 1e-3) for row, one in self.laid.items()}
         for row, grey in coarse.items():
             # What a coarser compression before the last one added is no detail either.
-            said = self._compression(row)
-            if grey is not None and (said["coarser"] > COARSE or said["is_saved_again"]):
+            if grey is not None and self._was_coarser(row) and self._less_compressed(row):
                 after = self._traces[row].after(self._steps[row])
                 powers[row] = spectra(grey, self.laid[row], spots, after)
         self._own_detail = {
@@ -203,7 +177,12 @@ class LaidFamily:
             for row in self.laid
             if (sources := [o for o in self.laid if self._beyond(row, o) < _ENLARGED])
         }
-        return finest(powers, self.laid, gains, self._blocks, limits)
+        found = finest(powers, self.laid, gains, self._blocks, limits)
+        # A copy cannot be less compressed than its parent, so what was compressed harder holds nothing finer.
+        return {
+            row: min([own, *(found[other] for other in self._less_compressed(row) if self._steps[other])])
+            for row, own in found.items()
+        }
 
     def _cluster_tones(self) -> dict[int, int]:
         """Return for each member a number that it shares with those of the same tones and colours."""
@@ -250,7 +229,7 @@ class LaidFamily:
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
             and slopes[0] > _SHARPER * slopes[1],
-            is_resaved=one_tone and _same_grid(a, b, _NEARLY) and self._is_resaved(keeper, member),
+            is_resaved=one_tone and _same_grid(a, b) and self._is_resaved(keeper, member),
             is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=is_one_size,
@@ -272,11 +251,14 @@ class LaidFamily:
     def _find_captions(self) -> set[int]:
         """Return the members with a caption over the picture, as most others show."""
         found = set()
+        # The sharpest: beside a blurred picture every fine thing is something that it does not explain.
+        sharpest = sorted(self.laid, key=lambda row: -self._finest[row])
         for row in self.laid:
-            # The sharpest: beside a blurred picture every fine thing is something that it does not explain.
-            others = sorted((o for o in self.laid if o != row), key=lambda o: -self._finest[o])[:_JUDGES]
-            shown = sum(self._is_captioned(other, row) for other in others)
-            if 2 * shown > len(others):
+            others = [other for other in sharpest if other != row][:_JUDGES]
+            shown = [self._is_captioned(other, row) for other in others[:2]]
+            if len(set(shown)) == 2:  # else the third changes nothing
+                shown += [self._is_captioned(other, row) for other in others[2:]]
+            if 2 * sum(shown) > len(others):
                 found.add(row)
         return found
 
@@ -335,18 +317,34 @@ class LaidFamily:
             )
         return merits
 
+    def _beside(self, row: int) -> list[int]:
+        """Return the members whose compression can be compared: their blocks lie where its own do.
+
+        A blur wipes out every trace, sharpening and other tones move them: they say nothing of what the source went through.
+        """
+        return [
+            other
+            for other, one in self.laid.items()
+            if other != row
+            and _same_grid(self.laid[row], one)
+            and self._tones[other] == self._tones[row]
+            and _AS_SHARP < self._sharpness[other] / max(self._sharpness[row], 1e-6) < 1 / _AS_SHARP
+        ]
+
+    def _less_compressed(self, row: int) -> list[int]:
+        """Return the members that never went through a compression as coarse as this one did, or only once where it did twice."""
+        steps = {o: max(self._steps[o], self._traces[o].usual_step) for o in [row, *self._beside(row)]}
+        own = steps.pop(row)
+        return [
+            other
+            for other, step in steps.items()
+            if step < own / _FINER_STEP
+            or (step < own * _FINER_STEP and self._was_coarser(row) and not self._was_coarser(other))
+        ]
+
     def _compression(self, row: int) -> dict[str, float | bool]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""
-        own, step = self.laid[row], self._steps[row]
-        # A blur wipes out every trace, and sharpening moves them: they say nothing of what the source went through.
-        beside = [
-            o
-            for o, one in self.laid.items()
-            if o != row
-            and _same_grid(own, one)
-            and self._tones[o] == self._tones[row]  # other tones move the steps
-            and _AS_SHARP < self._sharpness[o] / max(self._sharpness[row], 1e-6) < 1 / _AS_SHARP
-        ]
+        step, beside = self._steps[row], self._beside(row)
         known = [self._steps[o] for o in beside if self._steps[o]]
         unknown = [self._blocks[o] for o in beside if not (step and self._steps[o])]
         return {
@@ -423,8 +421,8 @@ class LaidFamily:
         Returns:
             The contents, the first places in the frames of both, and what rounding put into their noise, greys².
         """
-        if self._compared[0] == (keeper, member):
-            return self._compared[1]
+        if (keeper, member) in self._compared:
+            return self._compared[keeper, member]
         a, b = self.laid[keeper], self.laid[member]
         fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
         # The keeper is compared with all others, so its picture stays at hand.
@@ -442,8 +440,8 @@ class LaidFamily:
             for row in (keeper, member)
         )
         boxes = tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
-        self._compared = (keeper, member), (contents, boxes, rounding)
-        return self._compared[1]
+        self._compared[keeper, member] = contents, boxes, rounding
+        return contents, boxes, rounding
 
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]
@@ -478,10 +476,9 @@ def _sharpness(one: Laid, inside: np.ndarray | None = None) -> float:
     return float(np.sqrt((slopes[0] ** 2 + slopes[1] ** 2)[inside].mean())) if inside.any() else 0.0
 
 
-def _same_grid(first: Laid, second: Laid, most: float = 1e-6) -> bool:
-    """Return whether two members are of one size and lie on each other pixel by pixel, but for `most` pixels."""
-    moved = float(np.abs(first.to_canvas - second.to_canvas).max())
-    return first.size == second.size and moved < most
+def _same_grid(first: Laid, second: Laid) -> bool:
+    """Return whether two members are of one size and lie on each other pixel by pixel."""
+    return first.size == second.size and np.allclose(first.to_canvas, second.to_canvas, atol=1e-6, rtol=0)
 
 
 def _even(own: Features) -> bool:

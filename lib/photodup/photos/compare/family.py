@@ -18,7 +18,7 @@ from photodup.photos.compare.canvas import (
     without_margins,
 )
 from photodup.photos.compare.content import Contents, compare_contents, where
-from photodup.photos.compare.detail import finest, lost_by_shrinking, places, spectra
+from photodup.photos.compare.detail import finest, lost_by_shrinking, places, share_held, spectra
 from photodup.photos.compare.exposures import displaced, rounding_noise
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
@@ -35,6 +35,8 @@ _FINE, _MOST_PLACES = 1280, 5
 WIDER = 0.004
 # Detail that is finer by less is the same.
 FINER = 1.12
+# Finer detail of which the keeper's own pixels have this share is nothing that it lacks.
+_HELD = 0.65
 # Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.
 _COLOURFUL, _GREYED = 3.0, 0.25
 # The same across the one hue that varies most: sepia has next to nothing there, and a photograph a quarter or more.
@@ -144,7 +146,7 @@ class LaidFamily:
         self.merits = self._judge()
 
     def _measure_detail(self) -> dict[int, float]:
-        spots = places(self.laid)
+        self._spots = spots = places(self.laid)
         powers, self._blocks, self._steps = {}, {}, {}
         coarse = {}
         self._fine: dict[int, dict[int, float]] = {}
@@ -332,7 +334,7 @@ class LaidFamily:
         ]
 
     def _less_compressed(self, row: int) -> list[int]:
-        """Return the members that never went through a compression as coarse as this one did, or only once where it did twice."""
+        """Return the members that went through no compression as coarse as this one did, or once where it did twice."""
         steps = {o: max(self._steps[o], self._traces[o].usual_step) for o in [row, *self._beside(row)]}
         own = steps.pop(row)
         return [
@@ -398,7 +400,7 @@ class LaidFamily:
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
-        if self._finest[member] > FINER * self._finest[keeper]:
+        if self._is_finer(member, keeper):
             said.append("holds finer detail")
         if _lost_tones(a, b) > _CLIPPED:
             said.append("has light or dark tones that the other lost")
@@ -442,6 +444,15 @@ class LaidFamily:
         boxes = tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
         self._compared[keeper, member] = contents, boxes, rounding
         return contents, boxes, rounding
+
+    def _is_finer(self, member: int, keeper: int) -> bool:
+        """Return whether a member has finer detail that the keeper lacks."""
+        low, high = self._finest[keeper], self._finest[member]
+        if high <= FINER * low:
+            return False
+        pair = keeper, member
+        greys = tuple(np.asarray(self._load(row)[0].convert("L")) for row in pair)
+        return share_held(greys, tuple(self.laid[row] for row in pair), self._spots, low, high) < _HELD
 
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]

@@ -192,7 +192,8 @@ def share_held(
 
     # A family's maps miss by parts of a pixel, and fine detail with them.
     for corner in corners:
-        shift, response = cv2.phaseCorrelate(*tiles(*corner), window)
+        first, second = tiles(*corner)
+        shift, response = cv2.phaseCorrelate(first, second, window)
         if response > _SURE:
             wanted.append(corner + side / 2)
             found.append(corner + side / 2 + shift)

@@ -41,6 +41,8 @@ _HELD = 0.65
 _COLOURFUL, _GREYED = 3.0, 0.25
 # The same across the one hue that varies most: sepia has next to nothing there, and a photograph a quarter or more.
 _HUES, _ONE_HUE = 0.8, 0.35
+# What a strong compression makes of it, for each grey of its step: quality 10 adds 2 to 3, quality 30 about 0.5.
+_HUES_OF_STEP = 0.04
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
 _TONES, _CLIPPED = 8.0, 0.01
 # Greys by which the median of a tone or colour differs in an edit, and for each grey of a JPEG's step: quality 10 moves
@@ -99,12 +101,11 @@ class LaidFamily:
     Args:
         rows: the members.
         hub: one of them, with which the others are compared first.
-        load: gives a member's upright picture at full size and the traces of its file; raises
-            `photodup.embedding.imaging.ImageError` where it cannot.
+        load: gives a member's upright picture at full size and the traces of its file.
         proven: pairs of rows that were proven; members that the hub is not proven with are reached through them.
 
     Attributes:
-        merits: by row; of members that could be read and laid over the others.
+        merits: by row; of members that could be laid over the others.
     """
 
     def __init__(
@@ -114,8 +115,6 @@ class LaidFamily:
         load: Callable[[int], tuple[Image.Image, FileTraces]],
         proven: Collection[tuple[int, int]],
     ) -> None:
-        from photodup.embedding.imaging import ImageError
-
         self._load = load
         self._at_hand: tuple[int | None, Image.Image | None] = (None, None)
         self._compared: dict[tuple[int, int], _Compared] = {}
@@ -124,14 +123,9 @@ class LaidFamily:
         self._traces: dict[int, FileTraces] = {}
         sizes: dict[int, tuple[int, int]] = {}
         for row in rows:
-            try:
-                image, self._traces[row] = load(row)
-            except ImageError:
-                continue
+            image, self._traces[row] = load(row)
             self._pictures[row], self._features[row], sizes[row] = small(image), features(image), image.size
-        maps = maps_to(
-            hub if hub in self._features else next(iter(self._features), hub), self._features, sizes, proven
-        )
+        maps = maps_to(hub, self._features, sizes, proven)
         self.laid: dict[int, Laid] = {}
         self.merits: dict[int, Merit] = {}
         if len(maps) < 2:
@@ -277,7 +271,15 @@ class LaidFamily:
         whole = np.any(list(told.values()), axis=0)
         # A coloured caption makes no colour picture.
         chroma = [self._chroma[row][row in self._captioned] for row in self.laid]
-        most, hues = max(chroma), max(self._hues.values())
+        most = max(chroma)
+        hues = max(
+            (
+                h - _HUES_OF_STEP * self._coarsest(row)
+                for row, h in self._hues.items()
+                if row not in self._captioned
+            ),
+            default=0.0,
+        )
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
         hub = next(iter(self.laid.values()))
         tones = list(self._tones.values())
@@ -335,7 +337,7 @@ class LaidFamily:
 
     def _less_compressed(self, row: int) -> list[int]:
         """Return the members that went through no compression as coarse as this one did, or once where it did twice."""
-        steps = {o: max(self._steps[o], self._traces[o].usual_step) for o in [row, *self._beside(row)]}
+        steps = {o: self._coarsest(o) for o in [row, *self._beside(row)]}
         own = steps.pop(row)
         return [
             other
@@ -343,6 +345,10 @@ class LaidFamily:
             if step < own / _FINER_STEP
             or (step < own * _FINER_STEP and self._was_coarser(row) and not self._was_coarser(other))
         ]
+
+    def _coarsest(self, row: int) -> float:
+        """Return the step of the coarsest compression that is seen or in the file's own table, greys."""
+        return max(self._steps[row], self._traces[row].usual_step)
 
     def _compression(self, row: int) -> dict[str, float | bool]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""

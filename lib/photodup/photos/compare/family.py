@@ -24,6 +24,7 @@ from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.snapping import maps_to
+from photodup.photos.compare.tones import CLIPPED, chroma, gain, hues, lost_tones, tone_distance
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
 from photodup.photos.compare.verify import verify
 
@@ -43,8 +44,6 @@ _COLOURFUL, _GREYED = 3.0, 0.25
 _HUES, _ONE_HUE = 0.8, 0.35
 # What a strong compression makes of it, for each grey of its step: quality 10 adds 2 to 3, quality 30 about 0.5.
 _HUES_OF_STEP = 0.04
-# Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
-_TONES, _CLIPPED = 8.0, 0.01
 # Greys by which the median of a tone or colour differs in an edit, and for each grey of a JPEG's step: quality 10 moves
 # colours by 2, quality 30 by 0.3.
 _OTHER_TONE, _FOR_EACH_STEP = 1.5, 0.02
@@ -53,7 +52,6 @@ _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
 _SAVED_AGAIN = 0.7
 _FINER_STEP = 1.1  # ratio of steps that are no longer alike
-_NOT_BLURRED = 0.8  # a stronger compression may sharpen by its blocks
 # Sharpness that is less than another's by more is a blur.
 _AS_SHARP = 0.95
 # Slopes that are steeper by more are sharpened, or the other's are blurred.
@@ -135,8 +133,8 @@ class LaidFamily:
         without_margins(self._pictures, self.laid)
         self._finest = self._measure_detail()
         self._captioned = self._find_captions()
-        self._chroma = {row: _chroma(one) for row, one in self.laid.items()}
-        self._hues = {row: _hues(one) for row, one in self.laid.items()}
+        self._chroma = {row: chroma(one) for row, one in self.laid.items()}
+        self._hues = {row: hues(one) for row, one in self.laid.items()}
         self.merits = self._judge()
 
     def _measure_detail(self) -> dict[int, float]:
@@ -158,7 +156,7 @@ class LaidFamily:
             coarse[row] = grey if self._steps[row] else None
         first = next(iter(self.laid.values()))
         self._tones = self._cluster_tones()
-        gains = {row: _gain(first, one) for row, one in self.laid.items()}
+        gains = {row: gain(first, one) for row, one in self.laid.items()}
         self._sharpness = {row: _sharpness(one) / max(gains[row], 1e-3) for row, one in self.laid.items()}
         for row, grey in coarse.items():
             # What a coarser compression before the last one added is no detail either.
@@ -225,23 +223,10 @@ class LaidFamily:
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
             and slopes[0] > _SHARPER * slopes[1],
-            is_resaved=one_tone and _same_grid(a, b) and self._is_resaved(keeper, member),
+            is_resaved=self._was_coarser(keeper) and member in self._less_compressed(keeper),
             is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=is_one_size,
-        )
-
-    def _is_resaved(self, first: int, second: int) -> bool:
-        """Return whether the first was saved again after a stronger compression than the second ever had.
-
-        A second that is softer may have lost the traces of its own history.
-        """
-        return (
-            self._was_coarser(first)
-            and not self._was_coarser(second)
-            and self._traces[second].usual_step < self._steps[first] / _FINER_STEP
-            and self._sharpness[second] > _NOT_BLURRED * self._sharpness[first]
-            and not self._is_made_of_a_jpeg(second)
         )
 
     def _find_captions(self) -> set[int]:
@@ -270,12 +255,12 @@ class LaidFamily:
         told = told_apart_from_margins(self.laid)
         whole = np.any(list(told.values()), axis=0)
         # A coloured caption makes no colour picture.
-        chroma = [self._chroma[row][row in self._captioned] for row in self.laid]
-        most = max(chroma)
-        hues = max(
+        colours = [self._chroma[row][row in self._captioned] for row in self.laid]
+        most = max(colours)
+        most_hues = max(
             (
                 h - _HUES_OF_STEP * self._coarsest(row)
-                for row, h in self._hues.items()
+                for row, own in self._hues.items()
                 if row not in self._captioned
             ),
             default=0.0,
@@ -287,7 +272,7 @@ class LaidFamily:
         turns = {row: angle(hub, one) for row, one in self.laid.items()}
         usual_turn = sorted(turns.values())[(len(turns) - 1) // 2]
         merits = {}
-        for (row, one), own_chroma in zip(self.laid.items(), chroma, strict=True):
+        for (row, one), own_chroma in zip(self.laid.items(), colours, strict=True):
             added = one.added
             if row in self._captioned:
                 added += ("a caption",)
@@ -296,13 +281,13 @@ class LaidFamily:
                 pages=self._traces[row].pages,
                 in_colour=bool(
                     (most < _COLOURFUL or own_chroma >= _GREYED * most)
-                    and (hues < _HUES or self._hues[row] >= _ONE_HUE * hues)
+                    and (most_hues < _HUES or self._hues[row] >= _ONE_HUE * most_hues)
                 ),
                 shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
                 added=added,
                 pixels=round((one.scale * share) ** 2 * float(told[row].sum())),
                 lost_tones=max(
-                    (_lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
+                    (lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
                 ),
                 tone=self._tones[row],
                 is_odd=len(tones) > 2
@@ -400,15 +385,15 @@ class LaidFamily:
         if max(pages) > 1:
             n = pages[1] if pages[1] > 1 else pages[0]
             said.append(f"{'it has' if pages[1] > 1 else 'the one to keep has'} {n} pages or frames")
-        chroma = [self._chroma[row][row in self._captioned] for row in (keeper, member)]
-        if max(chroma) > _COLOURFUL and min(chroma) < _GREYED * max(chroma):
-            said.append("in colour" if chroma[1] > chroma[0] else "black and white")
+        colours = [self._chroma[row][row in self._captioned] for row in (keeper, member)]
+        if max(colours) > _COLOURFUL and min(colours) < _GREYED * max(colours):
+            said.append("in colour" if colours[1] > colours[0] else "black and white")
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
         if self._is_finer(member, keeper):
             said.append("holds finer detail")
-        if _lost_tones(a, b) > _CLIPPED:
+        if lost_tones(a, b) > CLIPPED:
             said.append("has light or dark tones that the other lost")
         contents, boxes, rounding = self._compare_contents(keeper, member)
         if contents.places and not contents.is_caption:
@@ -503,80 +488,3 @@ def _even(own: Features) -> bool:
     turned = own.grey[:, ::-1].astype(np.float32)
     grey = own.grey.astype(np.float32)
     return bool(np.corrcoef(grey.ravel(), turned.ravel())[0, 1] > 0.8)
-
-
-def _gain(first: Laid, second: Laid) -> float:
-    """Return the contrast of the second over that of the first, at coarse structure that both show."""
-    import cv2
-
-    shared = grown(first.picture & second.picture, -6)
-    if shared.sum() < 500:
-        return 1.0
-    values = [cv2.GaussianBlur(one.grey, (0, 0), 5)[shared] for one in (first, second)]
-    return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
-
-
-def tone_distance(first: Laid, second: Laid, parts: int = 12) -> float:
-    """Return how far the tones or colours of two members lie apart, greys: of light, or of the colour that differs most.
-
-    The pixels of the first fall into as many equal parts, by light or colour; of each the median difference counts, which
-    neither noise nor another sharpness moves.
-    """
-    import cv2
-
-    shared = grown(first.picture & second.picture, -6)
-    if shared.sum() < 2000:
-        return 0.0
-    one, other = (
-        cv2.cvtColor(cv2.GaussianBlur(laid.rgb, (0, 0), 3), cv2.COLOR_RGB2YCrCb)[shared].astype(np.float32)
-        for laid in (first, second)
-    )
-    found = []
-    for channel in range(3):
-        order = np.array_split(np.argsort(one[:, channel]), parts)
-        apart = (other - one)[:, channel]
-        found.append(np.mean([abs(float(np.median(apart[part]))) for part in order]))
-    return float(max(found))
-
-
-def _hues(one: Laid) -> float:
-    """Return how much the colour varies across the hue in which it varies most, greys; small coloured things count not."""
-    import cv2
-
-    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
-    if len(found) < 3:
-        return 0.0
-    low, high = np.percentile(found, (5, 95), axis=0)
-    usual = found[((found >= low) & (found <= high)).all(axis=1)]
-    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[0], 0.0))) if len(usual) > 2 else 0.0
-
-
-def _chroma(one: Laid) -> tuple[float, float]:
-    """Return how much colour varies over the picture, greys: with small coloured things, and without them."""
-    import cv2
-
-    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
-    if not len(found):
-        return 0.0, 0.0
-    low, high = np.percentile(found, (10, 90), axis=0)
-    return float(np.hypot(*found.std(axis=0))), float(np.hypot(*((high - low) / 2.56)))
-
-
-def _lost_tones(one: Laid, other: Laid) -> float:
-    """Return the share of the shared picture where `one` is at its lightest or darkest and the other is not."""
-    shared = grown(one.picture & other.picture, -3)
-    n = int(shared.sum())
-    if n < 500:
-        return 0.0
-    lost = 0.0
-    for channel in range(3):
-        mine = one.rgb[:, :, channel]
-        for limit in (mine >= 252, mine <= 3):
-            limit = grown(limit & shared, -2)  # not the soft edges of what is at its limit
-            if limit.sum() > 0.5 * _CLIPPED * n:
-                low, high = np.percentile(other.rgb[:, :, channel][limit], (25, 75))
-                if high - low > _TONES:
-                    lost = max(lost, float(limit.sum() / n))
-    return lost

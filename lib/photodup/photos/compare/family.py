@@ -259,7 +259,7 @@ class LaidFamily:
         most = max(colours)
         most_hues = max(
             (
-                h - _HUES_OF_STEP * self._coarsest(row)
+                own - _HUES_OF_STEP * self._coarsest(row)
                 for row, own in self._hues.items()
                 if row not in self._captioned
             ),

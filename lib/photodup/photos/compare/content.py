@@ -190,7 +190,9 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
 
     height, width = shared.shape
     colours = [cv2.cvtColor(rgb.astype(np.float32), cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second)]
-    difference = _beyond_blurs(colours[0][:, :, 0], colours[1][:, :, 0], 1, _blurs(*colours, shared))
+    difference = _beyond_blurs(
+        colours[0][:, :, 0], colours[1][:, :, 0], 1, _blurs(colours[0], colours[1], shared)
+    )
     # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
     channels = np.concatenate([predicted, second], axis=2)
     cut = grown(np.asarray(((channels >= _WHITE) | (channels <= _BLACK)).any(axis=2)), 4)

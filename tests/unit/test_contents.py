@@ -121,7 +121,7 @@ def test_an_edit_of_the_whole_picture_adds_nothing(photographs, name, edit):
 
 
 def test_what_was_there_is_missed_where_the_other_is_even(photographs):
-    """The smaller picture of the two is asked in both directions: something is there, or something is gone."""
+    """In both directions: something is there, or something is gone, though a wide blur would wipe it out."""
     original = photographs["rocket"]
     with_bird = original.copy()
     ImageDraw.Draw(with_bird).polygon([(100, 60), (112, 66), (124, 60), (112, 72)], fill=(190, 180, 170))
@@ -130,6 +130,25 @@ def test_what_was_there_is_missed_where_the_other_is_even(photographs):
         assert found.places and not found.is_caption
         left, top, right, bottom = found.places[0].box
         assert left < 112 / original.width < right and top < 66 / original.height < bottom
+
+
+@pytest.mark.long
+def test_of_pairs_with_and_without_a_small_subject_none_is_suggested(tmp_path: Path, photographs):
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        original = photographs[PHOTOS[i % len(PHOTOS)]].resize((800, 560))
+        size = round(800 * rng.uniform(0.015, 0.2))
+        x, y = (int(rng.integers(0, side - size)) for side in (800, 560))
+        ground = np.asarray(original.crop((x, y, x + size, y + size)), float).mean(axis=(0, 1))
+        figure = original.copy()
+        colour = tuple(int(v) for v in (ground + rng.choice([-60, 60], 3)).clip(0, 255))
+        ImageDraw.Draw(figure).ellipse((x, y, x + size, y + size), fill=colour)
+        for name, image in zip("ab", (original, figure), strict=True):
+            saved_as = exposed(image, seed=int(rng.integers(1 << 30)))
+            saved_as.save(tmp_path / f"{i}_{name}.jpg", quality=int(rng.integers(85, 96)))
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        assert not [photo.path for group in find_tiers(catalogue).copies for photo in group.may_go]
 
 
 @given(

@@ -222,3 +222,29 @@ def test_what_was_measured_of_a_family_is_remembered(tmp_path, original, monkeyp
     first = group_of(tmp_path)
     monkeypatch.setattr("photodup.photos.groups.judging.LaidFamily", lambda *a: pytest.fail("was measured"))
     assert group_of(tmp_path) == first
+
+
+@pytest.mark.parametrize("names", [("original",), ("original", "half")])
+def test_a_file_that_goes_while_its_family_is_measured_is_skipped_in_one_sentence(
+    tmp_path, original, monkeypatch, names
+):
+    from photodup.photos.groups import judging
+
+    for name, size in {"original": original.size, "half": (240, 160), "small": (200, 133)}.items():
+        save(original.resize(size), tmp_path / f"{name}.jpg")
+    measured = judging.LaidFamily
+
+    def after_they_went(*family):
+        for name in names:
+            (tmp_path / f"{name}.jpg").unlink(missing_ok=True)
+        return measured(*family)
+
+    monkeypatch.setattr(judging, "LaidFamily", after_they_went)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        found = find_tiers(catalogue)
+    assert [sentence.partition(":")[0] for sentence in found.problems] == [
+        f"{name}.jpg was skipped" for name in sorted(names)
+    ]
+    shown = [[group.keeper.path.stem, *(one.path.stem for one in group.members)] for group in found.copies]
+    assert shown == ([["half", "small"]] if len(names) == 1 else [])

@@ -11,7 +11,8 @@ from photodup.photos.compare.features import features
 from photodup.photos.compare.snapping import snapped
 from photodup.photos.compare.traces import coarsest_step
 from photodup.photos.compare.verify import verify, verify_with_map
-from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 
@@ -74,19 +75,40 @@ def test_what_was_only_saved_again_finely_is_not_the_original(tmp_path):
     )
 
 
-def test_a_strongly_compressed_original_stays_whatever_a_harder_copy_saved_again_shows(tmp_path):
-    """A third file connects the two by a turn, so they do not lie on each other to the pixel."""
-    image = photo("coffee")
-    original = saved(image, 45)
+def test_a_strongly_compressed_original_is_kept_and_none_of_its_copies_is_finer(tmp_path):
+    """A turned copy connects the others, and in all of them the original's artefacts look like detail."""
+    original = saved(photo("coffee"), 45)
     own = opened(original)
-    files = {"original": original, "copy": saved(opened(saved(own, 20)), 90)}
+    files = {"original": original, "a_harder": saved(opened(saved(own, 20)), 90)}
+    files["cut"] = saved(own.crop((40, 25, own.width - 30, own.height - 20)), 90)
     files["turned"] = saved(own.rotate(4, Image.Resampling.BICUBIC, fillcolor="white"), 90)
     for name, data in files.items():
         (tmp_path / f"{name}.jpg").write_bytes(data)
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
-        groups = find_tiers(catalogue).copies
-    assert groups and all(member.path.stem != "original" for group in groups for member in group.may_go)
+        (group,) = find_tiers(catalogue).copies
+    assert group.keeper.path.stem == "original"
+    assert not [said for said in group.differs if "finer detail" in said or "compressed" in said]
+
+
+def test_what_a_strong_compression_lost_is_finer_detail(tmp_path):
+    """The copy comes first by the owner's rule, and the original beside it is not suggested."""
+    original = saved(photo("coffee"), 95)
+    (tmp_path / "original.jpg").write_bytes(original)
+    (tmp_path / "copy.jpg").write_bytes(saved(opened(original), 20))
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        first = next(one.md5 for one in catalogue.photos() if one.path.stem == "copy")
+        options = GroupingOptions(rules=KeepRules(chosen=[first]))
+        (group,) = find_tiers(catalogue, options).copies
+    assert (group.keeper.path.stem, list(group.may_go)) == ("copy", [])
+    assert "finer detail" in group.differs[0]
+
+
+def test_coarse_steps_of_colour_do_not_make_a_sepia_print_black_and_white(tmp_path):
+    grey = np.asarray(photo("coffee").convert("L"), float)[:, :, None]
+    print_ = saved(Image.fromarray((grey * (1, 0.85, 0.65)).astype(np.uint8)), 92)
+    assert keeper(tmp_path, a_copy=saved(opened(print_), 10), original=print_)[0] == "original"
 
 
 def test_a_blur_hides_its_history_and_gains_nothing_by_it(tmp_path):

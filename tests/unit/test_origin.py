@@ -15,7 +15,13 @@ from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.photos.library.metadata import described_by_xmp, lost_in_words, read_described, read_exposure
+from photodup.photos.library.metadata import (
+    described_by_xmp,
+    exposure,
+    lost_in_words,
+    read_described,
+    read_exposure,
+)
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.search.candidates import Shots
@@ -337,7 +343,11 @@ def test_the_raw_beside_a_copy_does_not_leave_with_it(tmp_path, original):
 def shot(number: int, **changes) -> Photo:
     from dataclasses import replace
 
-    said = {key: changes.pop(key) for key in ("time", "bias", "sensitivity", "sequence") if key in changes}
+    said = {
+        key: changes.pop(key)
+        for key in ("time", "bias", "sensitivity", "sequence", "drive")
+        if key in changes
+    }
     changes.setdefault("path", Path(f"{number}.jpg"))
     return replace(BASE, id=number, md5=f"{number:032}", exposure=json.dumps(said), **changes)
 
@@ -349,6 +359,8 @@ def shot(number: int, **changes) -> Photo:
     ({"time": 0.008}, {"time": 0.004}, True),
     ({"sensitivity": 100}, {"sensitivity": 400}, True),
     ({"sequence": 1}, {"sequence": 2}, True),
+    ({"drive": 0}, {"drive": 2}, True),
+    ({"drive": 2}, {"drive": 2}, False),
     ({"taken_at": "2020-01-02T00:00:00.0"}, {"taken_at": "2020-01-02T00:00:00.10"}, True),
     ({"taken_at": "2020-01-02T00:00:00.12"}, {"taken_at": "2020-01-02T00:00:00.123"}, False),
     ({"taken_at": "2020-01-02T00:00:00.12"}, {"taken_at": "2020-01-02T00:00:00"}, False),
@@ -376,6 +388,36 @@ def test_a_bracket_is_read_from_files_and_never_suggested(tmp_path, original):
         assert [json.loads(photo.exposure)["bias"] for photo in photos] == [0.0, -2.0]
         assert photos[0].taken_at == "2022-05-17T18:10:00.0"
         assert find_tiers(catalogue).copies == ()
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize(("maker", "tags"), [
+    (b"FUJIFILM\x0c\0\0\0", (0x1101, 0x1103)), (b"Panasonic\0\0\0", (0x2B, 0x2A)), (b"SONY DSC \0\0\0", (0xB04A, 0xB049)),
+])  # fmt: skip
+def test_number_and_drive_mode_are_read_from_makers_notes(maker, tags, order):
+    def note(number: int) -> bytes:
+        fields = [(tags[0], 3, 1, number), (tags[1], 4, 1, 2), (tags[0] + 5, 2, 9, 70)]
+        sizes = (2, 2, 4)
+        entries = [
+            b"".join(value.to_bytes(size, order) for value, size in zip(one, sizes, strict=False))
+            + one[3].to_bytes(4 if one[1] == 4 else 2, order).ljust(4, b"\0")
+            for one in fields
+        ]
+        return maker + len(fields).to_bytes(2, order) + b"".join(entries)
+
+    assert read_exposure(exposure({0x927C: note(3)})) == {"sequence": 3, "drive": 2}
+    assert read_exposure(exposure({0x927C: note(0)})) == {"drive": 2}, "0 is no sequence"
+    for damaged in (maker, maker + b"\xff\xff", note(3)[:20], b"Another maker", "text", None):
+        assert exposure({0x927C: damaged}) is None
+
+
+def test_the_program_that_saved_a_file_says_nothing_beside_files_without_metadata(tmp_path, original):
+    found = Image.Exif()
+    found[0x0131] = "Adobe Photoshop CC 2017 (Windows)"
+    write(original, tmp_path / "a.jpg", data=found.tobytes(), quality=95)
+    write(original, tmp_path / "b.jpg", quality=40)
+    group = group_of(tmp_path)
+    assert (group.keeper.path.name, going(group)) == ("a.jpg", {"b.jpg"})
 
 
 def test_an_edit_with_the_exposure_of_its_source_is_no_second_exposure(tmp_path, original):

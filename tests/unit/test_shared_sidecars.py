@@ -1,6 +1,7 @@
 """A sidecar that belongs to two photos leaves with the last of them, or stays, and the owner is told."""
 
 import json
+import re
 import shutil
 
 import httpx
@@ -60,6 +61,24 @@ def test_a_sidecar_of_two_photos_stays_with_the_one_that_was_left_alone_and_the_
     assert (library / "Shared" / "small coffee.xmp").exists()
     said = [sentence for sentence in outcome.refused if "small coffee.xmp stays" in sentence]
     assert len(said) == 1 and "also belongs to small coffee.png, which was left alone" in said[0]
+
+
+def test_the_list_before_a_removal_names_hard_links_which_free_nothing(tmp_path):
+    library = make_review_library(tmp_path / "library")
+    with ReviewServer(library) as server:
+        server.session.accept_all()
+
+        def page() -> str:
+            return httpx.get(server.url + "confirm", timeout=30).text
+
+        assert "hard link" not in page()
+        item = next(item for item in server.session.items.values() if item.remove)
+        going = next(one for one in item.photos if one.id in item.remove)
+        before = re.search(r"That frees <strong>([^<]+)", page())[1]
+        (tmp_path / "outside.jpg").hardlink_to(library / going.path)
+        text = page()
+        assert text.count("a hard link: frees nothing") == 1 and "1 of them frees nothing" in text
+        assert re.search(r"That frees <strong>([^<]+)", text)[1] != before
 
 
 class Killed(BaseException):

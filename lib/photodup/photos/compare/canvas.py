@@ -43,6 +43,11 @@ class Laid:
     added: tuple[str, ...] = ()
 
     @property
+    def file_to_canvas(self) -> np.ndarray:
+        """The map float64[3, 3] from pixels of the upright file to the canvas."""
+        return np.vstack([self.to_canvas, [0, 0, 1]]) @ _scaled(SIZE / max(self.size))
+
+    @property
     def is_mirrored(self) -> bool:
         """Whether it lies on the canvas turned over."""
         return bool(np.linalg.det(self.to_canvas[:, :2]) < 0)
@@ -94,7 +99,7 @@ def on_fine_canvas(image: Image.Image, one: Laid, fineness: float) -> np.ndarray
     import cv2
 
     height, width = one.frame.shape
-    to_fine = _scaled(fineness) @ np.vstack([one.to_canvas, [0, 0, 1]]) @ _scaled(SIZE / max(image.size))
+    to_fine = _scaled(fineness) @ one.file_to_canvas
     shrink = min(1.0, float(np.sqrt(abs(np.linalg.det(to_fine[:2, :2])))))
     # First to about its size there: a map alone would leave pixels out.
     small = [max(1, round(side * shrink)) for side in image.size]

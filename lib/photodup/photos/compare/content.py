@@ -16,7 +16,8 @@ from photodup.photos.compare.canvas import grown
 from photodup.photos.compare.exposures import FineNoise, fine_noise
 
 # Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
-_BLURS, _BASE = (0.0, 0.8, 1.6, 3.2, 6.4), 0.8
+# By so many steps parts of a picture may be softer than the whole.
+_BLURS, _BASE, _SOFTER = (0.0, 0.8, 1.6, 3.2, 6.4), 0.8, 1
 # Greys by which a place may differ at least, and multiples of what the rest of the pair differs by where it is as busy.
 _FLOOR, _NOISE, _USUAL = 16.0, 4.0, 0.75
 # Pixels by which edges may lie beside each other, beyond what the alignment's own scatter is.
@@ -189,7 +190,9 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
 
     height, width = shared.shape
     colours = [cv2.cvtColor(rgb.astype(np.float32), cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second)]
-    difference = _beyond_blurs(colours[0][:, :, 0], colours[1][:, :, 0], 1)
+    difference = _beyond_blurs(
+        colours[0][:, :, 0], colours[1][:, :, 0], 1, _blurs(colours[0], colours[1], shared)
+    )
     # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
     channels = np.concatenate([predicted, second], axis=2)
     cut = grown(np.asarray(((channels >= _WHITE) | (channels <= _BLACK)).any(axis=2)), 4)
@@ -212,17 +215,39 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     return np.where(shared, found, 0).astype(np.float32)
 
 
-def _beyond_blurs(predicted: np.ndarray, seen: np.ndarray, shrink: int) -> np.ndarray:
+def _blurs(predicted: np.ndarray, seen: np.ndarray, shared: np.ndarray) -> tuple[float, ...]:
+    """Return the blurs that may have turned one picture float32[h, w, 3] into the other, which is as soft as one of them.
+
+    A compression softens places by some more, and a stronger blur than that wipes a small thing out.
+    """
+    import cv2
+
+    def steepness(grey: np.ndarray, blur: float) -> float:
+        return float(
+            np.square(_slopes(cv2.GaussianBlur(grey, (0, 0), float(np.hypot(blur, _BASE))))[shared]).mean()
+        )
+
+    wanted = steepness(seen[:, :, 0], 0.0)
+    enough = next(
+        (i for i, blur in enumerate(_BLURS) if steepness(predicted[:, :, 0], blur) <= wanted), len(_BLURS)
+    )
+    return _BLURS[: enough + 1 + _SOFTER]
+
+
+def _beyond_blurs(
+    predicted: np.ndarray, seen: np.ndarray, shrink: int, blurs: tuple[float, ...] = _BLURS
+) -> np.ndarray:
     """Return float32[h, w]: by how much a grey lies beyond what any blur of the predicted one gives there.
 
     Args:
         predicted, seen: float32[h, w].
         shrink: pixels of the whole picture for one of these.
+        blurs: standard deviations, pixels of the whole picture.
     """
     import cv2
 
     seen = cv2.GaussianBlur(seen, (0, 0), _BASE)
-    blurred = [cv2.GaussianBlur(predicted, (0, 0), float(np.hypot(s / shrink, _BASE))) for s in _BLURS]
+    blurred = [cv2.GaussianBlur(predicted, (0, 0), float(np.hypot(s / shrink, _BASE))) for s in blurs]
     lowest, highest = np.minimum.reduce(blurred), np.maximum.reduce(blurred)
     off = np.maximum(lowest - seen, seen - highest).clip(0)
     if shrink == 1:

@@ -7,6 +7,7 @@ below the detail just coarser than it, or far below another member's, is not the
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,9 @@ BLOCKIER = 1.4
 _FALL_OF_BLOCKS = 0.15
 # Scales that differ by less are one.
 _ONE_SCALE = 0.05
+# Two places are shifted by what a phase tells so surely, and two files by what so many tell; maps that are exact but for so
+# much are exact.
+_SURE, _LEAST_SHIFTS, _EXACT = 0.3, 8, 0.002
 # Power below this is rounding, greys².
 _NOTHING = 0.02
 
@@ -133,6 +137,76 @@ def finest(
         )
         for row in found
     }
+
+
+def share_held(
+    pictures: tuple[np.ndarray, np.ndarray],
+    laid: tuple[Laid, Laid],
+    spots: np.ndarray,
+    low: float,
+    high: float,
+) -> float:
+    """Return which share of the second picture's detail between two frequencies the first one has, too, 0..1.
+
+    What a strong compression added looks like detail in each copy made of it; but it is in the compressed file, too.
+
+    Args:
+        pictures: uint8[h, w] each, the upright files at full size.
+        laid: the two members.
+        spots: as `places` gives.
+        low, high: cycles a pixel of the canvas; 0 is returned where the first has too few pixels for them.
+    """
+    import cv2
+
+    one, other = laid
+    if high > 0.5 * one.scale * (1 + _ONE_SCALE) or other.scale > one.scale * (1 + _ONE_SCALE):
+        return 0.0
+    side, slip = max(8, round(_TILE * one.scale)), max(1, round(one.scale))
+    window = np.outer(np.hanning(side), np.hanning(side)).astype(np.float32)
+    cycles = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side))) * one.scale
+    band, beside = (cycles >= low) & (cycles < high), np.arange(-slip, slip + 1)
+    to_one = np.linalg.inv(one.file_to_canvas)
+    maps, wanted, found = [to_one @ other.file_to_canvas], [], []
+    inside = grown(one.picture & other.picture, -_TILE // 2 + 1)
+    corners = [
+        (to_one @ (x, y, 1))[:2].round() - side // 2 for x, y in spots[inside[spots[:, 1], spots[:, 0]]]
+    ]
+
+    def tiles(left: float, top: float) -> list[np.ndarray]:
+        move = np.array([[1, 0, -left], [0, 1, -top], [0, 0, 1]])
+        how: dict[str, Any] = {"flags": cv2.INTER_CUBIC, "borderMode": cv2.BORDER_REPLICATE}
+        pieces = [
+            cv2.warpAffine(grey, (move @ to)[:2], (side, side), **how).astype(np.float32)
+            for grey, to in zip(pictures, (np.eye(3), maps[-1]), strict=True)
+        ]
+        return [piece - piece.mean() for piece in pieces]
+
+    def in_common() -> float:
+        own = common = its = 0.0
+        for corner in corners:
+            first, second = (np.fft.fft2(tile * window) * band for tile in tiles(*corner))
+            crossed = np.fft.ifft2(first * second.conj()).real * side**2
+            own, its = own + np.square(np.abs(first)).sum(), its + np.square(np.abs(second)).sum()
+            common += crossed[np.ix_(beside, beside)].max()
+        return float(common**2 / (own * its)) if own * its else 0.0
+
+    # A family's maps miss by parts of a pixel, and fine detail with them.
+    for corner in corners:
+        first, second = tiles(*corner)
+        shift, response = cv2.phaseCorrelate(first, second, window)
+        if response > _SURE:
+            wanted.append(corner + side / 2)
+            found.append(corner + side / 2 + shift)
+    share = in_common()
+    if len(found) >= _LEAST_SHIFTS:
+        points = np.array(found, np.float32), np.array(wanted, np.float32)
+        better, _ = cv2.estimateAffine2D(*points, ransacReprojThreshold=0.5)
+        if better is not None:
+            onto = np.vstack([better, [0, 0, 1]]) @ maps[0]
+            is_cut_out = np.abs(onto - onto.round())[:2, :2].max() < _EXACT  # pixel by pixel
+            maps.append(onto.round() if is_cut_out else onto)
+            share = max(share, in_common())
+    return share
 
 
 def lost_by_shrinking(grey: np.ndarray, factor: float) -> float:

@@ -19,14 +19,15 @@ from photodup.photos.compare.canvas import (
     without_margins,
 )
 from photodup.photos.compare.content import Contents, compare_contents, where
-from photodup.photos.compare.detail import finest, lost_by_shrinking, places, spectra
+from photodup.photos.compare.detail import finest, lost_by_shrinking, places, share_held, spectra
 from photodup.photos.compare.exposures import displaced, rounding_noise
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.margins import told_apart_from_margins
-from photodup.photos.compare.merit import COARSE, Merit, Relation
-from photodup.photos.compare.snapping import snapped
+from photodup.photos.compare.merit import Merit, Relation
+from photodup.photos.compare.snapping import maps_to
+from photodup.photos.compare.tones import CLIPPED, chroma, gain, hues, lost_tones, tone_distance
 from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
-from photodup.photos.compare.verify import verify, verify_with_map
+from photodup.photos.compare.verify import verify
 
 # Members that captions are looked for against: enough for a majority.
 _JUDGES = 3
@@ -36,12 +37,14 @@ _FINE, _MOST_PLACES = 1280, 5
 WIDER = 0.004
 # Detail that is finer by less is the same.
 FINER = 1.12
+# Finer detail of which the keeper's own pixels have this share is nothing that it lacks.
+_HELD = 0.65
 # Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.
 _COLOURFUL, _GREYED = 3.0, 0.25
 # The same across the one hue that varies most: sepia has next to nothing there, and a photograph a quarter or more.
 _HUES, _ONE_HUE = 0.8, 0.35
-# Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
-_TONES, _CLIPPED = 8.0, 0.01
+# What a strong compression makes of it, for each grey of its step: quality 10 adds 2 to 3, quality 30 about 0.5.
+_HUES_OF_STEP = 0.04
 # Greys by which the median of a tone or colour differs in an edit, and for each grey of a JPEG's step: quality 10 moves
 # colours by 2, quality 30 by 0.3.
 _OTHER_TONE, _FOR_EACH_STEP = 1.5, 0.02
@@ -50,9 +53,6 @@ _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
 _SAVED_AGAIN = 0.7
 _FINER_STEP = 1.1  # ratio of steps that are no longer alike
-# Two files of one size that a third connects lie on each other but for this, pixels.
-_NEARLY = 0.75
-_NOT_BLURRED = 0.8  # a stronger compression may sharpen by its blocks
 # Sharpness that is less than another's by more is a blur.
 _AS_SHARP = 0.95
 # Slopes that are steeper by more are sharpened, or the other's are blurred.
@@ -100,12 +100,11 @@ class LaidFamily:
     Args:
         rows: the members.
         hub: one of them, with which the others are compared first.
-        load: gives a member's upright picture at full size and the traces of its file; raises
-            `photodup.embedding.imaging.ImageError` where it cannot.
+        load: gives a member's upright picture at full size and the traces of its file.
         proven: pairs of rows that were proven; members that the hub is not proven with are reached through them.
 
     Attributes:
-        merits: by row; of members that could be read and laid over the others.
+        merits: by row; of members that could be laid over the others.
     """
 
     def __init__(
@@ -115,22 +114,17 @@ class LaidFamily:
         load: Callable[[int], tuple[Image.Image, FileTraces]],
         proven: Collection[tuple[int, int]],
     ) -> None:
-        from photodup.embedding.imaging import ImageError
-
         self._load = load
         self._at_hand: tuple[int | None, Any] = (None, None)
-        self._compared: tuple[tuple[int, int], _Compared] = (-1, -1), (Contents(), (), 0.0)
+        self._compared: dict[tuple[int, int], _Compared] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._features: dict[int, Features] = {}
         self._traces: dict[int, FileTraces] = {}
         sizes: dict[int, tuple[int, int]] = {}
         for row in rows:
-            try:
-                image, self._traces[row] = load(row)
-            except ImageError:
-                continue
+            image, self._traces[row] = load(row)
             self._pictures[row], self._features[row], sizes[row] = small(image), features(image), image.size
-        maps = self._maps(hub if hub in self._features else next(iter(self._features), hub), proven)
+        maps = maps_to(hub, self._features, sizes, proven)
         self.laid: dict[int, Laid] = {}
         self.merits: dict[int, Merit] = {}
         if len(maps) < 2:
@@ -140,37 +134,12 @@ class LaidFamily:
         without_margins(self._pictures, self.laid)
         self._finest = self._measure_detail()
         self._captioned = self._find_captions()
-        self._chroma = {row: _chroma(one) for row, one in self.laid.items()}
-        self._hues = {row: _hues(one) for row, one in self.laid.items()}
+        self._chroma = {row: chroma(one) for row, one in self.laid.items()}
+        self._hues = {row: hues(one) for row, one in self.laid.items()}
         self.merits = self._judge()
 
-    def _maps(self, hub: int, proven: Collection[tuple[int, int]]) -> dict[int, np.ndarray]:
-        """Return the map of each member to the hub's pixels, along proven pairs."""
-        near: dict[int, list[int]] = {}
-        for i, j in proven:
-            if i in self._features and j in self._features:
-                near.setdefault(i, []).append(j)
-                near.setdefault(j, []).append(i)
-        maps = {hub: np.eye(3)[:2]}
-        waiting = [hub]
-        while waiting:
-            here = waiting.pop(0)
-            for row in sorted(near.get(here, [])):
-                if row in maps:
-                    continue
-                found, transform = verify_with_map(self._features[here], self._features[row])
-                if transform is None or not found.is_copy():
-                    found, back = verify_with_map(self._features[row], self._features[here])
-                    if back is None or not found.is_copy():
-                        continue
-                    transform = np.linalg.inv(np.vstack([back, [0, 0, 1]]))[:2]
-                found_map = maps[here] @ np.vstack([transform, [0, 0, 1]])
-                maps[row] = snapped(self._features[hub].grey, self._features[row].grey, found_map)
-                waiting.append(row)
-        return maps
-
     def _measure_detail(self) -> dict[int, float]:
-        spots = places(self.laid)
+        self._spots = spots = places(self.laid)
         powers, self._blocks, self._steps = {}, {}, {}
         coarse: dict[int, Any] = {}
         self._fine: dict[int, dict[int, float]] = {}
@@ -188,12 +157,11 @@ class LaidFamily:
             coarse[row] = grey if self._steps[row] else None
         first = next(iter(self.laid.values()))
         self._tones = self._cluster_tones()
-        gains = {row: _gain(first, one) for row, one in self.laid.items()}
+        gains = {row: gain(first, one) for row, one in self.laid.items()}
         self._sharpness = {row: _sharpness(one) / max(gains[row], 1e-3) for row, one in self.laid.items()}
         for row, grey in coarse.items():
             # What a coarser compression before the last one added is no detail either.
-            said = self._compression(row)
-            if grey is not None and (said["coarser"] > COARSE or said["is_saved_again"]):
+            if grey is not None and self._was_coarser(row) and self._less_compressed(row):
                 after = self._traces[row].after(self._steps[row])
                 powers[row] = spectra(grey, self.laid[row], spots, after)
         self._own_detail = {
@@ -204,7 +172,12 @@ class LaidFamily:
             for row in self.laid
             if (sources := [o for o in self.laid if self._beyond(row, o) < _ENLARGED])
         }
-        return finest(powers, self.laid, gains, self._blocks, limits)
+        found = finest(powers, self.laid, gains, self._blocks, limits)
+        # A copy cannot be less compressed than its parent, so what was compressed harder holds nothing finer.
+        return {
+            row: min([own, *(found[other] for other in self._less_compressed(row) if self._steps[other])])
+            for row, own in found.items()
+        }
 
     def _cluster_tones(self) -> dict[int, int]:
         """Return for each member a number that it shares with those of the same tones and colours."""
@@ -251,33 +224,23 @@ class LaidFamily:
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
             and slopes[0] > _SHARPER * slopes[1],
-            is_resaved=one_tone and _same_grid(a, b, _NEARLY) and self._is_resaved(keeper, member),
+            is_resaved=self._was_coarser(keeper) and member in self._less_compressed(keeper),
             is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=is_one_size,
         )
 
-    def _is_resaved(self, first: int, second: int) -> bool:
-        """Return whether the first was saved again after a stronger compression than the second ever had.
-
-        A second that is softer may have lost the traces of its own history.
-        """
-        return (
-            self._was_coarser(first)
-            and not self._was_coarser(second)
-            and self._traces[second].usual_step < self._steps[first] / _FINER_STEP
-            and self._sharpness[second] > _NOT_BLURRED * self._sharpness[first]
-            and not self._is_made_of_a_jpeg(second)
-        )
-
     def _find_captions(self) -> set[int]:
         """Return the members with a caption over the picture, as most others show."""
         found = set()
+        # The sharpest: beside a blurred picture every fine thing is something that it does not explain.
+        sharpest = sorted(self.laid, key=lambda row: -self._finest[row])
         for row in self.laid:
-            # The sharpest: beside a blurred picture every fine thing is something that it does not explain.
-            others = sorted((o for o in self.laid if o != row), key=lambda o: -self._finest[o])[:_JUDGES]
-            shown = sum(self._is_captioned(other, row) for other in others)
-            if 2 * shown > len(others):
+            others = [other for other in sharpest if other != row][:_JUDGES]
+            shown = [self._is_captioned(other, row) for other in others[:2]]
+            if len(set(shown)) == 2:  # else the third changes nothing
+                shown += [self._is_captioned(other, row) for other in others[2:]]
+            if 2 * sum(shown) > len(others):
                 found.add(row)
         return found
 
@@ -293,8 +256,16 @@ class LaidFamily:
         told = told_apart_from_margins(self.laid)
         whole = np.any(list(told.values()), axis=0)
         # A coloured caption makes no colour picture.
-        chroma = [self._chroma[row][row in self._captioned] for row in self.laid]
-        most, hues = max(chroma), max(self._hues.values())
+        colours = [self._chroma[row][row in self._captioned] for row in self.laid]
+        most = max(colours)
+        most_hues = max(
+            (
+                own - _HUES_OF_STEP * self._coarsest(row)
+                for row, own in self._hues.items()
+                if row not in self._captioned
+            ),
+            default=0.0,
+        )
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
         hub = next(iter(self.laid.values()))
         tones = list(self._tones.values())
@@ -302,7 +273,7 @@ class LaidFamily:
         turns = {row: angle(hub, one) for row, one in self.laid.items()}
         usual_turn = sorted(turns.values())[(len(turns) - 1) // 2]
         merits = {}
-        for (row, one), own_chroma in zip(self.laid.items(), chroma, strict=True):
+        for (row, one), own_chroma in zip(self.laid.items(), colours, strict=True):
             added = one.added
             if row in self._captioned:
                 added += ("a caption",)
@@ -311,13 +282,13 @@ class LaidFamily:
                 pages=self._traces[row].pages,
                 in_colour=bool(
                     (most < _COLOURFUL or own_chroma >= _GREYED * most)
-                    and (hues < _HUES or self._hues[row] >= _ONE_HUE * hues)
+                    and (most_hues < _HUES or self._hues[row] >= _ONE_HUE * most_hues)
                 ),
                 shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
                 added=added,
                 pixels=round((one.scale * share) ** 2 * float(told[row].sum())),
                 lost_tones=max(
-                    (_lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
+                    (lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
                 ),
                 tone=self._tones[row],
                 is_odd=len(tones) > 2
@@ -336,18 +307,38 @@ class LaidFamily:
             )
         return merits
 
+    def _beside(self, row: int) -> list[int]:
+        """Return the members whose compression can be compared: their blocks lie where its own do.
+
+        A blur wipes out every trace, sharpening and other tones move them: they say nothing of what the source went through.
+        """
+        return [
+            other
+            for other, one in self.laid.items()
+            if other != row
+            and _same_grid(self.laid[row], one)
+            and self._tones[other] == self._tones[row]
+            and _AS_SHARP < self._sharpness[other] / max(self._sharpness[row], 1e-6) < 1 / _AS_SHARP
+        ]
+
+    def _less_compressed(self, row: int) -> list[int]:
+        """Return the members that went through no compression as coarse as this one did, or once where it did twice."""
+        steps = {o: self._coarsest(o) for o in [row, *self._beside(row)]}
+        own = steps.pop(row)
+        return [
+            other
+            for other, step in steps.items()
+            if step < own / _FINER_STEP
+            or (step < own * _FINER_STEP and self._was_coarser(row) and not self._was_coarser(other))
+        ]
+
+    def _coarsest(self, row: int) -> float:
+        """Return the step of the coarsest compression that is seen or in the file's own table, greys."""
+        return max(self._steps[row], self._traces[row].usual_step)
+
     def _compression(self, row: int) -> dict[str, Any]:
         """Return what the traces of compression say, against the members whose blocks lie where its own do."""
-        own, step = self.laid[row], self._steps[row]
-        # A blur wipes out every trace, and sharpening moves them: they say nothing of what the source went through.
-        beside = [
-            o
-            for o, one in self.laid.items()
-            if o != row
-            and _same_grid(own, one)
-            and self._tones[o] == self._tones[row]  # other tones move the steps
-            and _AS_SHARP < self._sharpness[o] / max(self._sharpness[row], 1e-6) < 1 / _AS_SHARP
-        ]
+        step, beside = self._steps[row], self._beside(row)
         known = [self._steps[o] for o in beside if self._steps[o]]
         unknown = [self._blocks[o] for o in beside if not (step and self._steps[o])]
         return {
@@ -395,15 +386,15 @@ class LaidFamily:
         if max(pages) > 1:
             n = pages[1] if pages[1] > 1 else pages[0]
             said.append(f"{'it has' if pages[1] > 1 else 'the one to keep has'} {n} pages or frames")
-        chroma = [self._chroma[row][row in self._captioned] for row in (keeper, member)]
-        if max(chroma) > _COLOURFUL and min(chroma) < _GREYED * max(chroma):
-            said.append("in colour" if chroma[1] > chroma[0] else "black and white")
+        colours = [self._chroma[row][row in self._captioned] for row in (keeper, member)]
+        if max(colours) > _COLOURFUL and min(colours) < _GREYED * max(colours):
+            said.append("in colour" if colours[1] > colours[0] else "black and white")
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
-        if self._finest[member] > FINER * self._finest[keeper]:
+        if self._is_finer(member, keeper):
             said.append("holds finer detail")
-        if _lost_tones(a, b) > _CLIPPED:
+        if lost_tones(a, b) > CLIPPED:
             said.append("has light or dark tones that the other lost")
         contents, boxes, rounding = self._compare_contents(keeper, member)
         if contents.places and not contents.is_caption:
@@ -424,8 +415,8 @@ class LaidFamily:
         Returns:
             The contents, the first places in the frames of both, and what rounding put into their noise, greys².
         """
-        if self._compared[0] == (keeper, member):
-            return self._compared[1]
+        if (keeper, member) in self._compared:
+            return self._compared[keeper, member]
         a, b = self.laid[keeper], self.laid[member]
         fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
         # The keeper is compared with all others, so its picture stays at hand.
@@ -441,8 +432,17 @@ class LaidFamily:
             for row in (keeper, member)
         )
         boxes = tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
-        self._compared = (keeper, member), (contents, boxes, rounding)
-        return self._compared[1]
+        self._compared[keeper, member] = contents, boxes, rounding
+        return contents, boxes, rounding
+
+    def _is_finer(self, member: int, keeper: int) -> bool:
+        """Return whether a member has finer detail that the keeper lacks."""
+        low, high = self._finest[keeper], self._finest[member]
+        if high <= FINER * low:
+            return False
+        pair = keeper, member
+        greys = tuple(np.asarray(self._load(row)[0].convert("L")) for row in pair)
+        return share_held(greys, tuple(self.laid[row] for row in pair), self._spots, low, high) < _HELD
 
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]
@@ -477,10 +477,9 @@ def _sharpness(one: Laid, inside: np.ndarray | None = None) -> float:
     return float(np.sqrt((slopes[0] ** 2 + slopes[1] ** 2)[inside].mean())) if inside.any() else 0.0
 
 
-def _same_grid(first: Laid, second: Laid, most: float = 1e-6) -> bool:
-    """Return whether two members are of one size and lie on each other pixel by pixel, but for `most` pixels."""
-    moved = float(np.abs(first.to_canvas - second.to_canvas).max())
-    return first.size == second.size and moved < most
+def _same_grid(first: Laid, second: Laid) -> bool:
+    """Return whether two members are of one size and lie on each other pixel by pixel."""
+    return first.size == second.size and np.allclose(first.to_canvas, second.to_canvas, atol=1e-6, rtol=0)
 
 
 def _even(own: Features) -> bool:
@@ -488,80 +487,3 @@ def _even(own: Features) -> bool:
     turned = own.grey[:, ::-1].astype(np.float32)
     grey = own.grey.astype(np.float32)
     return bool(np.corrcoef(grey.ravel(), turned.ravel())[0, 1] > 0.8)
-
-
-def _gain(first: Laid, second: Laid) -> float:
-    """Return the contrast of the second over that of the first, at coarse structure that both show."""
-    import cv2
-
-    shared = grown(first.picture & second.picture, -6)
-    if shared.sum() < 500:
-        return 1.0
-    values = [cv2.GaussianBlur(one.grey, (0, 0), 5)[shared] for one in (first, second)]
-    return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
-
-
-def tone_distance(first: Laid, second: Laid, parts: int = 12) -> float:
-    """Return how far the tones or colours of two members lie apart, greys: of light, or of the colour that differs most.
-
-    The pixels of the first fall into as many equal parts, by light or colour; of each the median difference counts, which
-    neither noise nor another sharpness moves.
-    """
-    import cv2
-
-    shared = grown(first.picture & second.picture, -6)
-    if shared.sum() < 2000:
-        return 0.0
-    one, other = (
-        cv2.cvtColor(cv2.GaussianBlur(laid.rgb, (0, 0), 3), cv2.COLOR_RGB2YCrCb)[shared].astype(np.float32)
-        for laid in (first, second)
-    )
-    found = []
-    for channel in range(3):
-        order = np.array_split(np.argsort(one[:, channel]), parts)
-        apart = (other - one)[:, channel]
-        found.append(np.mean([abs(float(np.median(apart[part]))) for part in order]))
-    return float(max(found))
-
-
-def _hues(one: Laid) -> float:
-    """Return how much the colour varies across the hue in which it varies most, greys; small coloured things count not."""
-    import cv2
-
-    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
-    if len(found) < 3:
-        return 0.0
-    low, high = np.percentile(found, (5, 95), axis=0)
-    usual = found[((found >= low) & (found <= high)).all(axis=1)]
-    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[0], 0.0))) if len(usual) > 2 else 0.0
-
-
-def _chroma(one: Laid) -> tuple[float, float]:
-    """Return how much colour varies over the picture, greys: with small coloured things, and without them."""
-    import cv2
-
-    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
-    if not len(found):
-        return 0.0, 0.0
-    low, high = np.percentile(found, (10, 90), axis=0)
-    return float(np.hypot(*found.std(axis=0))), float(np.hypot(*((high - low) / 2.56)))
-
-
-def _lost_tones(one: Laid, other: Laid) -> float:
-    """Return the share of the shared picture where `one` is at its lightest or darkest and the other is not."""
-    shared = grown(one.picture & other.picture, -3)
-    n = int(shared.sum())
-    if n < 500:
-        return 0.0
-    lost = 0.0
-    for channel in range(3):
-        mine = one.rgb[:, :, channel]
-        for limit in (mine >= 252, mine <= 3):
-            limit = grown(limit & shared, -2)  # not the soft edges of what is at its limit
-            if limit.sum() > 0.5 * _CLIPPED * n:
-                low, high = np.percentile(other.rgb[:, :, channel][limit], (25, 75))
-                if high - low > _TONES:
-                    lost = max(lost, float(limit.sum() / n))
-    return lost

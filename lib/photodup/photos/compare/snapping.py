@@ -1,17 +1,84 @@
-"""Maps between pictures of one frame, made exact.
+"""Maps between the pictures of a family, made exact where they have one frame.
 
 Most copies keep the frame: only tones, size or compression change. Features of a foggy or blurred picture give their map
 to a few pixels; where the map that lays frame on frame is near it and fits as well, that is the one.
 """
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 
 from photodup.photos.compare.alignment import correlation, laid_over
+from photodup.photos.compare.features import Features
+from photodup.photos.compare.verify import verify_with_map
 
 # Corners may be moved by this share of the longer side, and sides' ratios may differ by as much as rounding does.
 _NEAR, _SAME_SHAPE = 0.06, 0.01
 # Loss of correlation that is none.
 _AS_WELL = 0.0005
+_SOFT = 1.5  # pixels
+
+
+def maps_to(
+    hub: int,
+    pictures: Mapping[int, Features],
+    sizes: Mapping[int, tuple[int, int]],
+    proven: Collection[tuple[int, int]],
+) -> dict[int, np.ndarray]:
+    """Return the map float64[2, 3] of each picture to the hub's pixels, along proven pairs.
+
+    Files of one size mostly lie on each other pixel by pixel, and only then can their compression be compared. Maps along
+    different pairs miss that by a quarter of a pixel, so such files share the map that fits the hub best.
+
+    Args:
+        hub: one of the rows.
+        pictures: of each row.
+        sizes: (width, height) of each upright file.
+        proven: pairs of rows; what they do not connect with the hub has no map.
+    """
+    near: dict[int, list[int]] = {}
+    for i, j in proven:
+        if i in pictures and j in pictures:
+            near.setdefault(i, []).append(j)
+            near.setdefault(j, []).append(i)
+    maps = {hub: np.eye(3)}
+    waiting = [hub]
+    while waiting:
+        here = waiting.pop(0)
+        for row in sorted(near.get(here, [])):
+            if row in maps:
+                continue
+            found, transform = verify_with_map(pictures[here], pictures[row])
+            if transform is None or not found.is_copy():
+                found, back = verify_with_map(pictures[row], pictures[here])
+                if back is None or not found.is_copy():
+                    continue
+                transform = np.linalg.inv(_square(back))[:2]
+            own = (maps[here] @ _square(transform))[:2]
+            maps[row] = _square(snapped(pictures[hub].grey, pictures[row].grey, own))
+            waiting.append(row)
+    left = list(maps)
+    while left:
+        first = left[0]
+        onto = {first: np.eye(3)}  # from pixels of each to those of the first of its size
+        for row in left[1:]:
+            between = (np.linalg.inv(maps[first]) @ maps[row])[:2]
+            exact = snapped(pictures[first].grey, pictures[row].grey, between)
+            if sizes[row] == sizes[first] and exact is not between:
+                onto[row] = _square(exact)
+        left = [row for row in left if row not in onto]
+        tried = (
+            [maps[row] @ np.linalg.inv(there) for row, there in onto.items()]
+            if len(onto) > 1
+            else [maps[first]]
+        )
+        best = max(tried, key=lambda one: _fit(pictures[hub].grey, pictures[first].grey, one[:2]))
+        maps |= {row: best @ there for row, there in onto.items()}
+    return {row: one[:2] for row, one in maps.items()}
+
+
+def _square(transform: np.ndarray) -> np.ndarray:
+    return np.vstack([transform, [0, 0, 1]])
 
 
 def snapped(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> np.ndarray:
@@ -54,5 +121,9 @@ def _corners(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _fit(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> float:
+    """Return the correlation of two pictures at one softness: between pixels a map blurs, which alone fits a blur better."""
+    import cv2
+
     warped, covered = laid_over(target, source, transform)
-    return correlation(target[covered].astype(np.float32), warped[covered].astype(np.float32))
+    values = (cv2.GaussianBlur(grey.astype(np.float32), (0, 0), _SOFT)[covered] for grey in (target, warped))
+    return correlation(*values)

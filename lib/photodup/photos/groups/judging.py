@@ -10,6 +10,7 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.files import available_cores
+from photodup.names import printable
 from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.family import Box, LaidFamily
 from photodup.photos.compare.merit import Merit, Relation
@@ -21,7 +22,7 @@ from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
-VERSION = 15
+VERSION = 16
 NOT_PROVEN = "not proven to be the photo to keep itself, only one of its copies"
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 
@@ -59,37 +60,61 @@ class Judge:
         self, catalogue: Catalogue, photos: Sequence[Photo], rules: KeepRules, store: EvidenceStore
     ) -> None:
         self._catalogue, self._photos, self._rules, self._store = catalogue, photos, rules, store
+        self._measured_now: dict[str, str] = {}
+        self._unreadable: dict[int, str] = {}
 
-    def keepers(self, found: Sequence[Family], search: CopySearch) -> list[tuple[int, Choice]]:
-        """Return the keeper's row of each family, and why it is the keeper; several families at a time."""
+    @property
+    def problems(self) -> list[str]:
+        """Return one sentence for each photo that could not be read any more."""
+        return [
+            f"{printable(self._photos[row].path)} was skipped: {self._unreadable[row]}"
+            for row in sorted(self._unreadable)
+        ]
+
+    def keepers(self, found: Sequence[Family], search: CopySearch) -> list[tuple[Family, int, Choice]]:
+        """Return each family with the row of its keeper and why it is the keeper; several families at a time.
+
+        A file that cannot be read any more leaves its family, with a sentence in `problems`.
+        """
         proven = _Partners(search.proven)
-        chosen: list[tuple[int, Choice] | None] = []
+        chosen: list[tuple[Family, int, Choice] | None] = []
         waiting: list[tuple[int, Family, str | None]] = []
         for place, family in enumerate(found):
             kept = self._store.recall(self._key("merits", family))
             choice = self._choose(family, kept) if kept else None
             if choice is None or self._store.recall(self._key("lacks", family, choice[0])) is None:
                 waiting.append((place, family, kept))
-            chosen.append(choice)
+            chosen.append((family, *choice) if choice else None)
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
             work = [(place, family, kept, proven) for place, family, kept in waiting]
             measured = pool.map(lambda one: self._measured(*one), work)
-            for place, family, merits, choice, lacks in measured:
-                chosen[place] = choice
-                self._store.remember(self._key("merits", family), merits)
-                self._store.remember(self._key("lacks", family, choice[0]), lacks)
+            for place, one in measured:
+                chosen[place] = one[:3] if one else None
+                if one:
+                    family, keeper, _, merits, lacks = one
+                    self._remember(self._key("merits", family), merits)
+                    self._remember(self._key("lacks", family, keeper), lacks)
         return [choice for choice in chosen if choice]
 
     def _measured(
         self, place: int, family: Family, kept: str | None, proven: "_Partners"
-    ) -> tuple[int, Family, str, tuple[int, Choice], str]:
-        """Measure a family; in a thread of its own, so nothing is remembered here."""
-        laid = self._lay(family, proven)
-        merits = kept or json.dumps(
-            {self._photos[row].md5: asdict(merit) for row, merit in laid.merits.items()}
-        )
-        choice = self._choose(family, merits)
-        return place, family, merits, choice, self._said(family, choice[0], laid)
+    ) -> tuple[int, tuple[Family, int, Choice, str, str] | None]:
+        """Measure a family as far as it can be read; in a thread of its own, so nothing is remembered here."""
+        while True:
+            members = tuple(row for row in family.members if row not in self._unreadable)
+            if len(members) < 2:
+                return place, None
+            if members != family.members:
+                kept = None
+                family = Family(family.hub if family.hub in members else members[0], members)
+            try:
+                laid = self._lay(family, proven)
+                measured = {self._photos[row].md5: asdict(merit) for row, merit in laid.merits.items()}
+                merits = kept or json.dumps(measured)
+                keeper, choice = self._choose(family, merits)
+                return place, (family, keeper, choice, merits, self._said(family, keeper, laid))
+            except imaging.ImageError:  # `_load` knows which; the others are measured without it
+                continue
 
     def _choose(self, family: Family, kept: str) -> tuple[int, Choice]:
         photos = [self._photos[row] for row in family.members]
@@ -101,10 +126,9 @@ class Judge:
         proven = _Partners(search.proven)
         judged = []
         for family, keeper, choice in pairs:
-            measured = self._lacks(family, keeper, proven)
+            measured = json.loads(self._recall(self._key("lacks", family, keeper)))
             photos = [self._photos[row] for row in family.members]
-            kept = self._store.recall(self._key("merits", family))
-            merits = _merits(kept) if kept else {}
+            merits = _merits(self._recall(self._key("merits", family)))
             differs, why, places = {}, {}, {}
             for row in family.members:
                 if row == keeper:
@@ -121,12 +145,13 @@ class Judge:
             judged.append(Judged(keeper, choice, differs, why, places))
         return judged
 
-    def _lacks(self, family: Family, keeper: int, proven: "_Partners") -> dict[str, tuple[dict, dict]]:
-        key = self._key("lacks", family, keeper)
-        if (kept := self._store.recall(key)) is None:  # where nothing can be remembered
-            kept = self._said(family, keeper, self._lay(family, proven))
-            self._store.remember(key, kept)
-        return json.loads(kept)
+    def _remember(self, key: str, text: str) -> None:
+        self._measured_now[key] = text
+        self._store.remember(key, text)
+
+    def _recall(self, key: str) -> str:
+        """Return what was measured now, also where the store can keep nothing, or before."""
+        return self._measured_now.get(key) or self._store.recall(key) or "{}"
 
     def _said(self, family: Family, keeper: int, laid: LaidFamily) -> str:
         others = [row for row in family.members if row != keeper]
@@ -149,9 +174,13 @@ class Judge:
 
     def _load(self, row: int) -> tuple[Image.Image, FileTraces]:
         path = self._catalogue.root / self._photos[row].path
-        image = imaging.decode(path)  # first: it refuses what should not be opened
-        with imaging._open(path.read_bytes()) as header:
-            return image, file_traces(header)
+        try:
+            image = imaging.decode(path)  # first: it refuses what should not be opened
+            with imaging._open(path.read_bytes()) as header:
+                return image, file_traces(header)
+        except (OSError, imaging.ImageError) as error:
+            self._unreadable[row] = getattr(error, "reason", None) or str(error)
+            raise imaging.ImageError(self._unreadable[row]) from error
 
 
 def _merits(kept: str) -> dict[str, Merit]:

@@ -90,6 +90,7 @@ class Origins:
     ) -> None:
         self._merit, self._described = merit, described
         self._looks: dict[tuple[int, bool], _Look] = {}
+        self._known = [one for one in photos if described(one) and not is_edit(one, described(one))]
         for photo in photos:
             own, look = merit(photo), self._looks.setdefault(self._key(photo), _Look())
             look.n += 1
@@ -97,9 +98,15 @@ class Origins:
             look.in_colour |= own.in_colour
             look.lost_tones = min(look.lost_tones, own.lost_tones)
 
-    def is_edit(self, photo: Photo) -> bool:
-        """Return whether a file says itself that it is an edit."""
-        return is_edit(photo, self._described(photo))
+    def is_edit(self, photo: Photo, other: Photo | None = None) -> bool:
+        """Return whether a file says itself that it is an edit: beside another member, or beside any.
+
+        The program that saved it says nothing beside files without metadata: what saved those may have been taken away.
+        """
+        is_beside_known = other in self._known if other else bool(self._known)
+        return bool(_EDIT_NAME.search(photo.path.stem)) or (
+            is_beside_known and is_edit(photo, self._described(photo))
+        )
 
     def is_derived(self, photo: Photo) -> bool:
         """Return whether members of other tones are shown to be the source of a photo's."""
@@ -108,7 +115,7 @@ class Origins:
 
     def why(self, source: Photo, other: Photo) -> str:
         """Return why one member is the source of another rather than the reverse; empty where nothing says so."""
-        edits = self.is_edit(source), self.is_edit(other)
+        edits = self.is_edit(source, other), self.is_edit(other, source)
         if edits[0] != edits[1]:
             if edits[0]:
                 return ""
@@ -130,7 +137,7 @@ class Origins:
             return []
         unknown = "and no file tells which came first"
         said = []
-        if self.is_edit(keeper) and not self.is_edit(other):
+        if self.is_edit(keeper, other) and not self.is_edit(other, keeper):
             said.append("the one to keep is an edit, by its name or the program that saved it")
         elif relation.is_retoned:
             said.append(f"has other tones or colours, {unknown}")

@@ -128,7 +128,7 @@ class _Grouping:
             groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))
         return Tiers(
             tuple(copies), tuple(similar), model, limits, len(self._everything), len(search.verified),
-            near.search, near.recall, tuple(search.problems),
+            near.search, near.recall, (*search.problems, *self._problems),
         )  # fmt: skip
 
     def _judge(
@@ -136,8 +136,8 @@ class _Grouping:
     ) -> list[Judged]:
         judge = Judge(self._catalogue, self._photos, self._rules, store)
         found = search.families(rank)
-        chosen = judge.keepers(found, search)
-        pairs = [(family, *choice) for family, choice in zip(found, chosen, strict=True)]
+        pairs = judge.keepers(found, search)
+        self._problems = judge.problems
         search.compare_with(
             [(keeper, [i for i in family.members if i != keeper]) for family, keeper, _ in pairs]
         )

@@ -26,7 +26,7 @@ _MIN_GREY_SPAN = 3
 # The 8 lowest rows of the DCT-II over 32 pixels; twice the cosine is SciPy's scale, and so ImageHash's.
 _COSINES = 2 * np.cos(np.pi / 64 * np.outer(np.arange(8), np.arange(1, 64, 2)))
 
-_EXIF_IFD, _GPS_IFD, _MAKER_NOTE, _ORIENTATION = 0x8769, 0x8825, 0x927C, 0x0112
+_EXIF_IFD, _GPS_IFD, _ORIENTATION = 0x8769, 0x8825, 0x0112
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,6 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             details, position = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
         except Exception:  # Broken EXIF must not cost the photograph.
             exif, details, position = Image.Exif(), {}, {}
-        try:
-            maker_note = exif.get_ifd(_MAKER_NOTE) if exif else {}
-        except Exception:  # nor what stands in it of itself
-            maker_note = {}
         said = described(header, exif, details, position)
         if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size
@@ -109,7 +105,7 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         taken_at=taken_at(exif, details),
         camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
-        exposure=exposure(details, maker_note),
+        exposure=exposure(details),
         described=said,
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -60,9 +61,13 @@ _MAKE, _MODEL, _DATETIME, _SOFTWARE, _DESCRIPTION = 0x010F, 0x0110, 0x0132, 0x01
 _RATING, _XP_TITLE, _XP_COMMENT, _XP_KEYWORDS = 0x4746, 0x9C9B, 0x9C9C, 0x9C9E
 _ORIGINAL, _OFFSET_ORIGINAL, _SUBSEC_ORIGINAL = 0x9003, 0x9011, 0x9291
 _LATITUDE, _LONGITUDE = 2, 4
-# How one exposure was made. The sequence number of a burst or bracket is Fujifilm's, whose maker note Pillow reads.
+# How one exposure was made.
 _EXPOSURE = {"time": 0x829A, "aperture": 0x829D, "sensitivity": 0x8827, "bias": 0x9204}
-_SEQUENCE = 0x1101
+# Makers whose note is a TIFF directory after so many bytes: the tags of the number in a burst or bracket and of the drive
+# mode, as ExifTool lists them; and what stands for none.
+_MAKER_NOTE, _NOTE_HEADER, _NO_NUMBER = 0x927C, 12, (0, 65535)
+_INTEGERS = {1: "B", 3: "H", 4: "I"}  # TIFF's types
+_NOTES = {b"FUJIFILM": (0x1101, 0x1103), b"Panasonic": (0x002B, 0x002A), b"SONY": (0xB04A, 0xB049)}
 
 
 def count_fields(*directories: Mapping[int, Any]) -> int:
@@ -103,12 +108,36 @@ def camera(exif: Mapping[int, Any]) -> str | None:
     return (model if model.startswith(make) else f"{make} {model}").strip() or None
 
 
-def exposure(details: Mapping[int, Any], maker_note: Mapping[int, Any]) -> str | None:
-    """Return how an exposure was made as JSON (seconds, f-number, ISO, EV, number in a sequence); None if unknown."""
+def exposure(details: Mapping[int, Any]) -> str | None:
+    """Return how an exposure was made as JSON; None if unknown.
+
+    That is seconds, f-number, ISO, EV, number in a sequence and the maker's number of the drive mode.
+    """
     values = {name: _number(details.get(tag)) for name, tag in _EXPOSURE.items()}
-    values["sequence"] = _number(maker_note.get(_SEQUENCE)) or None  # 0: no sequence
+    values |= _series(details.get(_MAKER_NOTE))
     known = {name: value for name, value in values.items() if value is not None}
     return json.dumps(known) if known else None
+
+
+def _series(note: Any) -> dict[str, float]:
+    """Return the number in a sequence and the drive mode that a maker's note gives; none where it cannot be read."""
+    tags = next(
+        (tags for maker, tags in _NOTES.items() if isinstance(note, bytes) and note.startswith(maker)), None
+    )
+    begin = _NOTE_HEADER + 2
+    if tags is None or len(note) < begin:
+        return {}
+    order = "<" if note[begin - 1] == 0 else ">"  # fewer than 256 fields
+    (n,) = struct.unpack_from(f"{order}H", note, begin - 2)
+    entries = note[begin : begin + 12 * n]
+    values = {}
+    for tag, kind, count, value in struct.iter_unpack(f"{order}HHI4s", entries[: len(entries) // 12 * 12]):
+        if tag in tags and count == 1 and kind in _INTEGERS:
+            (number,) = struct.unpack_from(order + _INTEGERS[kind], value)
+            values["sequence" if tag == tags[0] else "drive"] = float(number)
+    if values.get("sequence") in _NO_NUMBER:
+        del values["sequence"]
+    return values
 
 
 def described(image: Any, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> str:

@@ -1,6 +1,9 @@
 """What the page says about two photos, side by side, in words."""
 
+import os
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +26,19 @@ class Row:
     def differs(self) -> bool:
         """Whether the two say different things."""
         return self.left != self.right
+
+
+def freed(root: Path, leaving: Iterable[Photo]) -> tuple[set[int], int]:
+    """Return which photos free nothing, for a hard link to the same content stays, and the bytes that the others free."""
+    names: dict[tuple[int, int], list[Photo]] = {}
+    links: dict[tuple[int, int], int] = {}
+    for photo in leaving:
+        with suppress(OSError):  # gone since: it will stay in the list, and frees nothing
+            status = os.lstat(root / photo.path)
+            names.setdefault((status.st_dev, status.st_ino), []).append(photo)
+            links[status.st_dev, status.st_ino] = status.st_nlink
+    stay = {photo.id for file, photos in names.items() if links[file] > len(photos) for photo in photos}
+    return stay, sum(photos[0].size_bytes for photos in names.values() if photos[0].id not in stay)
 
 
 def compare(root: Path, left: Photo, right: Photo) -> list[Row]:

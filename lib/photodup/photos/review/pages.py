@@ -110,11 +110,15 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
     session = site.session
     marked = session.select(status=MARKED)
     items, number, n_pages = _one_page(marked, number, PAGE_SIZE)
+    going = {photo.id: photo for item in marked for photo in item.photos if photo.id in item.remove}
+    linked, freed = facts.freed(session.root, going.values())
     return site.page(
         "confirm.html",
+        linked=linked,
+        freed=freed,
         items=items,
         plan=session.plan,
-        leaving={photo_id for item in marked for photo_id in item.remove},
+        leaving=going.keys(),
         n_sidecars=session.n_sidecars,
         changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
         n_todo=len(session.select(status=TODO)),

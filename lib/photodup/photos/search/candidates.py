@@ -314,7 +314,7 @@ def _cells(store: Path) -> Path:
 
 # Two exposures differ in one of these by more than rounding: share of the larger value, and in its unit.
 _ROUNDING = {"time": (0.02, 0.0), "aperture": (0.02, 0.0), "sensitivity": (0.02, 0.0), "bias": (0.0, 0.05)}
-_ROUNDING |= {"sequence": (0.0, 0.0)}
+_ROUNDING |= {"sequence": (0.0, 0.0), "drive": (0.0, 0.0)}
 # The last number of a name, if it is long enough to be a camera's counter.
 _COUNTER = re.compile(r"(.*?)(\d{3,})(\D*)", re.DOTALL)
 
@@ -338,8 +338,9 @@ class Shots:
     def are_two(self, codes: np.ndarray) -> np.ndarray:
         """Return for each pair whether one camera says that these are two exposures.
 
-        Another time (to the fraction that both have), exposure or number in a sequence; without fractions, another number
-        in the names of one second. Editors keep these fields, so copies agree on them. What one side lacks says nothing.
+        Another time (to the fraction that both have), exposure, drive mode or number in a sequence; without fractions,
+        another number in the names of one second. Editors keep these fields, so copies agree on them. What one side lacks
+        says nothing.
         """
         i, j = pair_rows(codes)
         apart = np.abs(self._seconds[i] - self._seconds[j])  # NaN, and so False, without a date

@@ -1,0 +1,85 @@
+"""Tones and colours of members that lie on each other: how far apart they are, and what one of them lost."""
+
+import numpy as np
+
+from photodup.photos.compare.canvas import Laid, grown
+
+# Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
+_TONES, CLIPPED = 8.0, 0.01
+
+
+def gain(first: Laid, second: Laid) -> float:
+    """Return the contrast of the second over that of the first, at coarse structure that both show."""
+    import cv2
+
+    shared = grown(first.picture & second.picture, -6)
+    if shared.sum() < 500:
+        return 1.0
+    values = [cv2.GaussianBlur(one.grey, (0, 0), 5)[shared] for one in (first, second)]
+    return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
+
+
+def tone_distance(first: Laid, second: Laid, parts: int = 12) -> float:
+    """Return how far the tones or colours of two members lie apart, greys: of light, or of the colour that differs most.
+
+    The pixels of the first fall into as many equal parts, by light or colour; of each the median difference counts, which
+    neither noise nor another sharpness moves.
+    """
+    import cv2
+
+    shared = grown(first.picture & second.picture, -6)
+    if shared.sum() < 2000:
+        return 0.0
+    one, other = (
+        cv2.cvtColor(cv2.GaussianBlur(laid.rgb, (0, 0), 3), cv2.COLOR_RGB2YCrCb)[shared].astype(np.float32)
+        for laid in (first, second)
+    )
+    found = []
+    for channel in range(3):
+        order = np.array_split(np.argsort(one[:, channel]), parts)
+        apart = (other - one)[:, channel]
+        found.append(np.mean([abs(float(np.median(apart[part]))) for part in order]))
+    return float(max(found))
+
+
+def hues(one: Laid) -> float:
+    """Return how much the colour varies across the hue in which it varies most, greys; small coloured things count not."""
+    import cv2
+
+    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
+    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
+    if len(found) < 3:
+        return 0.0
+    low, high = np.percentile(found, (5, 95), axis=0)
+    usual = found[((found >= low) & (found <= high)).all(axis=1)]
+    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[0], 0.0))) if len(usual) > 2 else 0.0
+
+
+def chroma(one: Laid) -> tuple[float, float]:
+    """Return how much colour varies over the picture, greys: with small coloured things, and without them."""
+    import cv2
+
+    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
+    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
+    if not len(found):
+        return 0.0, 0.0
+    low, high = np.percentile(found, (10, 90), axis=0)
+    return float(np.hypot(*found.std(axis=0))), float(np.hypot(*((high - low) / 2.56)))
+
+
+def lost_tones(one: Laid, other: Laid) -> float:
+    """Return the share of the shared picture where `one` is at its lightest or darkest and the other is not."""
+    shared = grown(one.picture & other.picture, -3)
+    n = int(shared.sum())
+    if n < 500:
+        return 0.0
+    lost = 0.0
+    for channel in range(3):
+        mine = one.rgb[:, :, channel]
+        for limit in (mine >= 252, mine <= 3):
+            limit = grown(limit & shared, -2)  # not the soft edges of what is at its limit
+            if limit.sum() > 0.5 * CLIPPED * n:
+                low, high = np.percentile(other.rgb[:, :, channel][limit], (25, 75))
+                if high - low > _TONES:
+                    lost = max(lost, float(limit.sum() / n))
+    return lost

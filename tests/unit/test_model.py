@@ -165,16 +165,6 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence_with_remedies(tmp_pa
         assert remedy in last
 
 
-def test_importing_loads_nothing_heavy():
-    code = (
-        "import sys, photodup.embedding.engines.encoder, photodup.embedding.client.client; "
-        "import photodup.embedding.engines.export; "
-        "print([m for m in ('torch', 'open_clip', 'onnxruntime', 'tritonclient', 'grpc') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_threads_can_be_set():
     code = (
         "import torch; from photodup.embedding.engines.encoder import load_model; "

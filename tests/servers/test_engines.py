@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from support.images import photographs
 from support.paths import ROOT
-from support.triton import infer, needs_triton, tiny_embedding, tiny_graph
+from support.triton import echo_graph, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.engines import onnx_runtime, processor
 from photodup.embedding.engines.encoder import load_encoder
@@ -144,18 +144,7 @@ def test_a_provider_that_would_be_left_out_silently_is_an_error(tiny, monkeypatc
 
 
 def test_a_file_that_is_no_encoder_is_refused_by_openvino(tmp_path):
-    import onnx
-
-    path = tmp_path / "text.onnx"
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Identity", ["tokens"], ["out"])],
-        "text",
-        [onnx.helper.make_tensor_value_info("tokens", onnx.TensorProto.FLOAT, ["n", 77])],
-        [onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, ["n", 77])],
-    )
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), path
-    )
+    path = echo_graph(tmp_path / "text.onnx", ["n", 77])
     with pytest.raises(PhotodupError, match="is no image encoder"):
         load_encoder(f"onnx:{path}", engine="openvino")
     path.write_bytes(path.read_bytes()[:60])

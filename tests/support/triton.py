@@ -45,6 +45,20 @@ def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str
     return path
 
 
+def echo_graph(path: Path, shape: list, kind: str = "FLOAT") -> Path:
+    """Write a graph that is no encoder of 224 pixels: it answers with what it is given."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    given, answered = (
+        helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape) for name in ("given", "out")
+    )
+    node = helper.make_node("Identity", ["given"], ["out"])
+    graph = helper.make_graph([node], "echo", [given], [answered])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
 def _weights(seed: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     return random.normal(size=(147, 512)).astype(np.float32), random.normal(size=512).astype(np.float32)
@@ -84,7 +98,13 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
     from photodup.serving.triton.repository import render_repository
 
     render_tiny(folder, exports, TINY_MODELS)
-    emulated = ["emulated_zero", "emulated_a100_jpeg", "emulated_4080trt"]
+    emulated = [
+        "emulated_zero",
+        "emulated_a100_jpeg",
+        "emulated_4080trt",
+        "emulated_4090",
+        "emulated_4090_jpeg",
+    ]
     return render_repository("cpu-embedded", folder, {}, models=emulated)
 
 

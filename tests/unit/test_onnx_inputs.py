@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support.triton import tiny_graph
+from support.triton import echo_graph, tiny_graph
 
 from photodup.embedding.engines.encoder import load_encoder
 from photodup.embedding.engines.onnx_runtime import entry_of
@@ -67,14 +67,7 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
 def test_an_open_size_is_taken_and_another_one_refused_in_one_sentence(tmp_path):
     open_ = written(tmp_path / "open.onnx", channels_last=True, size="side")
     assert load_encoder(f"onnx:{open_}", device="cpu").embed_pixels(PIXELS).shape == (5, 512)
-    large = tmp_path / "large.onnx"
-    graph = helper.make_graph(
-        [helper.make_node("Flatten", ["image"], ["embedding"])],
-        "large",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 320, 320])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 3 * 320 * 320])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), large)
+    large = echo_graph(tmp_path / "large.onnx", ["n", 3, 320, 320])
     with pytest.raises(PhotodupError, match=r"uint8 \[n, 3, 224, 224\] or \[n, 224, 224, 3\]") as caught:
         load_encoder(f"onnx:{large}", device="cpu")
     assert "\n" not in str(caught.value)

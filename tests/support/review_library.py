@@ -1,6 +1,8 @@
 """A small scanned library for the review tests: real photographs, copies, a burst, a sidecar, odd names."""
 
 import io
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -61,3 +63,26 @@ def add_third_copy(folder: Path) -> None:
 def group_of(session: ReviewSession, name: str) -> Item:
     """Return the group that a photo of this name is in."""
     return next(item for item in session.items.values() if any(p.path.name == name for p in item.photos))
+
+
+MD5 = "ab" + "0" * 30
+
+
+def users_files(folder: Path, elsewhere: Path) -> None:
+    """Files of a user, under names that photodup uses too."""
+    (folder / "thumbnails" / "ab").mkdir(parents=True)
+    for seed, name in enumerate(("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg")):
+        noise = np.random.default_rng(seed + 1).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+        save(Image.fromarray(noise), folder / "thumbnails" / "ab" / name)
+    (elsewhere / "cd").mkdir(parents=True)
+    save(photo("astronaut").resize((64, 64)), elsewhere / "cd" / f"{MD5}.jpg")
+    (folder / "thumbnails" / "cd").symlink_to(elsewhere / "cd")
+    with closing(sqlite3.connect(folder / "evidence.sqlite")) as db, db:
+        db.execute("CREATE TABLE evidence (exhibit TEXT)")
+        db.execute("CREATE TABLE pair (left TEXT, right TEXT)")
+    (folder / "settings.json").write_text('{"theme": "dark"}\n')
+    (folder / "feedback.jsonl").write_text('{"stars": 5}\n')
+    (folder / "review").mkdir()
+    (folder / "review" / "decisions.jsonl").write_text('{"paper": 7}\n')
+    (folder / "lock").write_text("of another program")
+    (folder / "neighbours-hash.npz").write_text("a list of neighbours")

@@ -1,13 +1,19 @@
 """A small scanned library for the review tests: real photographs, copies, a burst, a sidecar, odd names."""
 
+import atexit
+import functools
 import io
+import shutil
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.review.decisions import Item
 from photodup.photos.review.session import ReviewSession
@@ -36,7 +42,15 @@ HOSTILE = "<img src=x onerror=alert(1)>.jpg"
 
 
 def make_library(folder: Path) -> Path:
-    """Write and scan it: three pictures with copies, one of them twice byte for byte, and a lone one."""
+    """Put a scanned library there: three pictures with copies, one of them twice byte for byte, and a lone one."""
+    return Path(shutil.copytree(_made_once(), folder, dirs_exist_ok=True))
+
+
+@functools.cache
+def _made_once() -> Path:
+    """Write and scan it, once for all tests of a process: a library that was moved or copied is as good."""
+    folder = Path(tempfile.mkdtemp(prefix="photodup-library-"))
+    atexit.register(shutil.rmtree, folder)
     coffee, cat, rocket = photo("coffee"), photo("chelsea"), photo("rocket")
     save(coffee, folder / "2020" / "IMG_1.jpg", taken="2020:05:16 09:00:00")
     (folder / "2020" / "IMG_1.xmp").write_text("<x:xmpmeta/>")
@@ -50,6 +64,8 @@ def make_library(folder: Path) -> Path:
     noise = np.random.default_rng(0).integers(0, 255, (300, 300, 3), dtype=np.uint8)
     save(Image.fromarray(noise), folder / "lone.jpg")
     scan(folder, progress=False)
+    with Catalogue(folder) as catalogue:  # two seconds of CPU, which the catalogue's own files remember
+        find_tiers(catalogue)
     return folder
 
 

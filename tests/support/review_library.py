@@ -41,9 +41,10 @@ def save(
 HOSTILE = "<img src=x onerror=alert(1)>.jpg"
 
 
-def make_library(folder: Path) -> Path:
+def make_library(folder: Path, *, is_compared: bool = True) -> Path:
     """Put a scanned library there: three pictures with copies, one of them twice byte for byte, and a lone one."""
-    return Path(shutil.copytree(_made_once(), folder, dirs_exist_ok=True))
+    caches = shutil.ignore_patterns(*(() if is_compared else ("evidence.*", "features.*", "neighbours-*")))
+    return Path(shutil.copytree(_made_once(), folder, dirs_exist_ok=True, ignore=caches))
 
 
 @functools.cache

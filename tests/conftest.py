@@ -3,7 +3,9 @@
 Each room has a conftest of its own. Helper functions are in tests/support; they hold no state.
 """
 
+import functools
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -104,6 +106,31 @@ def pytest_terminal_summary(terminalreporter) -> None:
         )
 
 
+# ---- several processes -----------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Give all files that share the Triton to one process, and all that load OpenCLIP: each is started once a run.
+
+    One server for several processes would not do: tests count its executions and change its models.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByServer(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _shared_by(nodeid.partition("::")[0])
+
+    return ByServer(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@functools.cache
+def _shared_by(file: str) -> str:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    shared = {"Triton": r"\btiny_triton\b", "OpenCLIP": r"\breal_(?:model|service|exports)\b"}
+    return next((name for name, fixture in shared.items() if re.search(fixture, text)), file)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
@@ -187,16 +214,26 @@ def small_service(service_folder, tiny_onnx) -> Iterator[Callable[..., Running]]
     stop_all(list(running.values()))
 
 
-@pytest.fixture(scope="session")
-def real_service(service_folder) -> Iterator[Running]:
-    """The service as it is by default, with OpenCLIP at random weights."""
+def _by_default(folder: Path, pretrained: str) -> Iterator[Running]:
     # Eight requests wait for longer than the default bound when the machine is busy with other tests.
-    running = start(service_folder, MODEL_PRETRAINED="random:0", MAX_WAIT_S=60)
+    running = start(folder, MODEL_PRETRAINED=pretrained, MAX_WAIT_S=60)
     try:
         running.wait()
         yield running
     finally:
         stop_all([running])
+
+
+@pytest.fixture(scope="session")
+def real_service(service_folder) -> Iterator[Running]:
+    """The service as it is by default, with OpenCLIP at random weights."""
+    yield from _by_default(service_folder, "random:0")
+
+
+@pytest.fixture(scope="session")
+def random_service(service_folder, random_onnx) -> Iterator[Running]:
+    """The service as it is by default, with a tiny encoder of random weights."""
+    yield from _by_default(service_folder, random_onnx)
 
 
 @pytest.fixture(scope="session")
@@ -213,17 +250,6 @@ def random_model(random_onnx):
     from photodup.embedding.engines.encoder import load_model
 
     return load_model(pretrained=random_onnx, device="cpu")
-
-
-@pytest.fixture(scope="session")
-def random_service(service_folder, random_onnx) -> Iterator[Running]:
-    """The service as it is by default, with a tiny encoder of random weights."""
-    running = start(service_folder, MODEL_PRETRAINED=random_onnx, MAX_WAIT_S=60)
-    try:
-        running.wait()
-        yield running
-    finally:
-        stop_all([running])
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """Every place that deletes, moves or replaces a file, with the reason why it may."""
 
 import ast
-from pathlib import Path
 
 import pytest
+from support.sources import everywhere, places
 
 FOLDERS = ("lib", "model_repository", "docker", "k8s", "tools")
 _ALWAYS = {"unlink", "rmtree", "rmdir", "removedirs", "renames", "move", "truncate", "ftruncate"}
@@ -45,23 +45,8 @@ REASONS = {
 }
 
 
-def calls(source: str) -> set[str]:
-    """Return the function (`Class.method`) of each call or import that deletes, moves or replaces files."""
-    found = set()
-
-    def visit(node: ast.AST, inside: str) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inside = f"{inside}.{node.name}".lstrip(".")
-        if is_one(node):
-            found.add(inside or "<module>")
-        for child in ast.iter_child_nodes(node):
-            visit(child, inside)
-
-    visit(ast.parse(source), "")
-    return found
-
-
 def is_one(node: ast.AST) -> bool:
+    """Tell whether a call or an import deletes, moves or replaces files."""
     if isinstance(node, ast.ImportFrom):
         return node.module in ("os", "shutil") and bool({n.name for n in node.names} & (_ALWAYS | _OF_OS))
     if isinstance(node, ast.Attribute):
@@ -71,17 +56,8 @@ def is_one(node: ast.AST) -> bool:
     return is_method and node.func.attr in ("replace", "rename") and len(node.args) == 1 and not node.keywords
 
 
-def everywhere(root: Path) -> set[str]:
-    return {
-        f"{path.relative_to(root)}:{function}"
-        for folder in FOLDERS
-        for path in sorted((root / folder).rglob("*.py"))
-        for function in calls(path.read_text())
-    }
-
-
 def test_each_place_that_deletes_moves_or_replaces_has_its_reason(root):
-    found = everywhere(root)
+    found = everywhere(root, FOLDERS, is_one)
     assert found - REASONS.keys() == set(), "say in REASONS why it may, or use photos/state/own_folder.py"
     assert REASONS.keys() - found == set(), "no longer there"
     assert all(len(reason) > 10 for reason in REASONS.values())
@@ -109,7 +85,10 @@ def test_each_place_that_deletes_moves_or_replaces_has_its_reason(root):
 def test_a_new_one_is_found(root, tmp_path, line):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "new.py").write_text(f"class A:\n    def b(self, path, other):\n        {line}\n")
-    assert everywhere(tmp_path) == {"lib/new.py:A.b"} and not everywhere(tmp_path) & REASONS.keys()
+    assert (
+        everywhere(tmp_path, FOLDERS, is_one) == {"lib/new.py:A.b"}
+        and not everywhere(tmp_path, FOLDERS, is_one) & REASONS.keys()
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,4 +102,4 @@ def test_a_new_one_is_found(root, tmp_path, line):
     ],
 )
 def test_what_changes_no_file_is_not(line):
-    assert calls(line) == set()
+    assert places(line, is_one) == set()

@@ -3,6 +3,7 @@
 The GPU images are not built here: nothing but their syntax and their COPY and requirements lines is checked.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -10,8 +11,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -19,7 +23,7 @@ import numpy as np
 import pytest
 import yaml
 from support.paths import ROOT
-from support.service import free_port
+from support.service import Running, free_port
 
 from photodup.embedding.imaging import decode, normalize, to_uint8
 
@@ -187,54 +191,64 @@ def test_nginx_configuration_has_no_deprecated_listen():
     assert "http2 on;" in code and not re.search(r"listen [^;]*http2", code)
 
 
-def test_nginx_skips_a_host_that_still_loads_its_model(tmp_path):
-    """Loading is an answer, 503, and not a closed port: the other host takes the request, at every start."""
-    import threading
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    loading: set[str] = set()
-
-    def host(name: str) -> ThreadingHTTPServer:
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                answer = name.encode()
-                self.send_response(503 if name in loading else 200)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
-
-    one, two = host("one"), host("two")
-    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
-    hosts = {"gpu-1": f"127.0.0.1:{one.server_port}", "gpu-2": f"127.0.0.1:{two.server_port}"}
-    config = local_nginx(tmp_path, ports, hosts)
+@contextlib.contextmanager
+def balanced(tmp_path: Path, one: str, two: str) -> Iterator[dict[str, int]]:
+    """Run nginx in front of two hosts; yield published port -> the port that it has here."""
+    ports = {name: free_port() for name in ("8002", "8003", "8004")}
+    config = local_nginx(tmp_path, ports, {"gpu-1": one, "gpu-2": two})
     assert nginx("-c", config).returncode == 0
     try:
-        url = f"http://127.0.0.1:{ports['8002']}/embed"
-        with httpx.Client() as client:
-            for name, other in (("one", "two"), ("two", "one")):  # after a restart too, not only at first
-                loading.clear()
-                deadline = time.monotonic() + 20  # a host that failed is left alone for fail_timeout, 10 s
-                while {client.post(url, content=b"x").text for _ in range(8)} != {"one", "two"}:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.5)
-                loading.add(name)
-                answers = [client.post(url, content=b"x") for _ in range(8)]
-                assert {(a.status_code, a.text) for a in answers} == {(200, other)}
+        yield ports
     finally:
         nginx("-c", config, "-s", "stop")
-        for server in (one, two):
-            server.shutdown()
-            server.server_close()
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple]:
+    """Two HTTP servers that answer with their name and the body's length, unless marked as loading or down."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.server.is_down:  # ends an open connection without an answer, as a killed server does
+                self.close_connection = True
+                return
+            answer = f"{self.server.name} {len(body)}".encode()
+            self.send_response(503 if self.server.is_loading else 200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    servers = tuple(ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2))
+    for server, name in zip(servers, ("one", "two"), strict=True):
+        server.name, server.is_down, server.is_loading = name, False, False
+        server.address = f"127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield servers
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_nginx_skips_a_host_that_still_loads_its_model(tmp_path, hosts):
+    """Loading is an answer, 503, and not a closed port: the other host takes the request, at every start."""
+    one, two = hosts
+    with balanced(tmp_path, one.address, two.address) as ports, httpx.Client() as client:
+        url = f"http://127.0.0.1:{ports['8002']}/embed"
+        for loading, other in ((one, two), (two, one)):  # after a restart too, not only at first
+            other.is_loading = False
+            deadline = time.monotonic() + 20  # a host that failed is left alone for fail_timeout, 10 s
+            while {client.post(url, content=b"x").text for _ in range(8)} != {"one 1", "two 1"}:
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+            loading.is_loading = True
+            answers = [client.post(url, content=b"x") for _ in range(8)]
+            assert {(a.status_code, a.text) for a in answers} == {(200, f"{other.name} 1")}
 
 
 def test_nginx_accepts_the_configuration_and_refuses_a_planted_fault(tmp_path):
@@ -245,53 +259,16 @@ def test_nginx_accepts_the_configuration_and_refuses_a_planted_fault(tmp_path):
     assert "least_connections" in nginx("-t", "-c", config).stderr
 
 
-def test_nginx_uses_both_hosts_and_skips_one_that_is_down(tmp_path):
-    import threading
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    down: set[str] = set()
-
-    def host(name: str) -> ThreadingHTTPServer:
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if name in down:  # ends an open connection without an answer, as a killed server does
-                    self.close_connection = True
-                    return
-                answer = f"{name} {len(body)}".encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
-
-    one, two = host("one"), host("two")
-    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
-    config = local_nginx(
-        tmp_path, ports, {"gpu-1": f"127.0.0.1:{one.server_port}", "gpu-2": f"127.0.0.1:{two.server_port}"}
-    )
-    assert nginx("-c", config).returncode == 0
-    try:
+def test_nginx_uses_both_hosts_and_skips_one_that_is_down(tmp_path, hosts):
+    one, two = hosts
+    body = b"x" * 3_000_000  # five FP32 images: beyond the buffer, within the limit
+    with balanced(tmp_path, one.address, two.address) as ports, httpx.Client() as client:
         url = f"http://127.0.0.1:{ports['8003']}/v2/models/x/infer"
-        body = b"x" * 3_000_000  # five FP32 images: beyond the buffer, within the limit
-        with httpx.Client() as client:
-            assert {client.post(url, content=body).text for _ in range(8)} == {"one 3000000", "two 3000000"}
-            down.add("two")
-            two.shutdown()
-            two.server_close()
-            assert {client.post(url, content=body).text for _ in range(8)} == {"one 3000000"}
-    finally:
-        nginx("-c", config, "-s", "stop")
-        one.shutdown()
-        one.server_close()
+        assert {client.post(url, content=body).text for _ in range(8)} == {"one 3000000", "two 3000000"}
+        two.is_down = True
+        two.shutdown()
+        two.server_close()
+        assert {client.post(url, content=body).text for _ in range(8)} == {"one 3000000"}
 
 
 def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
@@ -311,18 +288,17 @@ def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
         return server, f"127.0.0.1:{port}"
 
     (one, address_one), (two, address_two) = host("one"), host("two")
-    ports = {"8002": free_port(), "8003": free_port(), "8004": free_port()}
-    config = local_nginx(tmp_path, ports, {"gpu-1": address_one, "gpu-2": address_two})
-    assert nginx("-c", config).returncode == 0
     try:
-        with grpc.insecure_channel(f"127.0.0.1:{ports['8004']}") as channel:
+        with (
+            balanced(tmp_path, address_one, address_two) as ports,
+            grpc.insecure_channel(f"127.0.0.1:{ports['8004']}") as channel,
+        ):
             call = channel.unary_unary("/test.Test/Who")
             body = b"x" * 20_000_000  # 32 FP32 images
             assert {call(body, timeout=30) for _ in range(6)} == {b"one 20000000", b"two 20000000"}
             two.stop(0).wait()
             assert {call(body, timeout=30) for _ in range(6)} == {b"one 20000000"}
     finally:
-        nginx("-c", config, "-s", "stop")
         one.stop(0).wait()
         two.stop(0).wait()
 
@@ -416,7 +392,7 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
         with log.open("w") as file:
             process = subprocess.Popen(["buildah", *options, *serve], stdout=file, stderr=file)
         url = f"http://127.0.0.1:{port}"
-        wait_until_ready(url, process, log)
+        Running(url, process, log).wait(seconds=180)
         assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
         buildah(*inside, *config["Healthcheck"]["Test"][1:])  # raises when the check fails
         with pytest.raises(subprocess.CalledProcessError):
@@ -454,19 +430,6 @@ def contents(image: str, root: Path, packages: list[str]) -> dict:
         "largest_packages_mb": {name: size for size, name in largest},
         "packages": sorted(packages, key=str.lower),
     }
-
-
-def wait_until_ready(url: str, process: subprocess.Popen, log: Path, seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        try:
-            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.5)
-    raise AssertionError(f"not ready: {log.read_text()}")
 
 
 def assert_same_embedding(url: str) -> None:

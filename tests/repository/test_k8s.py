@@ -106,91 +106,64 @@ def test_kind_overlay_is_what_the_study_meant(kind):
     assert (port["nodePort"], container(kind)["imagePullPolicy"]) == (30092, "Never")
 
 
-def quota_too_small(objects):
-    quota(objects)["limits.cpu"] = "8"
-
-
-def quota_forgets_the_surge_pod(objects):
-    quota(objects)["limits.cpu"] = "12"
-
-
-def more_replicas_than_the_quota(objects):
-    hpa(objects)["maxReplicas"] = 9
-
-
-def no_memory_limit(objects):
+def no_limit(objects):
     container(objects)["resources"] = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}
 
 
-def impatient_startup(objects):
-    container(objects)["startupProbe"]["failureThreshold"] = 10
-
-
-def impatient_liveness_and_no_startup(objects):
+def no_patience(objects):
     del container(objects)["startupProbe"]
     container(objects)["livenessProbe"].update(periodSeconds=10, failureThreshold=3)
 
 
-def live_asks_ready(objects):
-    container(objects)["livenessProbe"]["httpGet"]["path"] = "/readyz"
+def budget(objects):
+    return of_kind(objects, "PodDisruptionBudget")[0]["spec"]
 
 
-def no_readiness(objects):
-    del container(objects)["readinessProbe"]
+def service(objects):
+    return of_kind(objects, "Service")[0]["spec"]
 
 
-def start_time_unknown(objects):
-    of_kind(objects, "Deployment")[0]["metadata"]["annotations"] = {}
+FAULTS = {
+    "a quota too small": ("quota-admits-max", lambda o: quota(o).update({"limits.cpu": "8"})),
+    "a quota without the surge pod": ("quota-admits-surge", lambda o: quota(o).update({"limits.cpu": "12"})),
+    "more replicas than the quota": ("quota-admits-max", lambda o: hpa(o).update(maxReplicas=9)),
+    "no memory limit": ("quota-needs-resources", no_limit),
+    "impatient start": (
+        "probe-allows-start",
+        lambda o: container(o)["startupProbe"].update(failureThreshold=10),
+    ),
+    "impatient liveness, no start": ("probe-allows-start", no_patience),
+    "alive asks ready": (
+        "probe-live-is-ready",
+        lambda o: container(o)["livenessProbe"]["httpGet"].update(path="/readyz"),
+    ),
+    "no readiness": ("probe-readiness", lambda o: container(o).pop("readinessProbe")),
+    "start time unknown": (
+        "probe-start-known",
+        lambda o: of_kind(o, "Deployment")[0]["metadata"].update(annotations={}),
+    ),
+    "misspelt field": ("schema", lambda o: container(o)["readinessProbe"].update(periodSecond=5)),
+    "old API": (
+        "schema",
+        lambda o: of_kind(o, "HorizontalPodAutoscaler")[0].update(apiVersion="autoscaling/v2beta2"),
+    ),
+    "a typo in the selector": (
+        "selector",
+        lambda o: service(o).update(selector={"app.kubernetes.io/name": "photodub"}),
+    ),
+    "an unmapped node port": ("port", lambda o: service(o)["ports"][0].update(nodePort=30093)),
+    "a budget that blocks a drain": ("budget-allows-drain", lambda o: budget(o).update(maxUnavailable=0)),
+    "a budget that keeps all": (
+        "budget-allows-drain",
+        lambda o: (budget(o).pop("maxUnavailable"), budget(o).update(minAvailable=2)),
+    ),
+}
 
 
-def misspelt_field(objects):
-    container(objects)["readinessProbe"]["periodSecond"] = 5
-
-
-def old_api(objects):
-    of_kind(objects, "HorizontalPodAutoscaler")[0]["apiVersion"] = "autoscaling/v2beta2"
-
-
-def selector_typo(objects):
-    of_kind(objects, "Service")[0]["spec"]["selector"] = {"app.kubernetes.io/name": "photodub"}
-
-
-def unmapped_node_port(objects):
-    of_kind(objects, "Service")[0]["spec"]["ports"][0]["nodePort"] = 30093
-
-
-def budget_blocks_drain(objects):
-    of_kind(objects, "PodDisruptionBudget")[0]["spec"]["maxUnavailable"] = 0
-
-
-def budget_keeps_all(objects):
-    budget = of_kind(objects, "PodDisruptionBudget")[0]["spec"]
-    del budget["maxUnavailable"]
-    budget["minAvailable"] = 2
-
-
-@pytest.mark.parametrize(
-    ("fault", "rule"),
-    [
-        (quota_too_small, "quota-admits-max"),
-        (quota_forgets_the_surge_pod, "quota-admits-surge"),
-        (more_replicas_than_the_quota, "quota-admits-max"),
-        (no_memory_limit, "quota-needs-resources"),
-        (impatient_startup, "probe-allows-start"),
-        (impatient_liveness_and_no_startup, "probe-allows-start"),
-        (live_asks_ready, "probe-live-is-ready"),
-        (no_readiness, "probe-readiness"),
-        (start_time_unknown, "probe-start-known"),
-        (misspelt_field, "schema"),
-        (old_api, "schema"),
-        (selector_typo, "selector"),
-        (unmapped_node_port, "port"),
-        (budget_blocks_drain, "budget-allows-drain"),
-        (budget_keeps_all, "budget-allows-drain"),
-    ],
-)
-def test_planted_fault_is_found(kind, fault, rule):
-    fault(kind)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_found(kind, fault):
+    rule, plant = FAULTS[fault]
+    plant(kind)
 
     assert rule in rules(kind)
 

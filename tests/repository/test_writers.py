@@ -1,9 +1,9 @@
 """Every place that writes a file past `photodup.files` and `photodup.safe_open`, with the reason why it may."""
 
 import ast
-from pathlib import Path
 
 import pytest
+from support.sources import everywhere, places
 
 _ALWAYS = {"write_text", "write_bytes", "copyfile", "copy2", "copytree", "copyfileobj", "savez", "symlink_to"}
 SCRATCH = "in a scratch folder that it made itself, or under the new name that `replacing` gives"
@@ -36,23 +36,10 @@ REASONS = {
 }
 
 
-def writers(source: str) -> set[str]:
-    """Return the function (`Class.method`) of each call that may make or change a file by its name."""
-    found = set()
-
-    def visit(node: ast.AST, inside: str) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inside = f"{inside}.{node.name}".lstrip(".")
-        if isinstance(node, ast.Call) and is_one(node):
-            found.add(inside or "<module>")
-        for child in ast.iter_child_nodes(node):
-            visit(child, inside)
-
-    visit(ast.parse(source), "")
-    return found
-
-
-def is_one(call: ast.Call) -> bool:
+def is_one(call: ast.AST) -> bool:
+    """Tell whether a call may make or change a file by its name."""
+    if not isinstance(call, ast.Call):
+        return False
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     called = ast.unparse(call.func)
     if name in _ALWAYS or called in ("nbformat.write", "shutil.copy"):
@@ -69,16 +56,8 @@ def is_one(call: ast.Call) -> bool:
     return any(isinstance(mode, str) and len(mode) < 4 and set(mode) & set("wax+") for mode in modes)
 
 
-def everywhere(root: Path) -> set[str]:
-    return {
-        f"{path.relative_to(root)}:{function}"
-        for path in sorted((root / "lib").rglob("*.py"))
-        for function in writers(path.read_text())
-    }
-
-
 def test_each_place_that_writes_past_the_one_writer_has_its_reason(root):
-    found = everywhere(root)
+    found = everywhere(root, ["lib"], is_one)
     assert found - REASONS.keys() == set(), "use photodup.files, or say in REASONS why it may"
     assert REASONS.keys() - found == set(), "no longer there"
 
@@ -91,9 +70,9 @@ def test_each_place_that_writes_past_the_one_writer_has_its_reason(root):
 def test_a_new_one_is_found(tmp_path, line):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "new.py").write_text(f"def a(path):\n    {line}\n")
-    assert everywhere(tmp_path) == {"lib/new.py:a"}
+    assert everywhere(tmp_path, ["lib"], is_one) == {"lib/new.py:a"}
 
 
 @pytest.mark.parametrize("line", ["open(path)", "open(path, 'rb')", "Image.open(path)", "file.write(text)"])
 def test_what_reads_is_not(line):
-    assert writers(line) == set()
+    assert places(line, is_one) == set()

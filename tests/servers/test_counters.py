@@ -1,7 +1,5 @@
 """Server counters are read as differences, from a real Triton and from the real service's own metrics."""
 
-import platform
-import sys
 import time
 from pathlib import Path
 
@@ -126,9 +124,6 @@ def test_a_cold_start_is_taken_apart():
         counters.cold_start(lambda: None, lambda: False, request, limit_s=0.05)
 
 
-# A real Triton with the emulated accelerator: everything is real but the arithmetic, and it starts in seconds.
-
-
 @pytest.fixture(scope="module")
 def photos():
     import sklearn.datasets
@@ -142,42 +137,14 @@ def photos():
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory):
-    from photodup.serving.triton.repository import render_repository
-    from photodup.serving.triton.server import EmbeddedTriton
-
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        pytest.skip("the embedded Triton is for Linux on x86-64 only")
-    models = ["emulated_4090", "emulated_4090_uint8", "emulated_4090_fp16", "emulated_4090_jpeg"]
-    repository = render_repository("cpu-embedded", tmp_path_factory.mktemp("repository"), {}, models=models)
-    with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as server:
-        yield server
-
-
-@pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8", "json", "jpeg"])
-def test_every_wire_over_http_gets_embeddings_from_a_real_triton(triton, photos, wire):
-    system = adapter(f"triton-emulated-4090-fp32-http-{wire}", triton.http_url)
-    worker = system.open()
-    batch = worker.decode(worker.request(system.prepare(photos[:4])))
-    alone = worker.decode(worker.request(system.prepare(photos[2:3])))
-    worker.close()
-
-    assert batch.shape == (4, 512) and batch.dtype == np.float32
-    np.testing.assert_allclose(batch[2], alone[0], atol=1e-6)  # order is kept
-    np.testing.assert_allclose(np.linalg.norm(batch, axis=1), 1, atol=1e-3)
-
-
-@pytest.mark.parametrize("wire", ["fp32", "uint8", "jpeg"])
-def test_grpc_answers_as_http_does(triton, photos, wire):
-    answers = []
-    for protocol, url in (("http", triton.http_url), ("grpc", triton.grpc_url)):
-        system = adapter(f"triton-emulated-4090-fp32-{protocol}-{wire}", url)
-        worker = system.open()
-        answers.append(worker.decode(worker.request(system.prepare(photos))))
-        worker.close()
-        system.close()
-
-    np.testing.assert_array_equal(*answers)
+def triton(tiny_triton):
+    """The shared server with an emulated accelerator: everything is real but the arithmetic."""
+    models = ["emulated_4090", "emulated_4090_uint8", "emulated_4090_jpeg"]
+    for model in models:
+        tiny_triton.load(model)
+    yield tiny_triton
+    for model in reversed(models):
+        tiny_triton.unload(model)
 
 
 @pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio", "http"])
@@ -266,8 +233,10 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
     assert (point["server"], point["engine"], point["wire"]) == ("fastapi", "pytorch", wire)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8", "jpeg"])
+@pytest.mark.parametrize(
+    ("protocol", "wire"),
+    [("http", "json"), *((p, w) for p in ("http", "grpc") for w in ("fp32", "fp16", "uint8", "jpeg"))],
+)
 def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire, tiny_triton):
     """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
     from support.triton import tiny_embedding
@@ -280,13 +249,16 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     )
     worker = system.open()
     answer = worker.decode(worker.request(system.prepare(photos)))
+    alone = worker.decode(worker.request(system.prepare(photos[2:3])))
     worker.close()
     system.close()
     sent = [imaging.client_jpeg(photo, 90) for photo in photos] if wire == "jpeg" else photos
     pixels = np.stack([imaging.to_uint8(imaging.decode(photo)) for photo in sent])
     normal = imaging.normalize(pixels).astype(np.float16 if wire == "fp16" else np.float32)
 
+    assert answer.dtype == np.float32
     np.testing.assert_allclose(answer, tiny_embedding(normal), atol=2e-4)
+    np.testing.assert_allclose(answer[2], alone[0], atol=1e-6)
 
 
 def test_one_channel_is_one_connection_and_own_channels_are_several(triton, photos):

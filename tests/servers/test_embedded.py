@@ -6,11 +6,11 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.service import until
 from support.triton import infer, needs_triton
 
 from photodup.errors import PhotodupError
@@ -57,10 +57,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
         ports |= {int(url.rsplit(":", 1)[1]) for url in found.backends.values()}
         assert len(ports) == 4
         os.kill(starter.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 120
-        while any(_open(port) for port in ports) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert [port for port in ports if _open(port)] == []
+        until(lambda: not any(map(_open, ports)))
     finally:
         starter.kill()
         starter.wait()

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from PIL import Image
 from support.images import photographs
 from support.paths import ROOT
-from support.triton import infer, needs_triton, tiny_embedding, tiny_graph
+from support.triton import echo_graph, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.engines import onnx_runtime, processor
 from photodup.embedding.engines.encoder import load_encoder
@@ -145,18 +144,7 @@ def test_a_provider_that_would_be_left_out_silently_is_an_error(tiny, monkeypatc
 
 
 def test_a_file_that_is_no_encoder_is_refused_by_openvino(tmp_path):
-    import onnx
-
-    path = tmp_path / "text.onnx"
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Identity", ["tokens"], ["out"])],
-        "text",
-        [onnx.helper.make_tensor_value_info("tokens", onnx.TensorProto.FLOAT, ["n", 77])],
-        [onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, ["n", 77])],
-    )
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), path
-    )
+    path = echo_graph(tmp_path / "text.onnx", ["n", 77])
     with pytest.raises(PhotodupError, match="is no image encoder"):
         load_encoder(f"onnx:{path}", engine="openvino")
     path.write_bytes(path.read_bytes()[:60])
@@ -315,14 +303,3 @@ def test_triton_refuses_an_int8_file_of_other_weights(tmp_path, tiny_exports):
         render_repository("cpu-embedded", tmp_path / "r", tiny_exports, models=[name])
     with pytest.raises(PhotodupError, match="cpu-embedded only"):
         render_repository("cuda", tmp_path / "r", exported, models=[name])
-
-
-def test_importing_an_engine_loads_nothing_heavy():
-    import subprocess
-
-    code = (
-        "import sys, photodup.embedding.engines.encoder, photodup.embedding.engines.quantise; "
-        "heavy = ('torch', 'openvino', 'nncf', 'onnx', 'onnxruntime'); print([m for m in heavy if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -5,7 +5,6 @@ before: path, kind, content, inode, time.
 """
 
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -18,13 +17,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
-from PIL import Image
 from support.command import run_command
-from support.review_library import make_library, photo, save
+from support.hostile_library import tree
+from support.review_library import make_library, photo, save, users_files
 
-MD5 = "ab" + "0" * 30
 TRASH = ".photodup-trash"
 
 
@@ -41,21 +38,8 @@ class Tree:
         self.before = self.now()
 
     def now(self) -> dict[str, tuple]:
-        found = {}
-        for path in sorted(self.folder.rglob("*")):
-            is_catalogue = any(
-                str(path) == f"{file}{end}" for file in self.mine for end in ("", "-wal", "-shm")
-            )
-            if is_catalogue or any(own in path.parents or own == path for own in self.mine):
-                continue
-            status, content = path.lstat(), None
-            if path.is_symlink():
-                content = os.readlink(path)
-            elif path.is_file():
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-            time = status.st_mtime_ns if content else None  # that of a folder changes with what is made in it
-            found[str(path.relative_to(self.folder))] = (status.st_mode, content, status.st_ino, time)
-        return found
+        logs = (path.with_name(path.name + end) for path in self.mine for end in ("-wal", "-shm"))
+        return tree(self.folder, *self.mine, *logs)
 
     def check(self, *, gone: set[str] = frozenset()) -> None:
         """Compare with the beginning; only these may be gone."""
@@ -63,26 +47,6 @@ class Tree:
         assert now.keys() - self.before.keys() == set(), "made outside its own folder"
         assert self.before.keys() - now.keys() == gone, "gone"
         assert {path: self.before[path] for path in now} == now, "changed"
-
-
-def users_files(folder: Path, elsewhere: Path) -> None:
-    """Files of a user, under names that photodup uses too."""
-    (folder / "thumbnails" / "ab").mkdir(parents=True)
-    for seed, name in enumerate(("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg")):
-        noise = np.random.default_rng(seed + 1).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-        save(Image.fromarray(noise), folder / "thumbnails" / "ab" / name)
-    (elsewhere / "cd").mkdir(parents=True)
-    save(photo("astronaut").resize((64, 64)), elsewhere / "cd" / f"{MD5}.jpg")
-    (folder / "thumbnails" / "cd").symlink_to(elsewhere / "cd")
-    with closing(sqlite3.connect(folder / "evidence.sqlite")) as db, db:
-        db.execute("CREATE TABLE evidence (exhibit TEXT)")
-        db.execute("CREATE TABLE pair (left TEXT, right TEXT)")
-    (folder / "settings.json").write_text('{"theme": "dark"}\n')
-    (folder / "feedback.jsonl").write_text('{"stars": 5}\n')
-    (folder / "review").mkdir()
-    (folder / "review" / "decisions.jsonl").write_text('{"paper": 7}\n')
-    (folder / "lock").write_text("of another program")
-    (folder / "neighbours-hash.npz").write_text("a list of neighbours")
 
 
 @contextmanager

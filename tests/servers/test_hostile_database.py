@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.command import photodup
 from support.hostile_library import tree
 from support.planted_journal import journal_naming
 from support.plants import PLANTS
@@ -47,13 +48,6 @@ def mine(tmp_path) -> Path:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_text("mine")
     return tmp_path / "mine"
-
-
-def photodup(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "photodup.cli", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def where(given: Path, layout: str) -> tuple[Path, list[object]]:

@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.command import photodup
 from support.hostile_library import (
     ATTACKS,
     OP,
@@ -86,29 +85,17 @@ def given_removed(library):
     write_journal(library, line("removed", entry("a/x.jpg", f"items/{OP}/a/x.jpg")))
 
 
-def trash_command(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "photodup.cli", "trash", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
 def test_what_others_removed_is_listed_apart_and_restored_when_confirmed(library):
     given_removed(library)
     before = tree(library)
-    said = trash_command("list", library).stdout
+    said = photodup("trash", "list", library).stdout
     assert "0 removals, 0.00 MB\nNot written by your photodup" in said and f"{OP}  " in said
-    plain = trash_command("restore", library).stdout
+    plain = photodup("trash", "restore", library).stdout
     assert "a/x.jpg" not in plain and "1 more removals are there" in plain, "all of one's own: none"
-    named = trash_command("restore", library, OP)
+    named = photodup("trash", "restore", library, OP)
     assert named.returncode == 2 and "add --unsigned" in named.stderr
-    assert "0 removals deleted" in trash_command("purge", library, "--yes").stdout
-    asked = trash_command("restore", library, "--unsigned")
+    assert "0 removals deleted" in photodup("trash", "purge", library, "--yes").stdout
+    asked = photodup("trash", "restore", library, "--unsigned")
     assert asked.returncode == 2 and "needs a yes" in asked.stderr
     trash = Trash(library)
     for change in (trash.restore, trash.purge):
@@ -116,15 +103,15 @@ def test_what_others_removed_is_listed_apart_and_restored_when_confirmed(library
             change(trash.unsigned())
     after = {name: what for name, what in tree(library).items() if not name.endswith("/lock")}
     assert after == before, "nothing has changed until here"
-    done = trash_command("restore", library, "--unsigned", "--yes")
+    done = photodup("trash", "restore", library, "--unsigned", "--yes")
     assert done.returncode == 0 and "a/x.jpg" in done.stdout
     assert (library / "a/x.jpg").read_bytes() == VICTIM
-    assert "Not written" not in trash_command("list", library).stdout
+    assert "Not written" not in photodup("trash", "list", library).stdout
 
 
 def test_what_others_removed_can_be_deleted_when_confirmed(library):
     given_removed(library)
-    assert "1 removals deleted" in trash_command("purge", library, "--unsigned", "--yes").stdout
+    assert "1 removals deleted" in photodup("trash", "purge", library, "--unsigned", "--yes").stdout
     assert not (library / TRASH_FOLDER / "items" / OP).exists()
     assert Trash(library).unsigned() == []
 

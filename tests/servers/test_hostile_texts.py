@@ -1,16 +1,14 @@
 """What comes with a library besides photographs: settings, damaged lines, foreign catalogues, names that give orders."""
 
 import json
-import os
 import re
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 
 import httpx
 import pytest
+from support.command import photodup
 from support.hostile_library import OP, VICTIM, entry, line, payload, write_journal
 from support.review_library import make_library
 
@@ -33,16 +31,6 @@ def library(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", {})
     return make_library(tmp_path / "library")
-
-
-def photodup(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "photodup.cli", *map(str, arguments)],
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        **options,
-    )
 
 
 # ---- the address that photographs are sent to ------------------------------------------------------------
@@ -73,7 +61,7 @@ def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, lis
     supplied = {"backend": "fastapi-pytorch-fp32-http-jpeg", "url": url, "keep": ["size"], "folders": []}
     file = library / ".photodup" / "settings.json"
     file.write_text(json.dumps(supplied))
-    done = photodup("embed", library, text=True, env=os.environ | {"MODEL_PRETRAINED": "onnx:/nowhere"})
+    done = photodup("embed", library, MODEL_PRETRAINED="onnx:/nowhere")
     assert f"name the server {url}" in done.stdout and "not used" in done.stdout and calls == []
     with ReviewServer(library) as server:
         origin = {"Origin": f"http://127.0.0.1:{server.port}"}
@@ -122,7 +110,7 @@ def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
 )
 def test_settings_that_cannot_be_used_are_one_sentence_without_orders(library, text):
     (library / ".photodup" / "settings.json").write_text(text)
-    done = photodup("group", library, text=True)
+    done = photodup("group", library)
     assert done.returncode == 2 and "settings.json cannot be used" in done.stderr
     assert done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
 
@@ -182,9 +170,9 @@ def test_a_damaged_line_costs_only_itself(library, damage):
         assert len(sentences) == 2 and sentences[0].startswith(f"Line 1 of {journal} is damaged")
         assert all("\n" not in sentence for sentence in sentences)
         assert journal.read_bytes() == kept[journal], "it is left for a person to look at"
-    listed = photodup("trash", "list", library, text=True)
+    listed = photodup("trash", "list", library)
     assert listed.returncode == 0 and "1 removals" in listed.stdout and "Line 1 of" in listed.stdout
-    grouped = photodup("group", library, text=True)
+    grouped = photodup("group", library)
     assert grouped.returncode == 0 and "feedback.jsonl is damaged" in grouped.stdout
     with ReviewServer(library) as server:
         assert httpx.get(server.url, timeout=30).text.count("is damaged") == 6
@@ -222,8 +210,7 @@ def test_what_was_decided_is_not_written_through_a_link(library, tmp_path, name)
     mine.write_text("no newline at the end")
     (library / ".photodup" / "review").mkdir(exist_ok=True)
     (library / ".photodup" / name).symlink_to(mine)
-    done = photodup("group", library, text=True)
-    assert "Traceback" not in done.stderr
+    photodup("group", library)
     try:
         session = ReviewSession(library)
         key = next(iter(session.items))
@@ -273,7 +260,7 @@ def test_a_catalogue_with_another_table_is_one_sentence(library, column):
     with pytest.raises(CatalogueError, match=re.escape(said)):
         Catalogue(library)
     for command in ("group", "scan", "embed"):
-        done = photodup(command, library, text=True)
+        done = photodup(command, library)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
 
 
@@ -315,19 +302,15 @@ def test_no_command_prints_a_name_raw(library):
     sent = entry("\x1b[31mred.jpg", f"items/{OP}/x")
     write_journal(library, line("removed", sent, reason="\x1b[8mhidden\n\u202e"))
     missing = library / "\x1b[31mnone\n"
-    outputs = [
-        photodup(command, library, env=os.environ | {"MODEL_PRETRAINED": "random:0"})
-        for command in ("scan", "group")
-    ]
+    outputs = [photodup(command, library, MODEL_PRETRAINED="random:0") for command in ("scan", "group")]
     outputs += [photodup("trash", "list", library), photodup("trash", "restore", library)]
     outputs += [photodup("trash", "restore", library, "--unsigned", "--yes")]
     outputs += [photodup(command, missing) for command in ("scan", "group", "embed")]
     outputs += [photodup("trash", "list", missing), photodup("trash", "restore", library, "\x1b[31m")]
     allowed = {"\n", "\r"}  # ends of our own lines; a progress bar returns
     for done in outputs:
-        said = done.stdout.decode() + done.stderr.decode()
+        said = done.stdout + done.stderr
         orders = {c for c in said if escaped(c) != c} - allowed
-        assert not orders and "Traceback" not in said, (done.args, orders)
-        lines = done.stdout.decode().splitlines()
-        assert not any(text.startswith(("lines.jpg", "none")) for text in lines), done.args
-    assert rb"two\nlines.jpg" in outputs[1].stdout + outputs[2].stdout
+        assert not orders, (said, orders)
+        assert not any(text.startswith(("lines.jpg", "none")) for text in done.stdout.splitlines()), said
+    assert r"two\nlines.jpg" in outputs[1].stdout + outputs[2].stdout

@@ -2,19 +2,18 @@
 
 import functools
 import importlib.util
-import io
 import os
-import struct
 import subprocess
 import sys
 import textwrap
 import threading
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.hostile_images import flat_png, grain, many_scans, text_ppm
+from support.images import encoded, png
 from support.triton import executions, infer, needs_triton, tiny_embedding
 
 from photodup.embedding.imaging import ImageError, decode, normalize, to_uint8
@@ -30,27 +29,10 @@ def _photo() -> Image.Image:
     return Image.fromarray(data.astronaut())
 
 
-def _encode(image: Image.Image, format: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
-
-
 def _rotated_by_exif() -> bytes:
     exif = Image.Exif()
     exif[0x0112] = 6
-    return _encode(_photo().crop((0, 0, 512, 300)), "JPEG", quality=90, exif=exif)
-
-
-def _bomb() -> bytes:
-    """A PNG of 70 bytes that says it is 40,000 × 40,000."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
-    start = b"\x89PNG\r\n\x1a\n"
-    return start + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return encoded(_photo().crop((0, 0, 512, 300)), "JPEG", quality=90, exif=exif)
 
 
 @functools.cache
@@ -58,27 +40,27 @@ def _good() -> dict[str, bytes]:
     photo = _photo()
     grey16 = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257)
     return {
-        "jpeg": _encode(photo, "JPEG", quality=90),
+        "jpeg": encoded(photo, "JPEG", quality=90),
         "jpeg rotated by EXIF": _rotated_by_exif(),
-        "jpeg CMYK": _encode(photo.convert("CMYK"), "JPEG"),
-        "jpeg grey": _encode(photo.convert("L"), "JPEG"),
-        "png": _encode(photo, "PNG"),
-        "png 16 bit": _encode(grey16, "PNG"),
-        "png palette": _encode(photo.quantize(64), "PNG"),
-        "webp": _encode(photo, "WEBP", quality=80),
-        "one pixel": _encode(photo.resize((1, 1)), "PNG"),
-        "large": _encode(photo.resize((3000, 2000)), "JPEG", quality=85),
+        "jpeg CMYK": encoded(photo.convert("CMYK"), "JPEG"),
+        "jpeg grey": encoded(photo.convert("L"), "JPEG"),
+        "png": encoded(photo, "PNG"),
+        "png 16 bit": encoded(grey16, "PNG"),
+        "png palette": encoded(photo.quantize(64), "PNG"),
+        "webp": encoded(photo, "WEBP", quality=80),
+        "one pixel": encoded(photo.resize((1, 1)), "PNG"),
+        "large": encoded(photo.resize((3000, 2000)), "JPEG", quality=85),
     }
 
 
 @functools.cache
 def _bad() -> dict[str, tuple[bytes, str]]:
-    jpeg = _encode(_photo(), "JPEG")
+    jpeg = encoded(_photo(), "JPEG")
     return {
         "text": (b"not an image at all", "not an image"),
         "empty": (b"", "empty"),
         "truncated": (jpeg[: len(jpeg) // 2], "truncated"),
-        "bomb": (_bomb(), "1,600 megapixels"),
+        "bomb": (png(40_000, 40_000), "1,600 megapixels"),
         "too many bytes": (jpeg + b"\0" * 2_000_000, "more than the limit of 1,000,000"),
     }
 
@@ -285,8 +267,6 @@ def test_scaled_decoding_moves_pixels_and_hardly_the_embedding(name: str) -> Non
 @needs_triton()
 def test_triton_refuses_what_it_could_not_stop(tiny_triton) -> None:
     """Its Python has no processes to kill: what has no bound on its cost is refused, and the request's pixels count."""
-    from support.hostile_images import encoded, flat_png, grain, many_scans, text_ppm
-
     small = grain(32, 32)
     refused = {
         "more than 100 scans": _encoded(many_scans()),

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,24 +20,22 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.link import NO_LINK, needs_link
+from support.service import until
 
 from photodup.bench.link import link as link_module
 from photodup.bench.link import packets, tcp
 from photodup.bench.link.calibration import Calibration, calibrate
 from photodup.bench.link.handshakes import round_trip
 from photodup.bench.link.ladder import measure_ladder, measure_parallel
-from photodup.bench.link.link import Link, LinkError, LinkSpec, available, devices, leftovers
+from photodup.bench.link.link import Link, LinkError, LinkSpec, devices, leftovers
 from photodup.errors import PhotodupError
-
-REASON = available()
-REASON = REASON if " needs " in REASON else ""  # a link that exists and fails must fail here, not skip
-needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def host_of_our_own():
     """Put the servers' side into a fresh namespace too: other links on this machine are none of our business."""
-    if REASON:
+    if NO_LINK:
         yield
         return
     from pyroute2 import IPRoute
@@ -51,13 +48,6 @@ def host_of_our_own():
     yield
     assert libc.setns(here, link_module.CLONE_NEWNET) == 0
     os.close(here)
-
-
-def eventually(check, seconds=120.0):
-    deadline = time.monotonic() + seconds
-    while not check() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return check()
 
 
 # --- packet surgery -------------------------------------------------------------------------------------
@@ -164,7 +154,7 @@ def test_self_test_sees_a_wrong_rtt(monkeypatch):
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": 1})
     with pytest.raises(LinkError, match=r"not 40: it does not delay"), Link(rtt_ms=40, rate_mbit_s=50):
         pass
-    assert eventually(lambda: devices() == [])
+    until(lambda: devices() == [])
 
 
 @needs_link
@@ -360,7 +350,7 @@ def test_refusals_name_the_remedy():
 def test_unknown_congestion_control_is_refused():
     with pytest.raises(LinkError, match="could not be set up"), Link(congestion="warp", rate_mbit_s=50):
         pass
-    assert eventually(lambda: devices() == [])
+    until(lambda: devices() == [])
 
 
 @needs_link
@@ -416,7 +406,7 @@ def test_nothing_is_left_when_the_owner_is_killed(how):
         assert len(devices()) == 1
         holder.kill()
         holder.wait()
-        assert eventually(lambda: devices() == [])
+        until(lambda: devices() == [])
     finally:
         os.killpg(holder.pid, signal.SIGKILL) if how == "fork" else None
 
@@ -428,7 +418,7 @@ def test_a_stale_namespace_is_found_and_removed():
     holder.kill()
     holder.wait()
     try:
-        assert eventually(lambda: leftovers() == [relay])
+        until(lambda: leftovers() == [relay])
         assert len(devices()) == 1
         with Link(rtt_ms=1, rate_mbit_s=50):
             assert leftovers() == []

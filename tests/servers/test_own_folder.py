@@ -1,6 +1,5 @@
 """What photodup makes for a library lies in one folder of its own; what is somebody else's stays as it is."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.review_library import make_library, photo, save
+from support.hostile_library import tree
+from support.review_library import MD5, make_library, photo, save, users_files
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
@@ -23,41 +23,6 @@ from photodup.photos.review.pictures import picture
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.search.candidates import stored_pairs
 from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
-
-MD5 = "ab" + "0" * 30
-
-
-def listing(folder: Path, *without: Path) -> dict[str, tuple]:
-    """Everything below a folder: kind, content, inode and time."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if any(path == other or other in path.parents for other in without):
-            continue
-        status = path.lstat()
-        content = None
-        if path.is_symlink():
-            content = os.readlink(path)
-        elif path.is_file():
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-        time = status.st_mtime_ns if content else None  # a folder's changes when our own folder appears in it
-        found[str(path.relative_to(folder))] = (status.st_mode, content, status.st_ino, time)
-    return found
-
-
-def users_files(folder: Path) -> None:
-    """Put files of a user there, under names that photodup uses too."""
-    (folder / "thumbnails" / "ab").mkdir(parents=True)
-    for name in ("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg"):
-        (folder / "thumbnails" / "ab" / name).write_bytes(b"a picture of the user's " + name.encode())
-    with closing(sqlite3.connect(folder / "evidence.sqlite")) as db, db:
-        db.execute("CREATE TABLE pair (left TEXT, right TEXT)")
-        db.execute("INSERT INTO pair VALUES ('exhibit', 'A')")
-    (folder / "settings.json").write_text('{"theme": "dark"}\n')
-    (folder / "feedback.jsonl").write_text('{"stars": 5}\n')
-    (folder / "review").mkdir()
-    (folder / "review" / "decisions.jsonl").write_text('{"paper": 7, "accepted": true}\n')
-    (folder / "lock").write_text("of another program")
-    (folder / "neighbours-hash.npz").write_text("a list of the user's neighbours")
 
 
 def use(library: Path, catalogue: Path | None) -> ReviewSession:
@@ -79,19 +44,19 @@ def test_nothing_beside_a_catalogue_is_claimed_dropped_or_deleted(tmp_path, wher
     library = make_library(tmp_path / "library")
     shutil.rmtree(library / ".photodup")
     beside = library if where == "in the library" else tmp_path / "P"
-    users_files(beside)
-    before, catalogue = listing(tmp_path), beside / "catalogue.sqlite"
+    users_files(beside, tmp_path / "elsewhere")
+    before, catalogue = tree(tmp_path), beside / "catalogue.sqlite"
     session = use(library, catalogue)
     own = beside / "catalogue.sqlite.d"
     assert session.own.path == own and (own / "evidence.sqlite").is_file() and (own / MARKER).is_file()
     assert (own / "settings.json").is_file() and len(list(own.rglob("*-small.jpg"))) >= 3
-    new = {path for path in listing(tmp_path, own) if path not in before}
+    new = {path for path in tree(tmp_path, own) if path not in before}
     assert {Path(path).name for path in new} <= {
         "catalogue.sqlite",
         "catalogue.sqlite-wal",
         "catalogue.sqlite-shm",
     }
-    assert {path: now for path, now in listing(tmp_path, own).items() if path in before} == before
+    assert {path: now for path, now in tree(tmp_path, own).items() if path in before} == before
     report = scan(library, catalogue, progress=False)
     # The pictures in our own folder are no photographs of the library; the user's are.
     assert (report.n_read, report.n_found) == (0, 7 + (where == "in the library" and 3) - report.n_missing)
@@ -102,13 +67,13 @@ def test_two_catalogues_in_one_folder_share_nothing(tmp_path):
         make_library(tmp_path / name)
         scan(tmp_path / name, tmp_path / "P" / f"{name}.sqlite", progress=False)
     first = use(tmp_path / "a", tmp_path / "P" / "a.sqlite")
-    before = listing(tmp_path / "P" / "a.sqlite.d")
+    before = tree(tmp_path / "P" / "a.sqlite.d")
     second = ReviewSession(tmp_path / "b", tmp_path / "P" / "b.sqlite")
     assert (len(first.items), len(second.items)) == (2, 3), "told apart in one of them"
     assert first.settings != second.settings == LibrarySettings()
     second.accept_all()
     second.change(LibrarySettings(keep=("folder",), folders=("2020",)))
-    assert listing(tmp_path / "P" / "a.sqlite.d") == before
+    assert tree(tmp_path / "P" / "a.sqlite.d") == before
 
 
 @pytest.mark.parametrize("link", ["", "thumbnails", "thumbnails/ab", "evidence.sqlite", "feedback.jsonl", "review",
@@ -118,7 +83,7 @@ def test_no_link_is_followed(tmp_path, link):
     library = make_library(tmp_path / "library")
     ReviewSession(library)
     target, users = library / ".photodup" / link, tmp_path / "mine"
-    users_files(users)
+    users_files(users, tmp_path / "elsewhere")
     (users / "ab").mkdir()
     (users / "ab" / f"{MD5}-small.jpg").write_bytes(b"mine")
     (users / f"{MD5}-small.jpg").write_bytes(b"mine")
@@ -131,7 +96,7 @@ def test_no_link_is_followed(tmp_path, link):
         shutil.move(old, users / f"of another library {old.name}")
     there = "of another library catalogue.sqlite" if link == "catalogue.sqlite" else "evidence.sqlite"
     target.symlink_to(users if is_folder else users / there)
-    before = listing(users)
+    before = tree(users)
     if link == "thumbnails/ab":  # one of 256: nothing goes through it, and the rest works
         session = ReviewSession(library)
         session.own.write(b"x", "thumbnails", "cd", "x")
@@ -142,7 +107,7 @@ def test_no_link_is_followed(tmp_path, link):
             ReviewSession(library)
         with pytest.raises(OwnFolderError, match=r"link.*replace it"):
             scan(library, progress=False)
-    assert listing(users) == before
+    assert tree(users) == before
 
 
 def test_a_folder_that_is_not_ours_is_refused_with_one_sentence(tmp_path):
@@ -153,10 +118,10 @@ def test_a_folder_that_is_not_ours_is_refused_with_one_sentence(tmp_path):
     ):
         own.mkdir(parents=True)
         (own / "letter.txt").write_text("not of photodup")
-        before = listing(tmp_path)
+        before = tree(tmp_path)
         with pytest.raises(OwnFolderError, match=r"holds files and was not made by photodup: move it away"):
             scan(tmp_path / "library", catalogue, progress=False)
-        assert listing(tmp_path) == before
+        assert tree(tmp_path) == before
         (own / "letter.txt").unlink()  # an empty one is taken
         assert scan(tmp_path / "library", catalogue, progress=False).n_read == 1
         (own / "letter.txt").write_text("put there later")
@@ -195,9 +160,9 @@ def test_a_servers_word_for_its_model_names_no_file_elsewhere(tmp_path):
     own = OwnFolder(tmp_path / "a" / "b" / "own")
     own.prepare()
     vectors = np.eye(4, dtype=np.float32)
-    before = listing(tmp_path, own.path)
+    before = tree(tmp_path, own.path)
     stored_pairs(own.path, "x/../../../../out", [f"{i:032x}" for i in range(4)], vectors, 0.5)
-    assert listing(tmp_path, own.path) == before
+    assert tree(tmp_path, own.path) == before
     assert len(list(own.path.glob("neighbours-*.npz"))) == 1
 
 
@@ -217,63 +182,18 @@ def other_id(path: Path) -> None:
         db.execute("VACUUM")
 
 
-FOREIGN = {
-    "another program's tables of our names": lightroom,
-    "another program's id": other_id,
-    "a text": lambda path: path.write_text("a letter"),
-    "an empty file": lambda path: path.touch(),
-    "a picture": lambda path: save(photo("coffee"), path),
-    "a folder": lambda path: path.mkdir(),
-}
-
-
-@pytest.mark.parametrize("what", FOREIGN)
-def test_what_is_no_catalogue_of_ours_is_refused_and_left_untouched(tmp_path, what):
-    save(photo("coffee"), tmp_path / "library" / "a.jpg")
-    (tmp_path / "P").mkdir()
-    file = tmp_path / "P" / "file.sqlite"
-    FOREIGN[what](file)
-    before = listing(tmp_path)
-    for _ in range(2):
-        with pytest.raises(CatalogueError, match="--catalogue"):
-            scan(tmp_path / "library", file, progress=False)
-        with pytest.raises(CatalogueError):
-            Catalogue(tmp_path / "library", file)
-    assert listing(tmp_path) == before
-
-
-def test_another_programs_database_in_use_is_left_untouched(tmp_path):
+def in_use(path: Path) -> sqlite3.Connection:
     """Its tables may be in the log alone; opening it the usual way would write beside it."""
-    save(photo("coffee"), tmp_path / "library" / "a.jpg")
-    (tmp_path / "P").mkdir()
-    db = sqlite3.connect(tmp_path / "P" / "c.sqlite", isolation_level=None)
+    db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("CREATE TABLE mine (a)")
-    before = listing(tmp_path)
-    with pytest.raises(CatalogueError, match="database of another program"):
-        scan(tmp_path / "library", tmp_path / "P" / "c.sqlite", progress=False)
-    assert listing(tmp_path) == before
-    db.close()
+    return db
 
 
-def test_a_log_without_its_database_is_left_untouched(tmp_path):
-    save(photo("coffee"), tmp_path / "library" / "a.jpg")
-    (tmp_path / "P").mkdir()
-    (tmp_path / "P" / "c.sqlite-wal").write_text("the user's own")
-    before = listing(tmp_path)
-    with pytest.raises(CatalogueError, match=r"c.sqlite-wal is not used \(it belongs to no database"):
-        scan(tmp_path / "library", tmp_path / "P" / "c.sqlite", progress=False)
-    assert listing(tmp_path) == before
-
-
-def test_the_catalogue_of_another_library_is_refused(tmp_path):
-    for name in ("a", "b"):
-        save(photo("coffee"), tmp_path / name / "a.jpg")
-    scan(tmp_path / "a", progress=False)
-    before = listing(tmp_path)
-    with pytest.raises(CatalogueError, match=r"is the catalogue of .*a, not of .*b"):
-        scan(tmp_path / "b", tmp_path / "a" / ".photodup" / "catalogue.sqlite", progress=False)
-    assert listing(tmp_path) == before
+def damaged(path: Path) -> None:
+    lightroom(path)
+    damage(path)
+    path.with_name(f"{path.name}-wal").write_text("the user's own")
 
 
 def damage(file: Path) -> None:
@@ -282,6 +202,50 @@ def damage(file: Path) -> None:
     with open(file, "r+b") as opened:
         opened.seek(100)
         opened.write(b"\xff" * 20_000)
+
+
+FOREIGN = {
+    "another program's tables of our names": (lightroom, "--catalogue"),
+    "another program's id": (other_id, "--catalogue"),
+    "a text": (lambda path: path.write_text("a letter"), "--catalogue"),
+    "an empty file": (lambda path: path.touch(), "--catalogue"),
+    "a picture": (lambda path: save(photo("coffee"), path), "--catalogue"),
+    "a folder": (lambda path: path.mkdir(), "--catalogue"),
+    "another program's database in use": (in_use, "database of another program"),
+    "another program's database, damaged": (damaged, "is the database of another program"),
+    "a log without its database": (
+        lambda path: path.with_name("file.sqlite-wal").write_text("the user's own"),
+        r"file.sqlite-wal is not used \(it belongs to no database",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_is_no_catalogue_of_ours_is_refused_and_left_untouched(tmp_path, what):
+    save(photo("coffee"), tmp_path / "library" / "a.jpg")
+    (tmp_path / "P").mkdir()
+    file = tmp_path / "P" / "file.sqlite"
+    make, said = FOREIGN[what]
+    made = make(file)
+    before = tree(tmp_path)
+    for _ in range(2):
+        with pytest.raises(CatalogueError, match=said):
+            scan(tmp_path / "library", file, progress=False)
+        with pytest.raises(CatalogueError):
+            Catalogue(tmp_path / "library", file)
+    assert tree(tmp_path) == before
+    if isinstance(made, sqlite3.Connection):
+        made.close()
+
+
+def test_the_catalogue_of_another_library_is_refused(tmp_path):
+    for name in ("a", "b"):
+        save(photo("coffee"), tmp_path / name / "a.jpg")
+    scan(tmp_path / "a", progress=False)
+    before = tree(tmp_path)
+    with pytest.raises(CatalogueError, match=r"is the catalogue of .*a, not of .*b"):
+        scan(tmp_path / "b", tmp_path / "a" / ".photodup" / "catalogue.sqlite", progress=False)
+    assert tree(tmp_path) == before
 
 
 def test_a_damaged_catalogue_of_ours_is_set_aside_in_its_own_folder(tmp_path):
@@ -295,19 +259,6 @@ def test_a_damaged_catalogue_of_ours_is_set_aside_in_its_own_folder(tmp_path):
     assert report.set_aside.parent == tmp_path / "P" / "c.sqlite.d" and report.set_aside.read_bytes() == bad
     assert others.read_text() == "the user's own" and report.n_read == 7
     assert len(ReviewSession(library, catalogue).items) == 2, "the decisions are kept"
-
-
-def test_a_damaged_database_of_another_program_is_left_untouched(tmp_path):
-    save(photo("coffee"), tmp_path / "library" / "a.jpg")
-    file = tmp_path / "P" / "c.sqlite"
-    file.parent.mkdir()
-    lightroom(file)
-    damage(file)
-    file.with_name("c.sqlite-wal").write_text("the user's own")
-    before = listing(tmp_path)
-    with pytest.raises(CatalogueError, match="is the database of another program"):
-        scan(tmp_path / "library", file, progress=False)
-    assert listing(tmp_path) == before
 
 
 def test_a_scan_that_was_killed_at_its_beginning_goes_on(tmp_path):

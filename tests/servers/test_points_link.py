@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from support.link import needs_link
 from support.triton import needs_triton
 
 from photodup.bench.link import link as link_module
-from photodup.bench.link.link import LinkError, available
+from photodup.bench.link.link import LinkError
 from photodup.bench.load.plan import Stopping
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
@@ -14,9 +15,6 @@ from photodup.serving.endpoints import from_ports
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import Run
 
-REASON = available()
-REASON = REASON if " needs " in REASON else ""  # a link that exists and fails must fail here, not skip
-needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")
 STOPPING = Stopping(min_duration_s=0.2, min_requests=1, max_duration_s=0.4, warmup_requests=1)
 LOAD = Load("single_stream", span="prepared")
 

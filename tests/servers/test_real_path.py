@@ -5,9 +5,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.link import NO_LINK, needs_link
 from support.triton import needs_triton
 
-from photodup.bench.link.link import Link, available
+from photodup.bench.link.link import Link
 from photodup.bench.link.real_path import measure_path, twin
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
@@ -16,9 +17,6 @@ from photodup.study import remote_latency
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.notebook.run import Run
 
-REASON = available()
-REASON = REASON if " needs " in REASON else ""
-needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")
 PAYLOADS = [10_000, 602_112]
 FEW = {"n": 3, "n_large": 2, "idle_s": 0.1}
 
@@ -99,7 +97,7 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
     )
     table = remote_latency.compare_paths(found, emulated)
     assert len(table) == 6
-    if not REASON:
+    if not NO_LINK:
         assert table.emulated_ms.notna().any()
 
     import matplotlib

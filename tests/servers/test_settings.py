@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import httpx
 import pytest
+from support.command import photodup
 from support.review_library import make_library
 from support.service import until
 from support.triton import needs_triton
@@ -217,17 +216,6 @@ def test_what_is_worth_asking(monkeypatch):
     assert len(found) == 6, "and the documented ports of this machine"
 
 
-def embed(library, *arguments, **environment):
-    clean = {k: v for k, v in os.environ.items() if k not in ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")}
-    return subprocess.run(
-        [sys.executable, "-m", "photodup.cli", "embed", str(library), *arguments],
-        capture_output=True,
-        text=True,
-        env=clean | environment,
-        check=False,
-    )
-
-
 def test_the_page_chooses_and_embed_follows(library, small_service):
     """The settings page over real HTTP, then the real command, against real services."""
     service = small_service()
@@ -247,16 +235,16 @@ def test_the_page_chooses_and_embed_follows(library, small_service):
             assert refused.status_code == 409 and "host:port" in refused.text
     stored = load_settings(library / ".photodup")
     assert (stored.backend, stored.url) == ("fastapi-pytorch-fp32-http-jpeg", service.url)
-    done = embed(library)
+    done = photodup("embed", library)
     assert done.returncode == 0, done.stderr
     assert f"fastapi-pytorch-fp32-http-jpeg at {service.url}" in done.stdout
     assert "as the settings of this library say" in done.stdout and "6 photographs embedded" in done.stdout
     with Catalogue(library) as catalogue:
         assert [model.digest for model in catalogue.models()] == [digest]
-    overruled = embed(library, INFERENCE_BACKEND="triton", INFERENCE_SERVICE_URL=SILENT)
+    overruled = photodup("embed", library, INFERENCE_BACKEND="triton", INFERENCE_SERVICE_URL=SILENT)
     assert overruled.returncode == 2 and "Traceback" not in overruled.stderr
     flags = "--url", service.url, "--backend", "pytorch"
-    assert "0 photographs embedded" in embed(library, *flags, INFERENCE_BACKEND="triton").stdout
+    assert "0 photographs embedded" in photodup("embed", library, *flags, INFERENCE_BACKEND="triton").stdout
 
 
 def test_a_short_name_and_the_full_one_mean_the_same(tmp_path):
@@ -317,19 +305,13 @@ def test_a_keeper_chosen_before_is_suggested_again(library):
 
 
 def test_group_prints_both_tiers_with_reasons(library):
-    done = subprocess.run(
-        [sys.executable, "-m", "photodup.cli", "group", str(library), "--keep", "size"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = photodup("group", library, "--keep", "size")
     assert done.returncode == 0, done.stderr
     assert "keep  2020/IMG_1.jpg  (600 × 400; largest file: " in done.stdout
     assert "same bytes" in done.stdout and "the same picture" in done.stdout
     last = done.stdout.splitlines()[-1]
     assert "7 photographs: 3 groups of copies" in last and "nothing is embedded" in last
-    wrong = [sys.executable, "-m", "photodup.cli", "group", str(library), "--keep", "biggest"]
-    refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    refused = photodup("group", library, "--keep", "biggest")
     assert refused.returncode == 2 and "choose from source" in refused.stderr
 
 

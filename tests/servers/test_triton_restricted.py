@@ -1,10 +1,10 @@
 """Nobody but our own control loads a model into a Triton that runs: attacks on a real one, from a real browser."""
 
 import base64
+import contextlib
 import http.server
 import json
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
+from support.flaky import Flaky
 from support.triton import infer, needs_triton
 
 from photodup.errors import PhotodupError
@@ -275,8 +276,8 @@ def test_where_tracing_is_forbidden_the_server_is_restricted_all_the_same(tmp_pa
 def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, monkeypatch, tmp_path) -> None:
     """Another address of the same server stands for a machine elsewhere: no file of ours knows it."""
     key = control_key.key_for(triton.grpc_url)
-    with relay(triton.grpc_port) as port:
-        address = f"127.0.0.1:{port}"
+    with contextlib.closing(Flaky(triton.grpc_url)) as other:
+        address = other.url.removeprefix("http://")
         with pytest.raises(PhotodupError, match="no key is given for it"):
             control.load_model(address, MODEL)
         file = tmp_path / "rented.yaml"
@@ -396,38 +397,3 @@ def _heic() -> bytes:
     buffer = io.BytesIO()
     pillow_heif.from_pillow(Image.new("RGB", (64, 64), "red")).save(buffer)
     return buffer.getvalue()
-
-
-class relay:
-    """A TCP relay: the same server under another port."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    def __enter__(self) -> int:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self._listener.getsockname()[1]
-
-    def __exit__(self, *_) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self.port))
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
-        with source:
-            try:
-                while data := source.recv(65536):
-                    target.sendall(data)
-                target.shutdown(socket.SHUT_WR)
-            except OSError:
-                pass

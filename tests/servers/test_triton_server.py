@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.service import until
 from support.triton import executions, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.imaging import normalize
@@ -334,10 +335,7 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
         os.kill(
             supervisor if how == "supervisor" else starter.pid, signal.SIGKILL if how == "supervisor" else how
         )
-        deadline = time.monotonic() + 120
-        while any(_alive(pid) for pid in family) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert [pid for pid in family if _alive(pid)] == []
+        until(lambda: not any(map(_alive, family)))
         for port in (http, grpc):
             with socket.socket() as probe:
                 assert probe.connect_ex(("127.0.0.1", port)) != 0

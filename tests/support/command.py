@@ -4,24 +4,41 @@ import contextlib
 import io
 import os
 import sys
+from typing import NamedTuple
 from unittest import mock
 
 from photodup.cli import main
 
 
-def run_command(*arguments: object, status: int = 0, **environment: str) -> str:
-    """Run one command and return all that it printed. Another exit status is a failure, and so is a traceback."""
-    ended, printed = 0, io.StringIO()
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def photodup(*arguments: object, **environment: str) -> Done:
+    """Run one command. A traceback is a failure, and so is text that a terminal's UTF-8 does not encode."""
+    ended, out, err = 0, *(io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     with (
         mock.patch.object(sys, "argv", ["photodup", *map(str, arguments)]),
         mock.patch.dict(os.environ, environment),
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(printed),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
     ):
         try:
             main()
         except SystemExit as end:
             ended = end.code or 0
-    assert ended == status, printed.getvalue()
-    assert "Traceback" not in printed.getvalue()
-    return printed.getvalue()
+    said = []
+    for stream in (out, err):
+        stream.flush()
+        said.append(stream.buffer.getvalue().decode())
+    assert "Traceback" not in said[1], said[1]
+    return Done(ended, *said)
+
+
+def run_command(*arguments: object, status: int = 0, **environment: str) -> str:
+    """Run one command and return all that it printed. Another exit status is a failure."""
+    done = photodup(*arguments, **environment)
+    assert done.returncode == status, done
+    return done.stdout + done.stderr

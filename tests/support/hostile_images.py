@@ -1,12 +1,11 @@
 """Files made to hurt whoever opens them, built in code; small ones that stand for the class of their attack."""
 
 import functools
-import io
 import struct
-import zlib
 
 import numpy as np
 from PIL import Image
+from support.images import encoded, png
 
 
 def grain(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -14,12 +13,6 @@ def grain(width: int, height: int, seed: int = 0) -> Image.Image:
     tile = np.random.default_rng(seed).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     repeated = np.tile(tile, (height // 64 + 1, width // 64 + 1, 1))
     return Image.fromarray(np.ascontiguousarray(repeated[:height, :width]))
-
-
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 @functools.cache
@@ -61,15 +54,7 @@ def scans_in_tiff(times: int = 2000) -> bytes:
 @functools.cache
 def flat_png(width: int = 7000, height: int = 7000) -> bytes:
     """49 megapixels in 140 KB: a second to decode."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    packer = zlib.compressobj(9)
-    row = b"\0" + b"\x80" * (3 * width)
-    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    return png(width, height, (b"\0" + b"\x80" * (3 * width)) * height)
 
 
 def text_ppm(n_bytes: int = 20_000_000) -> bytes:

@@ -13,12 +13,14 @@ OP = "20260102-030405-0123abcd"
 PAYLOAD, VICTIM = b"what the giver wrote", b"what is mine"
 
 
-def tree(folder: Path) -> dict[str, tuple]:
-    """Return everything below a folder: kind, permissions, content or target, time of change."""
+def tree(folder: Path, *without: Path) -> dict[str, tuple]:
+    """Return everything below a folder but what is left out: kind, content or target, inode, time of change."""
     found = {}
     for path, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            entry = Path(path) / name
+        folders[:] = [name for name in folders if Path(path, name) not in without]
+        for entry in (Path(path, name) for name in (*folders, *files)):
+            if entry in without:
+                continue
             status = entry.lstat()
             content: object = None
             if stat.S_ISLNK(status.st_mode):
@@ -27,7 +29,7 @@ def tree(folder: Path) -> dict[str, tuple]:
                 content = entry.read_bytes()
             # The names of a folder are seen by themselves; its time changes with them.
             when = None if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns
-            found[str(entry.relative_to(folder))] = (status.st_mode, content, when)
+            found[str(entry.relative_to(folder))] = (status.st_mode, content, status.st_ino, when)
     return found
 
 

@@ -22,15 +22,20 @@ def photo(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.clip(smooth + rng.integers(-12, 13, smooth.shape), 0, 255).astype(np.uint8))
 
 
+def png(width: int, height: int, rows: bytes = b"", kind: int = 2) -> bytes:
+    """Return a PNG of 8 bits a channel whose header may promise other pixels than its rows have."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
+    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + data
+
+
 def bomb(width: int = 40_000, height: int = 40_000) -> bytes:
     """A PNG whose header promises 1.6 gigapixels."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    rows = zlib.compress(b"\0" * 10_000_000)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return png(width, height, b"\0" * 10_000_000)
 
 
 def photographs(n: int, seed: int = 0) -> np.ndarray:

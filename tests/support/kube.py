@@ -66,3 +66,15 @@ def workload(**changes):
 
 
 BURST = Load(in_flight=24, from_s=60.0, until_s=240.0)
+
+
+def by_metrics(**targets):
+    """Return the workload, scaled by metrics of its pods: name -> the average that is wanted."""
+    metrics = [
+        {"metric": {"name": name}, "target": {"type": "AverageValue", "averageValue": value}}
+        for name, value in targets.items()
+    ]
+    made = workload()
+    return replace(
+        made, hpa={**made.hpa, "metrics": [{"type": "Pods", "pods": metric} for metric in metrics]}
+    )

@@ -1,11 +1,19 @@
 """A small scanned library for the review tests: real photographs, copies, a burst, a sidecar, odd names."""
 
+import atexit
+import functools
 import io
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.review.decisions import Item
 from photodup.photos.review.session import ReviewSession
@@ -33,8 +41,17 @@ def save(
 HOSTILE = "<img src=x onerror=alert(1)>.jpg"
 
 
-def make_library(folder: Path) -> Path:
-    """Write and scan it: three pictures with copies, one of them twice byte for byte, and a lone one."""
+def make_library(folder: Path, *, is_compared: bool = True) -> Path:
+    """Put a scanned library there: three pictures with copies, one of them twice byte for byte, and a lone one."""
+    caches = shutil.ignore_patterns(*(() if is_compared else ("evidence.*", "features.*", "neighbours-*")))
+    return Path(shutil.copytree(_made_once(), folder, dirs_exist_ok=True, ignore=caches))
+
+
+@functools.cache
+def _made_once() -> Path:
+    """Write and scan it, once for all tests of a process: a library that was moved or copied is as good."""
+    folder = Path(tempfile.mkdtemp(prefix="photodup-library-"))
+    atexit.register(shutil.rmtree, folder)
     coffee, cat, rocket = photo("coffee"), photo("chelsea"), photo("rocket")
     save(coffee, folder / "2020" / "IMG_1.jpg", taken="2020:05:16 09:00:00")
     (folder / "2020" / "IMG_1.xmp").write_text("<x:xmpmeta/>")
@@ -48,6 +65,8 @@ def make_library(folder: Path) -> Path:
     noise = np.random.default_rng(0).integers(0, 255, (300, 300, 3), dtype=np.uint8)
     save(Image.fromarray(noise), folder / "lone.jpg")
     scan(folder, progress=False)
+    with Catalogue(folder) as catalogue:  # two seconds of CPU, which the catalogue's own files remember
+        find_tiers(catalogue)
     return folder
 
 
@@ -61,3 +80,26 @@ def add_third_copy(folder: Path) -> None:
 def group_of(session: ReviewSession, name: str) -> Item:
     """Return the group that a photo of this name is in."""
     return next(item for item in session.items.values() if any(p.path.name == name for p in item.photos))
+
+
+MD5 = "ab" + "0" * 30
+
+
+def users_files(folder: Path, elsewhere: Path) -> None:
+    """Files of a user, under names that photodup uses too."""
+    (folder / "thumbnails" / "ab").mkdir(parents=True)
+    for seed, name in enumerate(("holiday.jpg", f"{MD5}.jpg", f"{MD5}-small.jpg")):
+        noise = np.random.default_rng(seed + 1).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+        save(Image.fromarray(noise), folder / "thumbnails" / "ab" / name)
+    (elsewhere / "cd").mkdir(parents=True)
+    save(photo("astronaut").resize((64, 64)), elsewhere / "cd" / f"{MD5}.jpg")
+    (folder / "thumbnails" / "cd").symlink_to(elsewhere / "cd")
+    with closing(sqlite3.connect(folder / "evidence.sqlite")) as db, db:
+        db.execute("CREATE TABLE evidence (exhibit TEXT)")
+        db.execute("CREATE TABLE pair (left TEXT, right TEXT)")
+    (folder / "settings.json").write_text('{"theme": "dark"}\n')
+    (folder / "feedback.jsonl").write_text('{"stars": 5}\n')
+    (folder / "review").mkdir()
+    (folder / "review" / "decisions.jsonl").write_text('{"paper": 7}\n')
+    (folder / "lock").write_text("of another program")
+    (folder / "neighbours-hash.npz").write_text("a list of neighbours")

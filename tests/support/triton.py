@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from photodup.embedding import imaging
+
 TINY_MODELS = [
     "openclip_vit_b32",
     "openclip_vit_b32_openvino",
@@ -42,6 +44,61 @@ def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     helper.set_model_props(model, metadata)
     onnx.save(model, path)
+    return path
+
+
+def taking_pictures(
+    path: Path,
+    encoder: Path | None = None,
+    *,
+    uint8: bool = False,
+    channels_last: bool = False,
+    size: object = 224,
+    mean=imaging.MEAN,
+    std=imaging.STD,
+    **notes: str,
+) -> Path:
+    """Write an encoder (the tiny one) so that it takes pictures otherwise, and answers the same."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.load(encoder or tiny_graph(path, **notes))
+    graph, before, at = model.graph, [], "image"
+    if uint8:
+        before.append(helper.make_node("Cast", [at], ["as_floats"], to=TensorProto.FLOAT))
+        at = "as_floats"
+    if channels_last:
+        before.append(helper.make_node("Transpose", [at], ["channels_first"], perm=[0, 3, 1, 2]))
+        at = "channels_first"
+    if uint8:
+        for name, values in (("mean", mean), ("std", std)):
+            scaled = (np.asarray(values) * 255).reshape(1, 3, 1, 1).astype(np.float32)
+            graph.initializer.append(numpy_helper.from_array(scaled, name))
+        before.append(helper.make_node("Sub", [at, "mean"], ["centred"]))
+        before.append(helper.make_node("Div", ["centred", "std"], ["normal"]))
+        at = "normal"
+    nodes = list(graph.node)
+    nodes[0].input[0] = at
+    del graph.node[:], graph.input[:]
+    graph.node.extend([*before, *nodes])
+    shape = ["n", size, size, 3] if channels_last else ["n", 3, size, size]
+    kind = TensorProto.UINT8 if uint8 else TensorProto.FLOAT
+    graph.input.append(helper.make_tensor_value_info("image", kind, shape))
+    onnx.save(model, path)
+    return path
+
+
+def echo_graph(path: Path, shape: list, kind: str = "FLOAT") -> Path:
+    """Write a graph that is no encoder of 224 pixels: it answers with what it is given."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    given, answered = (
+        helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape) for name in ("given", "out")
+    )
+    node = helper.make_node("Identity", ["given"], ["out"])
+    graph = helper.make_graph([node], "echo", [given], [answered])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     return path
 
 
@@ -84,7 +141,13 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
     from photodup.serving.triton.repository import render_repository
 
     render_tiny(folder, exports, TINY_MODELS)
-    emulated = ["emulated_zero", "emulated_a100_jpeg", "emulated_4080trt"]
+    emulated = [
+        "emulated_zero",
+        "emulated_a100_jpeg",
+        "emulated_4080trt",
+        "emulated_4090",
+        "emulated_4090_jpeg",
+    ]
     return render_repository("cpu-embedded", folder, {}, models=emulated)
 
 

@@ -4,17 +4,17 @@ import contextlib
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import tracemalloc
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.command import run_command
+from support.images import png
 from support.library import photo
 
 from photodup.demo.photographs import SOURCES
@@ -30,17 +30,6 @@ def reasons(report) -> dict[str, str]:
     return {printable(problem.path): problem.reason for problem in report.problems}
 
 
-def png_header(width: int, height: int) -> bytes:
-    """A PNG whose header promises pixels that are not there: the whole file is 100 bytes."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = chunk(b"IDAT", zlib.compress(bytes(32)))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + data + chunk(b"IEND", b"")
-
-
 def test_every_kind_of_unreadable_file_is_listed_and_the_scan_goes_on(tmp_path):
     whole = photo(tmp_path / "good.jpg", size=(640, 480)).read_bytes()
     bad = {
@@ -48,8 +37,8 @@ def test_every_kind_of_unreadable_file_is_listed_and_the_scan_goes_on(tmp_path):
         "text.jpg": b"I am a letter, not a picture.\n" * 20,
         "truncated.jpg": whole[: len(whole) // 2],
         "header_only.jpg": whole[:200],
-        "corrupt.png": png_header(64, 64),
-        "bomb.png": png_header(40_000, 40_000),
+        "corrupt.png": png(64, 64, bytes(32)),
+        "bomb.png": png(40_000, 40_000),
         "nulls.heic": bytes(4096),
         "cut.webp": b"RIFF\x24\x00\x00\x00WEBPVP8 ",
     }
@@ -94,7 +83,7 @@ def test_damaged_exif_costs_neither_the_photograph_nor_lines_of_source(tmp_path)
 
 
 def test_a_decompression_bomb_costs_no_memory(tmp_path):
-    (tmp_path / "bomb.png").write_bytes(png_header(40_000, 40_000))
+    (tmp_path / "bomb.png").write_bytes(png(40_000, 40_000))
     photo(tmp_path / "a.jpg")
     scan(tmp_path, progress=False)  # imports
     os.utime(tmp_path / "bomb.png", (1, 1))
@@ -226,10 +215,7 @@ def test_names_that_are_not_utf8(tmp_path):
         assert os.fsencode(catalogue.root / found.path) == name
         assert (catalogue.root / found.path).is_file()
     assert scan(tmp_path, progress=False).n_unchanged == 2
-    printed = subprocess.run(
-        [sys.executable, "-m", "photodup.cli", "scan", tmp_path], capture_output=True, check=True
-    )
-    assert "not read: \ufffd/broken\ufffd.jpg" in printed.stdout.decode("utf-8")
+    assert "not read: \ufffd/broken\ufffd.jpg" in run_command("scan", tmp_path)
 
 
 def test_a_library_whose_name_is_not_utf8(tmp_path):
@@ -240,17 +226,9 @@ def test_a_library_whose_name_is_not_utf8(tmp_path):
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
     shutil.copy(root / "a.jpg", root / "b.jpg")
-    strict = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
-
-    def photodup(*arguments):
-        command = [sys.executable, "-m", "photodup.cli", *arguments, root]
-        done = subprocess.run(command, capture_output=True, text=True, env=strict)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "caf\ufffd/.photodup/catalogue.sqlite" in photodup("scan")
-    assert "same bytes" in photodup("group")
-    assert "0 removals" in photodup("trash", "list")
+    assert "caf\ufffd/.photodup/catalogue.sqlite" in run_command("scan", root)
+    assert "same bytes" in run_command("group", root)
+    assert "0 removals" in run_command("trash", "list", root)
 
 
 UNREADABLE = """

@@ -50,6 +50,7 @@ def test_another_name_is_one_sentence(capsys):
     assert result.exit_code and "no benchmark 'speed'" in str(result.exception)
 
 
+@pytest.mark.figures
 def test_the_peak_of_memory_is_the_process_own():
     """A child of a large process reports its own peak, and what it then takes."""
     ballast = np.ones(60_000_000)  # 480 MB here, in the parent

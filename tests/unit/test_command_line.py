@@ -27,11 +27,21 @@ def test_the_version_and_the_package_as_a_program():
     assert done.returncode == 0 and done.stdout.startswith("photodup") and not done.stderr
 
 
-def test_help_imports_nothing_heavy():
-    program = (
-        "import sys; import photodup.cli\n"
-        "print({'numpy', 'torch', 'pandas', 'PIL', 'httpx', 'fastapi', 'tqdm'} & set(sys.modules))"
-    )
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
+        (
+            "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.client "
+            "bench.load.load bench.load.counters bench.backends.server_adapters",
+            "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
+        ),
+    ],
+    ids=["cli", "engines and load"],
+)
+def test_importing_loads_nothing_heavy(modules, heavy):
+    program = f"import sys, photodup.{', photodup.'.join(modules.split())}\n"
+    program += f"print(set({heavy.split()}) & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

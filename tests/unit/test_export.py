@@ -202,6 +202,7 @@ def test_what_is_exported_is_read_by_the_oldest_server(tiny):
     assert {ir_version(path) for path in files.values()} == {IR_VERSION}
 
 
+@pytest.mark.long  # the tiny encoder has the same test above
 def test_openclip_in_half_precision_is_openclip_within_half_precision(tmp_path, real_model):
     """On the real tower; with all of ONNX Runtime's fusions opening the file would end the process."""
     path = export(real_model, tmp_path, [HALF])[HALF]

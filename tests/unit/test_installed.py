@@ -1,5 +1,6 @@
 """Installed and not checked out: each command works, or says in one sentence which extra is missing."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -29,6 +30,19 @@ sys.argv[:2] = ["photodup"]
 from photodup.cli import main
 main()
 """
+# Runs each of several commands, and prints its arguments, status and what it said as a line of JSON.
+_EACH = """
+import contextlib, io, json
+for arguments in map(json.loads, sys.argv[1:]):
+    status, out, err = 0, io.StringIO(), io.StringIO()
+    sys.argv[1:] = arguments
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+    print(json.dumps([arguments, status, out.getvalue(), err.getvalue()]))
+"""
 COMMANDS = (
     ("demo", "demo"),
     ("scan", "photos"),
@@ -56,15 +70,19 @@ WORK_WITHOUT_EXTRAS = {"scan", "trash"}
 IN_ONE_PROCESS = [arguments for arguments in COMMANDS if arguments[0] not in ("serve", "render")]
 
 
+def away_from_a_checkout(folder: Path) -> Path:
+    """Put photographs and endpoints into a folder."""
+    (folder / "photos").mkdir()
+    for number in range(2):
+        Image.effect_noise((200, 150), 60 + number).convert("RGB").save(folder / f"photos/{number}.jpg")
+    backend = "triton-onnx-fp32-grpc-fp32: 127.0.0.1:9"
+    (folder / "endpoints.yaml").write_text(f"name: x\nbackends:\n  {backend}\n")
+    return folder
+
+
 @pytest.fixture
 def away(tmp_path) -> Path:
-    """A folder with photographs, away from any checkout."""
-    (tmp_path / "photos").mkdir()
-    for number in range(2):
-        Image.effect_noise((200, 150), 60 + number).convert("RGB").save(tmp_path / f"photos/{number}.jpg")
-    backend = "triton-onnx-fp32-grpc-fp32: 127.0.0.1:9"
-    (tmp_path / "endpoints.yaml").write_text(f"name: x\nbackends:\n  {backend}\n")
-    return tmp_path
+    return away_from_a_checkout(tmp_path)
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -82,18 +100,29 @@ def is_one_sentence(done: subprocess.CompletedProcess) -> bool:
     return bool(said) and said[-1].startswith("photodup: ") and "Traceback" not in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("arguments", IN_ONE_PROCESS, ids=" ".join)
-def test_without_any_extra_a_command_works_or_names_the_extra(away, arguments):
+@pytest.fixture(scope="module")
+def done_without_extras(tmp_path_factory) -> dict[str, subprocess.CompletedProcess]:
+    """What each command does where no extra is installed: one process runs them all, one after the other."""
+    folder = away_from_a_checkout(tmp_path_factory.mktemp("away"))
     absent = ",".join({module for modules in EXTRAS.values() for module in modules})
-    scan(away / "photos", progress=False)
+    scan(folder / "photos", progress=False)
+    program = _WITHOUT.replace("main()", _EACH)
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, absent, *arguments],
-        cwd=away,
-        env=environment(away),
+        [sys.executable, "-c", program, absent, *map(json.dumps, IN_ONE_PROCESS)],
+        cwd=folder,
+        env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
+        check=True,
     )
+    outcomes = [subprocess.CompletedProcess(*json.loads(line)) for line in done.stdout.splitlines()]
+    return {" ".join(outcome.args): outcome for outcome in outcomes}
+
+
+@pytest.mark.parametrize("arguments", IN_ONE_PROCESS, ids=" ".join)
+def test_without_any_extra_a_command_works_or_names_the_extra(done_without_extras, arguments):
+    done = done_without_extras[" ".join(arguments)]
     if arguments[0] in WORK_WITHOUT_EXTRAS:
         assert done.returncode == 0, done.stderr
         return

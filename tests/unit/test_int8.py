@@ -150,6 +150,7 @@ def test_quantising_reports_to_nobody():
     assert done.stdout.split()[-1] == "MagicMock"
 
 
+@pytest.mark.long  # the tiny encoder has the same test above
 def test_openclip_in_int8_is_nearly_openclip(tmp_path, real_exports):
     """The real ViT-B/32, quantised on the demonstration photographs; as measured: .995 at random weights."""
     from photodup.tune.pictures import choose_pictures

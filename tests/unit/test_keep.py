@@ -128,7 +128,7 @@ def embed_by_pixels(catalogue: Catalogue) -> None:
 
 
 def test_a_burst_is_similar_and_a_copy_is_a_copy(tmp_path):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     shot = photo("coffee")
     save(
         shot.transform(shot.size, Image.Transform.AFFINE, (1, 0, 9, 0, 1, 5)),
@@ -149,7 +149,7 @@ def test_a_burst_is_similar_and_a_copy_is_a_copy(tmp_path):
 
 
 def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, monkeypatch):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         monkeypatch.setattr(pixels, "verify", lambda a, b: pytest.fail("was verified before"))
@@ -166,7 +166,7 @@ def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, m
 
 
 def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     (library / "Shared" / "small coffee.jpg").unlink()
     with Catalogue(library) as catalogue:
         tiers = find_tiers(catalogue)
@@ -175,7 +175,7 @@ def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):
 
 
 def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(tmp_path, monkeypatch):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         for file in (library / ".photodup").glob("evidence.sqlite*"):
@@ -187,7 +187,7 @@ def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(tm
 
 
 def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         for file in (library / ".photodup").glob("evidence.sqlite*"):
@@ -211,7 +211,7 @@ def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
 
 def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch):
     """In a library that grew, a copy's hash may lie beyond the radius: it was verified, and is still a copy."""
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         (library / ".photodup" / "neighbours-hash.npz").unlink()

@@ -86,7 +86,7 @@ def compare_all(library, evidence_at, kept) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_far_partners_are_not_looked_at_again(tmp_path, monkeypatch):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     looked = []
     monkeypatch.setattr(pixels, "features", lambda image: looked.append(image.size) or features(image))
     without = compare_all(library, tmp_path / "0.sqlite", None)
@@ -114,7 +114,7 @@ def kept_in(library) -> set[str]:
 
 
 def test_what_vanished_is_dropped(tmp_path):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         find_tiers(catalogue)
     before = kept_in(library)
@@ -127,7 +127,7 @@ def test_what_vanished_is_dropped(tmp_path):
 
 
 def test_a_file_that_changed_since_the_scan_is_not_kept_as_what_it_was(tmp_path):
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         (small,) = (found for found in catalogue.photos() if found.path.name == "small coffee.jpg")
         save(photo("rocket").rotate(90, expand=True), library / small.path)
@@ -155,7 +155,7 @@ def test_damage_costs_time_and_no_group(tmp_path, fault):
     import sqlite3
     from contextlib import closing
 
-    library = make_library(tmp_path / "library")
+    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         first = groups(catalogue)
         forget_evidence(library)

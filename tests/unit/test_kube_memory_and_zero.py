@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from support.kube import BURST, ONE, pods, scaler, workload
+from support.kube import BURST, ONE, by_metrics, pods, scaler, workload
 
 from photodup.errors import PhotodupError
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
 from photodup.study.kubernetes.autoscaler.keda import Keda
 from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.pods import Cohort, Kubelet
@@ -61,34 +62,20 @@ def test_tolerance_is_a_quantity():
     assert hpa.sync(1015.0, 2, pods(1.08, 1.08, now=1015.0)).desired == 3
 
 
-def by_queue(**changes):
-    metric = {
-        "metric": {"name": "triton_queue_time_ms"},
-        "target": {"type": "AverageValue", "averageValue": "1"},
-    }
-    made = workload(**changes)
-    return replace(made, hpa={**made.hpa, "metrics": [{"type": "Pods", "pods": metric}]})
-
-
 def test_a_pod_that_loads_its_model_has_no_server_metric():
     """Two pods at half the target and two that load: the loading ones are missing, so the count is kept."""
+    waiting = by_metrics(triton_queue_time_ms="1")
     seen = [PodView(values={"triton_queue_time_ms": 0.0005})] * 2 + [PodView(ready=False)] * 2
-    hpa = simulate_scaler(by_queue())
+    hpa = Autoscaler(waiting.hpa, waiting.requests)
     assert hpa.sync(1000.0, 4, seen).desired == 4
 
     slow = Cluster(start_s=120.0)
-    outcome = simulate(by_queue(), ONE, BURST, duration_s=200, cluster=slow)
+    outcome = simulate(waiting, ONE, BURST, duration_s=200, cluster=slow)
     grown = outcome.rescales()[0][0]
     while_loading = [d for d in outcome.decisions if grown < d.time_s < grown + 120]
 
     assert while_loading
     assert all(d.proposal >= d.current for d in while_loading)
-
-
-def simulate_scaler(w):
-    from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
-
-    return Autoscaler(w.hpa, w.requests)
 
 
 def test_a_restarting_pod_stays_running():

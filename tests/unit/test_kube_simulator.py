@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.kube import BURST, ONE, pods, scaler, workload
+from support.kube import BURST, ONE, by_metrics, pods, scaler, workload
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
@@ -18,41 +18,12 @@ from photodup.study.kubernetes.manifests import Probe, read_workload
 from photodup.study.kubernetes.simulate import Cluster, Load, simulate
 
 
-@pytest.mark.parametrize(
-    ("target", "cores", "ready", "expected"),
-    [
-        (100, [2.0], None, 2),  # twice the target: twice the pods
-        (100, [0.5, 0.5], None, 1),  # half: half
-        (30, [0.3, 0.5, 0.7], None, 5),
-        (50, [0.1, 0.3, 0.5, 0.25, 0.25], None, 3),
-        (100, [1.1, 1.1], None, 2),  # the edge of the tolerance still keeps
-        (100, [0.9, 0.9], None, 2),
-        (100, [1.12, 1.12], None, 3),
-        (30, [0.3, 0.5, 0.7], [False, True, True], 4),  # an unready pod damps: 2.0 becomes 1.33
-        (30, [0.4, 0.5, 0.7], [True, False, False], 3),  # … until the direction would flip
-        (100, [0.4, 0.095, None, None], None, 3),  # a missing pod counts 100 % on the way down
-        (100, [2.0, 2.0, None], None, 4),  # … and 0 % on the way up
-    ],
-)
-def test_worked_cases_of_the_published_algorithm(target, cores, ready, expected):
-    decision = scaler(target).sync(1000.0, len(cores), pods(*cores, ready=ready))
-
-    assert decision.proposal == expected
-
-
-def test_one_busy_pod_of_the_published_manifests_asks_for_fourteen():
-    decision = scaler(60, 2, 6, {"scaleDown": {"stabilizationWindowSeconds": 180}}, request=0.5).sync(
-        1000.0, 2, pods(1.988, 1.988)
-    )
-
-    assert (decision.proposal, decision.desired) == (14, 6)
-
-
 def test_behavior_changes_the_first_step_from_two_pods():
+    """The published manifests ask for 14 pods when both are busy; four without `behavior`, all six with it."""
     without = scaler(60, 2, 6, request=0.5).sync(1000.0, 2, pods(1.988, 1.988))
     with_it = scaler(60, 2, 6, {"scaleDown": {}}, request=0.5).sync(1000.0, 2, pods(1.988, 1.988))
 
-    assert (without.desired, with_it.desired) == (4, 6)
+    assert (with_it.proposal, without.desired, with_it.desired) == (14, 4, 6)
 
 
 def test_scale_down_policy_example_of_the_documentation():
@@ -71,17 +42,6 @@ def test_scale_down_policy_example_of_the_documentation():
 
     assert counts[:4] == [80, 72, 64, 57]
     assert all(a - b == 4 for a, b in pairwise(counts) if 8 < a < 40)
-
-
-def test_scale_up_rate_counts_what_was_added_in_the_period():
-    rules = {"policies": [{"type": "Pods", "value": 4, "periodSeconds": 60}]}
-    hpa = scaler(10, behavior={"scaleUp": rules})
-
-    first = hpa.sync(1000.0, 2, pods(1.0, 1.0)).desired
-    second = hpa.sync(1015.0, first, pods(*[1.0] * first, now=1015.0)).desired
-    third = hpa.sync(1061.0, second, pods(*[1.0] * second, now=1061.0)).desired
-
-    assert (first, second, third) == (6, 6, 10)
 
 
 def test_disabled_direction_never_moves():
@@ -109,13 +69,6 @@ def test_without_metrics_nothing_moves():
     decision = scaler().sync(1000.0, 3, pods(None, None, None))
 
     assert (decision.desired, decision.why) == (3, "no metrics")
-
-
-def test_tolerance_can_be_set_for_one_direction():
-    wide = scaler(100, behavior={"scaleUp": {"tolerance": 0.5}})
-
-    assert wide.sync(1000.0, 2, pods(1.4, 1.4)).desired == 2
-    assert wide.sync(1015.0, 2, pods(1.6, 1.6, now=1015.0)).desired == 4
 
 
 rates = st.fixed_dictionaries(
@@ -286,12 +239,7 @@ def test_more_load_never_runs_fewer_pods_at_its_peak(rates):
 
 
 def test_queue_time_is_a_signal_too():
-    metric = {
-        "metric": {"name": "triton_queue_time_ms"},
-        "target": {"type": "AverageValue", "averageValue": "50"},
-    }
-    by_queue = workload()
-    by_queue = replace(by_queue, hpa={**by_queue.hpa, "metrics": [{"type": "Pods", "pods": metric}]})
+    by_queue = by_metrics(triton_queue_time_ms="50")
     calm = simulate(by_queue, ONE, Load(rate_per_s=lambda t: 15.0), duration_s=300)
     busy = simulate(by_queue, ONE, Load(rate_per_s=lambda t: 60.0), duration_s=300)
 
@@ -301,31 +249,17 @@ def test_queue_time_is_a_signal_too():
 def test_queue_time_alone_takes_away_the_pods_that_emptied_the_queue():
     """Enough pods make the wait zero, which reads as "too many"; a second, linear metric holds them."""
 
-    def by(*named):
-        metrics = [
-            {
-                "type": "Pods",
-                "pods": {"metric": {"name": name}, "target": {"averageValue": value, "type": ""}},
-            }
-            for name, value in named
-        ]
-        made = workload()
-        made = replace(made, hpa={**made.hpa, "metrics": metrics})
+    def n_rescales(**metrics):
         load = Load(rate_per_s=lambda t: 70.0 if t > 60 else 1.0)
-        return len(simulate(made, ONE, load, duration_s=1800).rescales())
+        return len(simulate(by_metrics(**metrics), ONE, load, duration_s=1800).rescales())
 
-    queue, busy = ("triton_queue_time_ms", "50"), ("triton_busy_share", "600m")
-
-    assert by(queue) > 4
-    assert by(queue, busy) <= 2
+    assert n_rescales(triton_queue_time_ms="50") > 4
+    assert n_rescales(triton_queue_time_ms="50", triton_busy_share="600m") <= 2
 
 
 def test_a_metric_nobody_simulates_is_refused():
-    metric = {"metric": {"name": "moon_phase"}, "target": {"type": "AverageValue", "averageValue": "1"}}
-    w = workload(hpa={**workload().hpa, "metrics": [{"type": "Pods", "pods": metric}]})
-
     with pytest.raises(PhotodupError, match="moon_phase"):
-        simulate(w, ONE, BURST, duration_s=10)
+        simulate(by_metrics(moon_phase="1"), ONE, BURST, duration_s=10)
 
 
 @settings(deadline=None)

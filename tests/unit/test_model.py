@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.triton import tiny_embedding, tiny_graph
+from support.triton import echo_graph, tiny_embedding, tiny_graph
 
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import normalize
@@ -114,17 +114,7 @@ def test_any_onnx_encoder_can_be_loaded(tmp_path, variant):
 
 
 def test_a_graph_that_is_no_image_encoder_is_refused(tmp_path):
-    import onnx
-    from onnx import TensorProto, helper
-
-    path = tmp_path / "text.onnx"
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["tokens"], ["out"])],
-        "text",
-        [helper.make_tensor_value_info("tokens", TensorProto.INT64, ["n", 77])],
-        [helper.make_tensor_value_info("out", TensorProto.INT64, ["n", 77])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    path = echo_graph(tmp_path / "text.onnx", ["n", 77], "INT64")
     with pytest.raises(PhotodupError, match="is no image encoder"):
         load_model(pretrained=f"onnx:{path}")
 
@@ -163,16 +153,6 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence_with_remedies(tmp_pa
     assert "PhotodupError" in last and "could not be downloaded" in last
     for remedy in ("huggingface.co", "MODEL_PRETRAINED", "random:0"):
         assert remedy in last
-
-
-def test_importing_loads_nothing_heavy():
-    code = (
-        "import sys, photodup.embedding.engines.encoder, photodup.embedding.client.client; "
-        "import photodup.embedding.engines.export; "
-        "print([m for m in ('torch', 'open_clip', 'onnxruntime', 'tritonclient', 'grpc') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_threads_can_be_set():

@@ -4,46 +4,17 @@ import itertools
 from importlib.util import find_spec
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from support.triton import tiny_graph
+from support.triton import echo_graph, taking_pictures
 
 from photodup.embedding.engines.encoder import load_encoder
 from photodup.embedding.engines.onnx_runtime import entry_of
 from photodup.embedding.engines.reduced import source_of
-from photodup.embedding.imaging import MEAN, STD, denormalize, normalize
+from photodup.embedding.imaging import denormalize, normalize
 from photodup.errors import PhotodupError
 from photodup.photos.groups.model_thresholds import THRESHOLDS
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 3, 224, 224), dtype=np.uint8)
-
-
-def written(path, *, uint8: bool = False, channels_last: bool = False, size: object = 224, **notes: str):
-    """Write the tiny encoder so that it takes pictures otherwise, and answers the same."""
-    model = onnx.load(tiny_graph(path, **notes))
-    graph, before, at = model.graph, [], "image"
-    if uint8:
-        before.append(helper.make_node("Cast", [at], ["as_floats"], to=TensorProto.FLOAT))
-        at = "as_floats"
-    if channels_last:
-        before.append(helper.make_node("Transpose", [at], ["channels_first"], perm=[0, 3, 1, 2]))
-        at = "channels_first"
-    if uint8:
-        mean, std = ((values * 255).reshape(1, 3, 1, 1).astype(np.float32) for values in (MEAN, STD))
-        graph.initializer.extend([numpy_helper.from_array(mean, "mean"), numpy_helper.from_array(std, "std")])
-        before.append(helper.make_node("Sub", [at, "mean"], ["centred"]))
-        before.append(helper.make_node("Div", ["centred", "std"], ["normal"]))
-        at = "normal"
-    nodes = list(graph.node)
-    nodes[0].input[0] = at
-    del graph.node[:], graph.input[:]
-    graph.node.extend([*before, *nodes])
-    shape = ["n", size, size, 3] if channels_last else ["n", 3, size, size]
-    kind = TensorProto.UINT8 if uint8 else TensorProto.FLOAT
-    graph.input.append(helper.make_tensor_value_info("image", kind, shape))
-    onnx.save(model, path)
-    return path
 
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
@@ -52,7 +23,7 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
         pytest.skip(f"{engine} is not installed")
     found = []
     for number, (uint8, last) in enumerate(itertools.product((False, True), repeat=2)):
-        path = written(tmp_path / f"{number}.onnx", uint8=uint8, channels_last=last)
+        path = taking_pictures(tmp_path / f"{number}.onnx", uint8=uint8, channels_last=last)
         model = load_encoder(f"onnx:{path}", engine=engine, device="cpu")
         found.append(model.embed_pixels(PIXELS))
         np.testing.assert_allclose(model.embed(normalize(PIXELS)), found[-1], atol=1e-5)
@@ -65,16 +36,9 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
 
 
 def test_an_open_size_is_taken_and_another_one_refused_in_one_sentence(tmp_path):
-    open_ = written(tmp_path / "open.onnx", channels_last=True, size="side")
+    open_ = taking_pictures(tmp_path / "open.onnx", channels_last=True, size="side")
     assert load_encoder(f"onnx:{open_}", device="cpu").embed_pixels(PIXELS).shape == (5, 512)
-    large = tmp_path / "large.onnx"
-    graph = helper.make_graph(
-        [helper.make_node("Flatten", ["image"], ["embedding"])],
-        "large",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 320, 320])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 3 * 320 * 320])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), large)
+    large = echo_graph(tmp_path / "large.onnx", ["n", 3, 320, 320])
     with pytest.raises(PhotodupError, match=r"uint8 \[n, 3, 224, 224\] or \[n, 224, 224, 3\]") as caught:
         load_encoder(f"onnx:{large}", device="cpu")
     assert "\n" not in str(caught.value)
@@ -95,10 +59,10 @@ def test_pixels_survive_the_way_to_floats_and_back():
 
 def test_a_file_that_does_not_name_itself_gets_no_other_models_thresholds(tmp_path, monkeypatch):
     monkeypatch.delenv("MODEL_NAME", raising=False)
-    path = written(tmp_path / "ViT-B-32.onnx")  # the file's name says nothing
+    path = taking_pictures(tmp_path / "ViT-B-32.onnx")  # the file's name says nothing
     model = load_encoder(f"onnx:{path}", name="ViT-B-32", device="cpu")
     assert model.name == source_of(path).model_name == "unnamed-encoder" and model.name not in THRESHOLDS
-    named = written(
+    named = taking_pictures(
         tmp_path / "a.onnx", model_name="ViT-B-32", model_pretrained="mine", model_digest="b" * 64
     )
     assert load_encoder(f"onnx:{named}", device="cpu").name == "ViT-B-32"

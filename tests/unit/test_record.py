@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.service import until
 
 from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, plain
@@ -255,9 +256,7 @@ def test_a_killed_writer_leaves_whole_files(tmp_path):
     for delay in (0.3, 0.35, 0.4):
         writer = multiprocessing.get_context("spawn").Process(target=_keep_writing, args=(path,))
         writer.start()
-        deadline = time.monotonic() + 120
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(path.exists)
         time.sleep(delay)
         writer.kill()
         writer.join()

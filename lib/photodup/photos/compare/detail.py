@@ -5,7 +5,7 @@ places of the picture the power spectra of all members are compared, in cycles a
 below the detail just coarser than it, or far below another member's, is not there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -140,8 +140,8 @@ def finest(
 
 
 def share_held(
-    pictures: tuple[np.ndarray, np.ndarray],
-    laid: tuple[Laid, Laid],
+    pictures: Sequence[np.ndarray],
+    laid: Sequence[Laid],
     spots: np.ndarray,
     low: float,
     high: float,

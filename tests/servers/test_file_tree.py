@@ -21,6 +21,7 @@ import pytest
 from support.command import run_command
 from support.hostile_library import tree
 from support.review_library import make_library, photo, save, users_files
+from support.service import until
 
 TRASH = ".photodup-trash"
 
@@ -62,7 +63,7 @@ def reviewing(*arguments: object) -> Iterator[httpx.Client]:
             assert line, said
             said += line
         origin = "/".join(found[1].split("/")[:3])
-        with httpx.Client(base_url=found[1], headers={"Origin": origin}, timeout=60) as client:
+        with Owner(base_url=found[1], headers={"Origin": origin}, timeout=60) as client:
             client.follow_redirects = True
             yield client
         process.send_signal(signal.SIGINT)
@@ -70,6 +71,15 @@ def reviewing(*arguments: object) -> Iterator[httpx.Client]:
     finally:
         process.kill()
         process.wait()
+
+
+class Owner(httpx.Client):
+    """Waits, after what it posts, until the work that this began has ended."""
+
+    def post(self, *args, **options) -> httpx.Response:
+        answer = super().post(*args, **options)
+        until(lambda: not self.get("work/state").json()["is_running"])
+        return answer
 
 
 def look_at_everything(client: httpx.Client) -> list[str]:

@@ -188,6 +188,7 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     tree.check(gone=gone)
 
 
+@pytest.mark.long
 def test_demo_and_evaluate_change_nothing_else(tmp_path):
     """`demo` into a folder with a user's files, `evaluate` on a folder of photographs."""
     folder = tmp_path / "watched"

@@ -69,6 +69,7 @@ def slow_service(launch, monkeypatch):
     return server
 
 
+@pytest.mark.long
 def test_all_is_measured_once_and_read_again(small, figure):
     said: list[str] = []
     stage.measure_servers(small, passes=("fp32", "many"), visits=2, say=said.append)

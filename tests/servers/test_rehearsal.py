@@ -112,6 +112,7 @@ def test_without_control_what_is_deployed_is_measured_and_the_rest_refused(
 
 @needs_triton()
 @needs_link
+@pytest.mark.long
 def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     elsewhere, repository, tiny_onnx, tiny_exports, monkeypatch, figure
 ) -> None:

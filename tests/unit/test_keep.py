@@ -238,6 +238,7 @@ def test_evidence_comes_back_as_it_went_in(tmp_path):
         assert known.copies(Thresholds()) == {}
 
 
+@pytest.mark.long
 def test_eighteen_copies_of_one_picture_are_one_group(tmp_path):
     """Each is compared with its nearest few; what is a copy of a copy is then compared with the keeper."""
     picture = photo("coffee")

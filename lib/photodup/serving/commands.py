@@ -17,8 +17,8 @@ vast = typer.Typer(no_args_is_help=True, help="Rent a GPU at Vast.ai for a study
 
 def serve(
     embedded: Annotated[bool, typer.Option("--embedded", help="also run Triton, on this machine")] = False,
-    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="FastAPI; 0 for a free one, as for the others")] = 8002,
+    host: Annotated[str | None, typer.Option(help="address to listen on; default 127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="FastAPI; 0 for a free one; default 8002")] = None,
     triton_http_port: int = 8003,
     triton_grpc_port: int = 8004,
     triton_metrics_port: int = 8005,
@@ -35,18 +35,20 @@ def serve(
     if not embedded:
         from photodup.serving.service.start import command
 
+        named = {"HOST": host, "PORT": port}  # what no option names, the service reads from the environment
+        given = {name: str(value) for name, value in named.items() if value is not None}
         sys.stdout.flush()
-        os.execve(sys.executable, command(), inherited(HOST=host, PORT=str(port)))
+        os.execve(sys.executable, command(), inherited(**given))
     from photodup.serving.embedded import MODELS, embedded_servers
 
     with (
         contextlib.suppress(KeyboardInterrupt),
         embedded_servers(
-            pytorch_port=port,
+            pytorch_port=8002 if port is None else port,
             triton_http_port=triton_http_port,
             triton_grpc_port=triton_grpc_port,
             triton_metrics_port=triton_metrics_port,
-            host=host,
+            host=host or "127.0.0.1",
             models=model or MODELS,
             variant=variant,
             progress=lambda text: print(text, flush=True),

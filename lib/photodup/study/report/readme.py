@@ -15,11 +15,11 @@ from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.study.comparisons.outcomes import read_comparisons
+from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import (
     REFERENCE,
     Run,
     describe_machine,
-    describe_weights,
     read_environment,
     read_run,
 )
@@ -50,11 +50,11 @@ def generated_blocks() -> dict[str, str]:
 
 
 def notebook_list() -> Iterator[str]:
-    """Yield a line for each stop on a request's way, with the titles of its notebooks."""
-    titles = {row["stem"][:2]: (row["title"], row["stem"]) for row in notebook_rows(REFERENCE)}
+    """Yield a line for each stop on a request's way, with its notebooks."""
+    stems = {path.stem[:2]: path.stem for path in notebooks()}
     for stop, numbers in WAY.items():
-        found = (titles[number] for number in numbers)
-        yield f"- **{stop}:** " + "; ".join(f"[{title}](notebooks/{stem}.ipynb)" for title, stem in found)
+        links = (f"[{stems[n].replace('_', ' ')}](notebooks/{stems[n]}.ipynb)" for n in numbers)
+        yield f"- **{stop}:** " + ", ".join(links)
 
 
 def reference() -> Run:
@@ -113,8 +113,8 @@ def decision_table() -> Iterator[str]:
     facts = read_environment(run.directory)
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, weights {describe_weights(facts)}. *Exploratory* comparisons are not "
-        f"corrected for their number. The last column assumes {price:.2f} USD an hour and eight requests in flight."
+        f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`. *Exploratory* "
+        f"comparisons are not corrected for their number. Cost: {price:.2f} USD an hour, eight requests in flight."
     )
 
 

@@ -52,6 +52,7 @@ def checkout(tmp_path_factory, demo_dir) -> Iterator[Path]:
         "docker",
         "k8s",
         "tools",
+        ".venv-triton",
         "pyproject.toml",
         "matplotlibrc",
     ):
@@ -157,6 +158,7 @@ def servers_recorded(checkout: Path, ports: dict[str, int]) -> dict:
     return json.loads((folder / "environment.json").read_text())["servers"]
 
 
+@pytest.mark.long
 @needs_triton()
 def test_the_readme_line_records_gpu_price_and_cost(checkout, machine):
     stated = {"gpu": "RTX 4080", "gpus": 4, "price_per_hour": 0.85}
@@ -183,6 +185,7 @@ def test_the_readme_line_records_gpu_price_and_cost(checkout, machine):
     assert (recorded["gpu"], recorded["gpus"], recorded["price_per_hour_usd"]) == ("RTX 4080", 4, 0.85)
 
 
+@pytest.mark.long
 @needs_triton()
 def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, machine):
     line = documented(machine | {"PYTORCH_PORT": 9}, "03_set_up_triton")

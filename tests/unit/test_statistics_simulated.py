@@ -62,6 +62,7 @@ def write_visits(folder, level, *, minutes_apart=0.5):
             ["", ""],
             None,
             None,
+            None,
             2.0,
             0.1,
             0,

@@ -267,6 +267,8 @@ def load_points(run_dir: Path | str) -> "pd.DataFrame":
 
     rows = []
     for record in load_records(run_dir):
+        if record["kind"] == "curve":  # `study.comparisons.curve` reads its steps
+            continue
         outcome = _outcome(record)
         several = outcome.get("points")
         for point in several if isinstance(several, list) else [outcome]:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.usage import local_server
 from photodup.bench.load.workers import ROW, describe_error
+from photodup.bench.record.json_files import plain
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Point, Sample, judge_point
 from photodup.bench.stats.sentence import number
@@ -228,12 +228,9 @@ def measure_load(
         columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
     raw = columns.pop("raw", {"latency_ms": np.empty(0), "finished_s": np.empty(0)})
-    rows, errors = watcher.kept()
-    if not len(raw["latency_ms"]) and len(
-        rows
-    ):  # a failed point gives no arrays; its answers are in the rows
-        done = rows[:, ROW.index("done")]
-        raw = {"latency_ms": (done - rows[:, ROW.index("due")]) * 1000, "finished_s": done}
+    rows, errors = watcher.rows, watcher.errors
+    if not len(raw["latency_ms"]) and len(rows):  # a failed point has no arrays; its answers are in the rows
+        raw = {"latency_ms": watcher.latency_ms, "finished_s": rows[:, ROW.index("done")]}
     failed = columns.get("error", "") if not len(raw["latency_ms"]) else ""
     sample = Sample(raw["latency_ms"], raw["finished_s"], len(errors), columns.get("arrived_per_s"), failed)
     point = judge_point(sample, load)
@@ -347,10 +344,4 @@ def common_error(errors: Sequence[tuple[float, str]]) -> str:
 
 def plain_columns(measured: Measured) -> dict[str, Any]:
     """Return the columns of a measurement as JSON can hold them."""
-    kept = {}
-    for name, value in (measured.columns | measured.point.columns()).items():
-        number = value.item() if isinstance(value, np.generic) else value
-        if isinstance(number, Path):
-            number = str(number)
-        kept[name] = None if isinstance(number, float) and not math.isfinite(number) else number
-    return kept
+    return plain(measured.columns | measured.point.columns())

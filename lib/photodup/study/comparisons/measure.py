@@ -100,13 +100,8 @@ class Task:
         with Link(self.link) as link:
             a, b = (replace(side, url=link.url(side.url or "")) for side in self.sides)
             far = replace(self, sides=(a, b))
-            link.report(reset=True)
-            # gRPC's threads remember the network namespace in which the process began.
-            if any(side.backend.protocol == "grpc" for side in self.sides):
-                visit = link.run_client_process(far.measure)
-            else:
-                with link.client_namespace():
-                    visit = far.measure()
+            in_own_process = any(side.backend.protocol == "grpc" for side in self.sides)
+            visit = link.measure_far(far.measure, in_own_process=in_own_process)
             return visit.as_record() | {"link_late": link.invalid_because()}
 
 
@@ -231,9 +226,7 @@ def _has_models(run: Run, *sides: Side) -> bool:
 def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
     """Return how a side is reached; a copy with its settings, or a second process of it, is started first."""
     backend, options = side.backend, dict(side.options)
-    url = run.endpoints.backends.get(backend.name)
-    if url is None and not backend.is_local:
-        raise PhotodupError(f"{run.endpoints.name} has no {backend}.")
+    url = run.address_of(backend)
     inner = side.configured_model if backend.server == "triton" else ""
     if (side.settings or again) and backend.server == "triton":
         name = f"{inner}_{'again' if again else side.name.replace('-', '_')}"

@@ -78,12 +78,7 @@ class Measurement:
         with Link(preset) as link:
             metrics_url = link.url(self.metrics_url) if self.metrics_url else None
             far = replace(self, url=link.url(self.url), metrics_url=metrics_url, way=emulated(preset))
-            link.report(reset=True)
-            if self.backend.protocol == "grpc":  # its threads remember where the process began
-                point = link.run_client_process(far.measure)
-            else:
-                with link.client_namespace():
-                    point = far.measure()
+            point = link.measure_far(far.measure, in_own_process=self.backend.protocol == "grpc")
             if late := link.invalid_because():
                 why = "; ".join(filter(None, [point.get("invalid_because"), late]))
                 point |= {"valid": False, "invalid_because": why}

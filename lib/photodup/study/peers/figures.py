@@ -12,7 +12,7 @@ from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import row, sentence
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
-from photodup.study.peers.outcomes import Compared, compared, ours
+from photodup.study.peers.outcomes import ComparedServers, compared, ours
 from photodup.study.peers.peers import SERVERS, fastest
 from photodup.study.peers.stage import LOADS
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 NOT_MEASURED = "Not measured: no servers were compared in this run."
 
 
-def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fastest: bool = False) -> int:
+def draw_servers(
+    ax: Axes, found: ComparedServers, load: str, *, tail: str = "", is_fastest: bool = False
+) -> int:
     """Draw each server's figure under a load with its interval; return how many were drawn.
 
     Args:
@@ -62,7 +64,7 @@ def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fas
     return drawn
 
 
-def engines(fast: Compared) -> str:
+def engines(fast: ComparedServers) -> str:
     """Return which servers compute with which engine and precision where each is at its fastest, as one caption."""
     by_engine: dict[str, list[str]] = {}
     for arm in fast.arms.to_dict("records"):
@@ -73,7 +75,7 @@ def engines(fast: Compared) -> str:
     return f"{told}." if told else ""
 
 
-def at_fastest(fp32: Compared, fast: Compared) -> pd.DataFrame:
+def at_fastest(fp32: ComparedServers, fast: ComparedServers) -> pd.DataFrame:
     """Return one row a server: precision, engine, latency of one request and throughput at 8 and 32, with the gain."""
     import pandas as pd
 
@@ -128,7 +130,7 @@ def _ratio(row: Mapping[str, Any], was: Mapping[str, Any], load: str) -> str:
     return f"{now / then:.2f}" if now and then and now == now and then == then else "–"
 
 
-def costs(found: Compared) -> pd.DataFrame:
+def costs(found: ComparedServers) -> pd.DataFrame:
     """Return memory and start-up as a table, one row a server."""
     import pandas as pd
 
@@ -146,7 +148,7 @@ def costs(found: Compared) -> pd.DataFrame:
     return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
 
 
-def overload(found: Compared) -> pd.DataFrame:
+def overload(found: ComparedServers) -> pd.DataFrame:
     """Return what each server did at twice its rate, one row a server."""
     import pandas as pd
 
@@ -174,7 +176,7 @@ def _short(error: str) -> str:
     return text if len(text) <= 90 else text[:89].rsplit(" ", 1)[0] + " …"
 
 
-def answer(found: Compared) -> str:
+def answer(found: ComparedServers) -> str:
     """Return the answer in FP32: who is better than ours with one and with eight in flight, and the caveat."""
     if not found.outcomes:
         return NOT_MEASURED
@@ -212,7 +214,7 @@ def _whole_answer(run: Run) -> str:
     return "\n".join(line for line in lines if line) or NOT_MEASURED
 
 
-def fastest_sentence(fast: Compared) -> str:
+def fastest_sentence(fast: ComparedServers) -> str:
     """Return who is found worse than ours under every load where each computes in its fastest precision; "" if unknown."""
     peers = [server for server in SERVERS.values() if not server.is_ours]
     loads = {load: verdicts for load in LOADS if (verdicts := fast.verdicts(load))}
@@ -235,7 +237,7 @@ def _is_worse(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.is_different and not _is_better(outcome)
 
 
-def answer_table(found: Compared) -> pd.DataFrame:
+def answer_table(found: ComparedServers) -> pd.DataFrame:
     """Return what stands behind the answer, one row a server: verdict, difference and interval under both loads."""
     import pandas as pd
 

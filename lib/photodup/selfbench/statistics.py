@@ -43,7 +43,7 @@ SPREADS = tuple(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0
 
 @dataclass(frozen=True)
 class Rates:
-    """How simulated passes came out; shares are 0 to 1.
+    """The rates of simulated passes; shares are 0 to 1.
 
     Attributes:
         covered: intervals that hold the truth.

@@ -34,7 +34,7 @@ SHORTEST = VisitPlan(blocks=1, block_s=0, quads=1, slice_s=0, alone_s=0, warmup_
 
 @dataclass(frozen=True)
 class Versus:
-    """What came of a comparison.
+    """A comparison of two servers.
 
     Attributes:
         outcomes: the check first, then server 2 against server 1, one a metric.
@@ -163,7 +163,7 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
 
 
 def same_answers(first: Competitor, second: Competitor) -> list[str]:
-    """Say whether the two answer alike; only where both answer numbers, one row an item."""
+    """Return a note where the two answer differently; none where either answers no numbers, one row an item."""
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []
     answers = []

@@ -13,7 +13,7 @@ RETRY_S = 8.0
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """What handshakes said about a link. All times in ms.
+    """The round trip of a link by its handshakes. All times in ms.
 
     Attributes:
         asked_ms: what the link was asked to be.
@@ -29,7 +29,7 @@ class RoundTrip:
 
     @property
     def error_ms(self) -> float:
-        """How far the floor is from what was asked; more than 0 is a slower link."""
+        """The floor minus the round trip requested; above 0 the link is slower."""
         return self.floor_ms - self.asked_ms
 
 

@@ -47,7 +47,7 @@ class LinkError(PhotodupError):
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """What a link is asked to be. Up to `queue_ms` of line time waits before it; None: one RTT, at least
+    """The properties of a link. Up to `queue_ms` of line time waits before it; None: one RTT, at least
     20."""
 
     rtt_ms: float = 25.0

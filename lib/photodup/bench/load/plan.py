@@ -1,4 +1,4 @@
-"""What is asked of a server, and when its measurement may end."""
+"""The plan of a measurement: its requests, their times, and when it may end."""
 
 import math
 import random

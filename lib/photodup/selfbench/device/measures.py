@@ -1,4 +1,4 @@
-"""What is measured once for each precision: the device's ceilings, and what a precision changes in embeddings.
+"""Measure once for each precision: the device's ceilings, and how far embeddings move.
 
 Ceilings are matrix products by precision, and a copy within the device's memory. A maker's peak rate is a product of
 clock and units that no program reaches. The share of what the same libraries reach on large square matrices says how much

@@ -39,7 +39,7 @@ KIND = "visit"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of each comparison is measured: 20 blocks or 12 quads in four visits unless said otherwise."""
+    """The amount measured of each comparison: 20 blocks or 12 quads in four visits unless said otherwise."""
 
     visits: int = 4
     plan: VisitPlan = field(default_factory=VisitPlan)
@@ -62,7 +62,7 @@ def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
 
 @dataclass(frozen=True)
 class Reach:
-    """How one side is reached; it can be sent to another process.
+    """The address of one side; it can be sent to another process.
 
     Attributes:
         pids: processes of its server on this machine; empty where nobody can see them.

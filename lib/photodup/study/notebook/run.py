@@ -115,7 +115,7 @@ class Run:
 
     @property
     def is_here(self) -> bool:
-        """Say whether its servers are on this machine: only here can one be started, or a link put before it."""
+        """The servers are on this machine: only here can one be started, or a link put before it."""
         return _is_here(self.endpoints)
 
     def measure_way(self) -> Way:

@@ -40,7 +40,7 @@ NOTEBOOK = "13_compare_servers"
 
 @dataclass(frozen=True)
 class ComparedServers:
-    """What is known of the servers.
+    """The servers of a run, compared.
 
     Attributes:
         servers: those with records, ours first.

@@ -36,7 +36,7 @@ PROGRAMS = {"09_scale_on_kind": "kubectl"}
 
 @dataclass
 class NotebookOutcome:
-    """What became of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
+    """The outcome of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
 
     notebook: str
     status: str = "not_run"

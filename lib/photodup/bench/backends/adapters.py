@@ -84,3 +84,20 @@ def cosine_to_reference(
         raise PhotodupError(f"{under_test.backend} answers embeddings of shape {shapes}.")
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
     return float(np.min(np.sum(found * wanted, axis=1) / norms))
+
+
+def check_embeddings(
+    under_test: Adapter, photos: Sequence[bytes], reference: np.ndarray, least: float, *, name: str
+) -> float:
+    """Return the lowest cosine to the reference; the adapter is closed.
+
+    Raises:
+        PhotodupError: it is below `least`, so nothing that the server answers may be timed.
+    """
+    try:
+        cosine = cosine_to_reference(under_test, photos, reference)
+    finally:
+        under_test.close()
+    if not cosine >= least:  # also true for NaN
+        raise PhotodupError(f"{name} embeds otherwise: cosine {cosine:.6f}, at least {least} is needed.")
+    return cosine

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.backends.adapters import adapter, cosine_to_reference
+from photodup.bench.backends.adapters import adapter, check_embeddings
 from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
@@ -256,12 +256,5 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
 def _check_embeddings(run: Run, side: Reach) -> None:
     reference = reference_embeddings(run)
     under_test = adapter(side.backend, side.url, **side.options)
-    try:
-        cosine = cosine_to_reference(under_test, payload_photos(N_PHOTOS), reference)
-    finally:
-        under_test.close()
-    needed = MIN_COSINE.get(side.backend.wire, 0.999)
-    if not cosine >= needed:  # also true for NaN
-        raise PhotodupError(
-            f"{side.backend} answers wrong embeddings: cosine {cosine:.4f}, at least {needed} is needed."
-        )
+    least = MIN_COSINE.get(side.backend.wire, 0.999)
+    check_embeddings(under_test, payload_photos(N_PHOTOS), reference, least, name=str(side.backend))

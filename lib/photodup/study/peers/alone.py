@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.backends.adapters import cosine_to_reference
+from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import sample_of_point
@@ -47,12 +47,7 @@ def check(one: Started, payloads: Payloads, reference: np.ndarray, least: float 
     Raises:
         PhotodupError: the server embeds something else, so its times say nothing.
     """
-    cosine = cosine_to_reference(one.adapter(payloads), payloads.items, reference)
-    if not cosine >= least:
-        raise PhotodupError(
-            f"{one.server.label} embeds otherwise: cosine {cosine:.6f}, at least {least} is needed."
-        )
-    return cosine
+    return check_embeddings(one.adapter(payloads), payloads.items, reference, least, name=one.server.label)
 
 
 def measure_alone(server: Server, weights: str, payloads: Payloads, reference: np.ndarray) -> dict[str, Any]:

@@ -41,15 +41,7 @@ def draw_servers(
         arm = known.get(server.name, {})
         value = arm.get(load)
         if not value or value != value:
-            ax.text(
-                0.02,
-                place,
-                "not measured",
-                va="center",
-                fontsize=8,
-                color=charts.MUTED,
-                transform=ax.get_yaxis_transform(),
-            )
+            charts.not_measured(ax, place)
             continue
         color = charts.engine_color(server.engine)
         end = arm.get(tail) if tail else None
@@ -77,8 +69,6 @@ def engines(fast: ComparedServers) -> str:
 
 def at_fastest(fp32: ComparedServers, fast: ComparedServers) -> pd.DataFrame:
     """Return one row a server: precision, engine, latency of one request and throughput at 8 and 32, with the gain."""
-    import pandas as pd
-
     before = {row["server"]: row for row in fp32.arms.to_dict("records")}
     rows = []
     for arm in fast.arms.to_dict("records"):
@@ -95,13 +85,11 @@ def at_fastest(fp32: ComparedServers, fast: ComparedServers) -> pd.DataFrame:
                 "thirty-two in flight (images/s)": _with_interval(arm, "thirty-two"),
             }
         )
-    return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
+    return _table(rows)
 
 
 def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Return one row a server: the highest rate with its interval, or why there is none."""
-    import pandas as pd
-
     rows = [
         {
             "server": SERVERS[name].label,
@@ -114,6 +102,12 @@ def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     ]
     if not any(row["why not"] for row in rows):
         rows = [{k: v for k, v in row.items() if k != "why not"} for row in rows]
+    return _table(rows)
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
 
 
@@ -132,8 +126,6 @@ def _ratio(row: Mapping[str, Any], was: Mapping[str, Any], load: str) -> str:
 
 def costs(found: ComparedServers) -> pd.DataFrame:
     """Return memory and start-up as a table, one row a server."""
-    import pandas as pd
-
     rows = []
     for name, alone in found.alone.items():
         first = sorted(alone["first_answer_s"])
@@ -145,13 +137,11 @@ def costs(found: ComparedServers) -> pd.DataFrame:
                 "fastest and slowest start (s)": f"{first[0]:.1f}, {first[-1]:.1f}",
             }
         )
-    return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
+    return _table(rows)
 
 
 def overload(found: ComparedServers) -> pd.DataFrame:
     """Return what each server did at twice its rate, one row a server."""
-    import pandas as pd
-
     rows = []
     for name, alone in found.alone.items():
         seen = alone["overload"]
@@ -167,7 +157,7 @@ def overload(found: ComparedServers) -> pd.DataFrame:
                 "what it said": _short(seen["error"]),
             }
         )
-    return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
+    return _table(rows)
 
 
 def _short(error: str) -> str:

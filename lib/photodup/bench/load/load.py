@@ -151,9 +151,8 @@ def _in_threads(window: Window, load: Load, stopping: Stopping, connections: lis
     connections += [window.adapter.open() for _ in range(load.concurrency)]
     requests = _warmup_requests(window, stopping)
     warm(connections[0], requests)
-    with ThreadPoolExecutor(
-        load.concurrency
-    ) as pool:  # the others at once: larger batches form, and warm too
+    # the others at once: larger batches form, and warm too
+    with ThreadPoolExecutor(load.concurrency) as pool:
         list(pool.map(lambda connection: warm(connection, requests[:1]), connections[1:]))
     window.samples = [[] for _ in connections]
     barrier = threading.Barrier(len(connections) + 1)

@@ -101,9 +101,8 @@ class Usage:
         """Read at once, every second, and when it is over."""
         while True:
             was_over = self._over.is_set()
-            with contextlib.suppress(
-                OSError, PhotodupError, UnicodeDecodeError
-            ):  # the account says what is wrong
+            # the account says what is wrong
+            with contextlib.suppress(OSError, PhotodupError, UnicodeDecodeError):
                 self._seen.append((time.perf_counter(), gauges(metrics_page(self._url))))
             if was_over:
                 return

@@ -66,11 +66,8 @@ def copy_rate(device: str, *, repeats: int = 10) -> dict[str, Any]:
     source = torch.ones(megabytes * 250_000, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     times = times_ms(lambda: target.copy_(source), repeats, device)
-    return {
-        "gb_per_s": 2 * megabytes / statistics.median(times),  # MB/ms = GB/s
-        "buffer_mb": megabytes,
-        "repeats": repeats,
-    }
+    # MB/ms = GB/s
+    return {"gb_per_s": 2 * megabytes / statistics.median(times), "buffer_mb": megabytes, "repeats": repeats}
 
 
 def embed(visual: Any, images: np.ndarray, precision: str, device: str, *, batch: int = 32) -> np.ndarray:

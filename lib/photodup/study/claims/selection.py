@@ -102,9 +102,8 @@ def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False)
     deployed = (
         points["as_deployed"].isna() | points["as_deployed"].eq(True) if "as_deployed" in points else every
     )
-    checks = (
-        points["label"].astype(str).str.endswith("again") if "label" in points else ~every
-    )  # the second arms of A/A checks
+    # the second arms of A/A checks
+    checks = points["label"].astype(str).str.endswith("again") if "label" in points else ~every
     return once & ~checks & (deployed | any_configuration)
 
 

@@ -153,24 +153,21 @@ def simulated(
     draw: Callable[[int, np.random.Generator], Sequence[np.ndarray]],
     limit: float,
     planted: float,
-    *,
-    n: int = N_SIMULATED,
-    seed: int = 0,
 ) -> float:
     """Return the share of simulated gates that fail where head is slower by `planted`.
 
     Args:
         draw: log ratios around 0 of all visits of so many looks, one array a visit.
     """
-    generator, failed = np.random.default_rng(seed), 0
-    for _ in range(n):
+    generator, failed = np.random.default_rng(0), 0
+    for _ in range(N_SIMULATED):
         ratios = [math.log1p(planted) + visit for visit in draw(len(LEVELS), generator)]
         for look in range(1, len(LEVELS) + 1):
             found = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
             if found.verdict != "open":
                 break
         failed += found.verdict == "failed"
-    return failed / n
+    return failed / N_SIMULATED
 
 
 T = TypeVar("T")

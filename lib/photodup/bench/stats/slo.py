@@ -217,7 +217,6 @@ def search_rates(
     measures: Sequence[Callable[[float], Sample]],
     *,
     go_on: Callable[[], bool] = lambda: True,
-    seed: int = 0,
 ) -> list[SloRate]:
     """Carry out one search for each server; several take turns, in an order drawn anew each time.
 
@@ -226,7 +225,7 @@ def search_rates(
             a request was due. A `PhotodupError` ends the search of its server, and what was seen before counts.
         go_on: asked before each measurement.
     """
-    draw = random.Random(seed)
+    draw = random.Random(0)
     while any(search.next_rate() is not None for search in searches):
         for index in draw.sample(range(len(searches)), len(searches)):
             search = searches[index]

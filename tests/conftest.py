@@ -18,7 +18,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ[
 import pytest
 from filelock import FileLock
 from hypothesis import settings
-from support import triton
+from support import report_runs, triton
 from support.paths import ROOT
 from support.service import Running, start
 
@@ -51,6 +51,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_asked_for(item: pytest.Item, figures: bool) -> bool:
     is_figure = item.get_closest_marker("figures") is not None
     return is_figure or "figure" in getattr(item, "fixturenames", ()) if figures else not is_figure
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of two runs, for the tests of the pages made from records."""
+    return report_runs.two_runs(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def deck(project: Path) -> Path:
+    """The same with two executed notebooks."""
+    return report_runs.add_notebooks(project)
 
 
 @pytest.fixture

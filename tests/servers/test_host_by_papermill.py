@@ -20,7 +20,7 @@ import httpx
 import nbformat
 import pytest
 import yaml
-from support.paths import ROOT
+from support.paths import ROOT, link_checkout
 from support.triton import TINY_MODELS, needs_triton
 
 from photodup.bench.pairs.declared import declarations
@@ -43,25 +43,8 @@ nv_gpu_utilization{gpu_uuid="GPU-stand-in-1"} 0.5
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory, demo_dir) -> Iterator[Path]:
-    """A checkout of which only results and build are its own."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in (
-        "notebooks",
-        "model_repository",
-        "lib",
-        "docker",
-        "k8s",
-        "tools",
-        ".venv-triton",
-        "pyproject.toml",
-        "matplotlibrc",
-    ):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "results").mkdir()
-    for name in ("published", "reference-cpu"):
-        (folder / "results" / name).symlink_to(ROOT / "results" / name)
-    (folder / "build").mkdir()
-    (folder / "build" / "demo").symlink_to(demo_dir)
+    link_checkout(folder, demo_dir)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PHOTODUP_ROOT", str(folder))
         yield folder

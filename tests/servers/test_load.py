@@ -400,12 +400,15 @@ def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
     config = {**asked.columns(), "backend": "dummy"}
     with RunStore(tmp_path / "run") as run:
         for _ in range(2):
-            point = run.measure_or_load("p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), config=config)
+            point = run.measure_or_load(
+                "p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), config=config, kind="point"
+            )
         raw = run.raw("p", config=config)
         run.measure_or_load(
             "gone",
             lambda: measure(only_sent("http://127.0.0.1:9"), PHOTOS, asked, SHORT),
             config={**config, "backend": "fastapi-pytorch-fp32-http-jpeg"},
+            kind="point",
         )
     rows = load_points(tmp_path / "run").set_index("key")
 

@@ -52,8 +52,8 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
 
 def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(slow_service, figure):
     payloads = stage.Payloads("images", (encoded(photo(60, 60, 1), "JPEG"),), "a picture", "image/jpeg")
-    one = peers.Started(slow_service.url, 0.0, slow_service.process.pid)
-    seen = alone._overloaded(peers.SERVERS["fastapi"], one, payloads, 40.0)
+    one = peers.Started(peers.SERVERS["fastapi"], slow_service.url, 0.0, slow_service.process.pid)
+    seen = alone._overloaded(one, payloads, 40.0)
     assert seen["failed"] > 12 and seen["answered"] > 12 and "503" in seen["error"]
     assert seen["recovered_s"] is not None
     figure(seen["recovered_s"] < 20, seen)
@@ -125,8 +125,7 @@ def test_a_server_that_embeds_otherwise_is_not_timed(small):
     photos = stage.wires.jpegs(stage.payload_photos(8))
     payloads = stage.Payloads("images", tuple(photos), "pictures", "image/jpeg")
     reference = stage.reference_embeddings(weights, photos)
-    peer = stage.SERVERS["litserve"]
-    with peers.started(peer, weights) as one:
-        assert stage.check(peer, one, payloads, reference) > peers.MIN_COSINE
+    with peers.started(stage.SERVERS["litserve"], weights) as one:
+        assert stage.check(one, payloads, reference) > peers.MIN_COSINE
         with pytest.raises(PhotodupError, match=r"LitServe embeds otherwise: cosine .* is needed"):
-            stage.check(peer, one, payloads, reference[::-1])
+            stage.check(one, payloads, reference[::-1])

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.link import needs_link
-from support.paths import ROOT
+from support.paths import link_checkout
 from support.triton import needs_triton, render_tiny
 
 from photodup.errors import PhotodupError
@@ -36,21 +36,7 @@ def tiny(repository: Path, tiny_onnx: str, **options: object):
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch, demo_dir) -> Path:
-    """A checkout of which only results and build are its own: what a rehearsal writes stays out of this one."""
-    for name in (
-        "notebooks",
-        "model_repository",
-        "lib",
-        "docker",
-        "pyproject.toml",
-        "matplotlibrc",
-        ".venv-triton",
-    ):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "published").symlink_to(ROOT / "results" / "published")
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "demo").symlink_to(demo_dir)
+    link_checkout(tmp_path, demo_dir)
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     monkeypatch.delenv(control_key.VARIABLE, raising=False)
     monkeypatch.setattr(control_key, "_of_endpoints", {})

@@ -5,23 +5,13 @@ import base64
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from support.report_runs import PIXEL, add_notebooks, two_runs
+from support.report_runs import PIXEL
 
 from photodup.study.report.compare_page import write_comparison
 from photodup.study.report.page import write_reports
 from photodup.study.report.slides import write_slides
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    return two_runs(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def deck(project):
-    return add_notebooks(project)
 
 
 def open_page(browser, path, width, height):

@@ -1,4 +1,4 @@
-"""Where things are: the repository and the browser."""
+"""Where things are: the repository, a checkout whose results are its own, and the browser."""
 
 import shutil
 from pathlib import Path
@@ -7,3 +7,22 @@ ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(
     (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
 )
+
+
+def link_checkout(folder: Path, demo_dir: Path) -> None:
+    """Make `folder` a checkout of which only results and build are its own: what a study writes stays out of this one."""
+    code = (
+        "notebooks",
+        "model_repository",
+        "lib",
+        "docker",
+        "k8s",
+        "tools",
+        "results/published",
+        "results/reference-cpu",
+    )
+    (folder / "results").mkdir()
+    for name in (*code, ".venv-triton", "pyproject.toml", "matplotlibrc"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "build").mkdir()
+    (folder / "build" / "demo").symlink_to(demo_dir)

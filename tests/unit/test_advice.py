@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.points import point as made_up
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
@@ -11,30 +12,10 @@ from photodup.study.claims.advice import COLUMNS, Workload, rank
 
 
 def point(backend, p95, rate, **values):
-    ends = {
-        f"{name}_ci_{end}": value * factor
-        for name, value in (("latency_ms_p95", p95), ("throughput_images_per_s", rate))
-        for end, factor in (("low", 0.98), ("high", 1.02))
-        if value is not None
-    }
-    return (
-        ends
-        | {
-            "run": "made-up",
-            **parse_backend(backend).columns(),
-            "scenario": "closed_loop",
-            "batch": 1,
-            "concurrency": 8,
-            "rtt_ms": 25.0,
-            "rate_mbit_s": None,
-            "valid": True,
-            "latency_ms_p95": p95,
-            "latency_ms_mean": p95,
-            "throughput_images_per_s": rate,
-            "payload_bytes": 602_112 if parse_backend(backend).wire == "fp32" else 15_000,
-        }
-        | values
-    )
+    figures = {"latency_ms_p95": p95, "latency_ms_mean": p95, "throughput_images_per_s": rate}
+    load = {"scenario": "closed_loop", "concurrency": 8, "rate_mbit_s": None}
+    size = 602_112 if parse_backend(backend).wire == "fp32" else 15_000
+    return made_up(backend, **(load | {"payload_bytes": size} | figures | values))
 
 
 SEVERAL = [f"triton-onnx-{p}-http-{w}" for p in ("fp32", "bf16") for w in ("fp32", "fp16", "uint8", "jpeg")]

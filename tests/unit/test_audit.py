@@ -166,7 +166,9 @@ def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
                 "connection": "new",
                 "valid": True,
             }
-            store.measure_or_load(backend, lambda point=point: point, config={"backend": backend})
+            store.measure_or_load(
+                backend, lambda point=point: point, config={"backend": backend}, kind="point"
+            )
     lines = list(audit.report_lines("made-up"))
     assert any("E12 does not stand" in line for line in lines)
     assert any("116 printed ratios recomputed, 8 do not follow" in line for line in lines)

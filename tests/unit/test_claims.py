@@ -1,6 +1,5 @@
 """Verdicts on planted outcomes and points with a known answer, and the faults that must turn them."""
 
-import contextlib
 import json
 import math
 
@@ -8,13 +7,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.points import point
 from support.visits import plant_visits
 
 from photodup.bench.link.way import LOOPBACK, emulated
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RecordError, RunStore
 from photodup.bench.stats.interval import Interval
-from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.claims import claims, figure
@@ -37,29 +36,6 @@ from photodup.study.published import published
 CLAIMS = load_claims()
 BY_ID = {claim.id: claim for claim in CLAIMS}
 PAIRS = {pair.name: pair for pair in declarations().pairs}
-
-
-def point(backend, *, ci=0.02, **values):
-    base = {
-        "run": "made-up",
-        "backend": backend,
-        "link": "rtt25",
-        "rtt_ms": 25.0,
-        "scenario": "single_stream",
-        "batch": 1,
-        "concurrency": 1,
-        "connection": "new",
-        "valid": True,
-        "offered_per_s": None,
-        "device": "A100 SXM4",
-    }
-    with contextlib.suppress(PhotodupError):  # a plain name, such as body-json
-        base |= parse_backend(backend).columns()
-    row = base | values
-    for name in ("latency_ms_p50", "latency_ms_mean", "throughput_images_per_s"):
-        if row.get(name) is not None:
-            row[f"{name}_ci_low"], row[f"{name}_ci_high"] = row[name] * (1 - ci), row[name] * (1 + ci)
-    return row
 
 
 def compared(claim_id, low, high, *, figure="ratio", **values):

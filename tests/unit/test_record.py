@@ -79,7 +79,7 @@ def test_a_failed_point_is_recorded_and_retried(store, as_exception):
             raise ConnectionRefusedError("nobody listens on port 1; see /root/secret/folder/log.txt")
         return {"status": "failed", "error": "nobody listens on port 1", "n_errors": 4}
 
-    failed = store.measure_or_load("a", fails, config=CONFIG)
+    failed = store.measure_or_load("a", fails, config=CONFIG, kind="point")
     gap = load_points(store.directory).iloc[0]
     mended = store.measure_or_load("a", lambda: {"x": 1}, config=CONFIG)
 
@@ -264,14 +264,15 @@ def test_a_killed_writer_leaves_whole_files(tmp_path):
 
 
 def test_points_have_the_agreed_columns_and_drop_what_is_no_point(store):
-    store.measure_or_load("p", lambda: {"latency_ms_p50": 2.0, "windows": [1, 2]}, config=CONFIG)
-    store.measure_or_load("sizes", lambda: {"bytes": 9}, config={"wire": "jpeg"})
-    store.measure_or_load("many", lambda: {"points": [{**CONFIG, "batch": b} for b in (4, 8)]}, config={})
+    point = {"latency_ms_p50": 2.0, "windows": [1, 2]}
+    store.measure_or_load("p", lambda: point, config=CONFIG, kind="point")
+    store.measure_or_load("sizes", lambda: {"bytes": 9}, config={"wire": "jpeg"}, kind="point")
+    store.measure_or_load("step", lambda: point, config=CONFIG, kind="curve")
 
     points = load_points(store.directory)
 
     assert list(points.columns[: len(record.POINT_COLUMNS)]) == record.POINT_COLUMNS
-    assert sorted(points["batch"]) == [1, 4, 8]
+    assert list(points["key"]) == ["p"] and list(points["batch"]) == [1]
     assert set(points["run"]) == {"run"}
     assert "windows" not in points
 

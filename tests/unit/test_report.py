@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.paths import ROOT
-from support.report_runs import PIXEL, add_notebooks, two_runs, write_notebook
+from support.report_runs import PIXEL, write_notebook
 from support.visits import plant_visits
 
 from photodup.bench.pairs.declared import declarations
@@ -20,16 +20,6 @@ from photodup.study.report.compare_page import summary, write_comparison
 from photodup.study.report.page import write_reports
 from photodup.study.report.sides import environment_rows, open_sides, warnings
 from photodup.study.report.slides import write_slides
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    return two_runs(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def deck(project):
-    return add_notebooks(project)
 
 
 def edit(path, change):

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
+from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import METRICS, Load, metric_named
 from photodup.bench.stats.interval import _skewness, figures_of, mean_bounds
-from photodup.bench.stats.point import Looks, Sample, judge_point
+from photodup.bench.stats.point import Sample, judge_point
 from photodup.bench.stats.steady import (
     MIN_BLOCKS,
     autocorrelation,
@@ -21,7 +22,6 @@ from photodup.bench.stats.steady import (
 from photodup.errors import PhotodupError
 
 ONE = Load("single_stream")
-ONCE = Looks(lengths_s=(60.0,))
 
 
 def closed_loop(latency_ms, wave: int = 1) -> Sample:
@@ -49,7 +49,7 @@ def test_windows_that_a_burst_was_cut_through_are_not_valid():
     finished = np.concatenate([[0.0], np.cumsum(33 / rates)])
     done = np.interp(np.arange(165), np.arange(6) * 33, finished)
     sample = Sample(np.full(165, 1400.0) + np.random.default_rng(0).normal(0, 30, 165), done)
-    point = judge_point(sample, load, looks=ONCE)
+    point = judge_point(sample, load)
     assert point.verdict == "imprecise"
     assert "waves of 32 answers" in point.because and "20 are needed" in point.because
 
@@ -58,7 +58,7 @@ def test_bursts_in_whole_waves_give_the_rate_they_have():
     """Sixty bursts of 32: windows that cut them read anything; blocks of whole waves read 32 answers a period."""
     periods = 1.4 + 0.05 * np.random.default_rng(1).standard_normal(60)
     sample = bursts(periods, 32)
-    point = judge_point(sample, Load("closed_loop", concurrency=32), looks=ONCE)
+    point = judge_point(sample, Load("closed_loop", concurrency=32))
     throughput = point.figures["throughput_images_per_s"]
     assert point.verdict == "valid", point.because
     assert throughput.low <= 32 / 1.4 <= throughput.high
@@ -73,7 +73,7 @@ def test_bursts_in_whole_waves_give_the_rate_they_have():
 def test_a_planted_level_shift_is_found(at, size, seed):
     latency = noisy(400, seed, 0.05)
     latency[int(at * 400) :] *= size
-    point = judge_point(closed_loop(latency), ONE, looks=ONCE)
+    point = judge_point(closed_loop(latency), ONE)
     assert point.verdict != "valid"  # a step far from the middle may only widen the interval
     assert (point.steady.shift > 0) == (size > 1)
     assert abs(point.steady.shift) > abs(size - 1) / 3  # the place found leans to the middle
@@ -84,7 +84,7 @@ def test_a_planted_level_shift_is_found(at, size, seed):
 def test_a_level_shift_that_interests_nobody_is_no_reason_to_refuse():
     latency = 8.4 * (1 + 0.001 * np.random.default_rng(0).standard_normal(400))
     latency[200:] *= 1.005
-    point = judge_point(closed_loop(latency), ONE, looks=ONCE)
+    point = judge_point(closed_loop(latency), ONE)
     assert point.steady.shift_p < 0.01
     assert point.verdict == "valid"
 
@@ -92,7 +92,7 @@ def test_a_level_shift_that_interests_nobody_is_no_reason_to_refuse():
 def test_the_warm_up_is_not_part_of_the_figures():
     latency = noisy(500, 3)
     latency[:20] *= 5
-    point = judge_point(closed_loop(latency), ONE, looks=ONCE)
+    point = judge_point(closed_loop(latency), ONE)
     assert point.verdict == "valid", point.because
     assert point.steady.first >= 20
     assert abs(point.figures["latency_ms_mean"].value / latency[20:].mean() - 1) < 0.01
@@ -103,7 +103,7 @@ def test_an_early_slow_spell_is_not_taken_for_the_warm_up():
     latency = noisy(500, 3)
     latency[200:215] *= 4
     assert warmup_length(latency) <= 50
-    point = judge_point(closed_loop(latency), ONE, looks=ONCE)
+    point = judge_point(closed_loop(latency), ONE)
     assert point.figures["latency_ms_mean"].value > 1.04 * np.delete(latency, slice(200, 215)).mean()
 
 
@@ -133,7 +133,7 @@ def test_a_point_with_answers_that_depend_on_each_other_is_too_short():
 )
 def test_each_verdict_has_its_reason(sample, verdict, because):
     load = Load(scenario="server", offered_per_s=25.0) if sample.scheduled_per_s else ONE
-    point = judge_point(sample, load, looks=ONCE)
+    point = judge_point(sample, load)
     assert point.verdict == verdict
     assert because in point.because
 
@@ -161,12 +161,13 @@ def test_bad_samples_are_refused_in_one_sentence(latency, finished, wave, match)
         steady_part(np.array(latency), np.array(finished), wave)
 
 
-def test_bad_plans_are_refused():
-    for lengths in ((), (1.0, 2.0, 3.0, 4.0), (2.0, 1.0), (0.0,)):
-        with pytest.raises(PhotodupError, match="looked at one to 3 times"):
-            Looks(lengths_s=lengths)
-    with pytest.raises(PhotodupError, match="half-width"):
-        Looks(half_width=0)
+@pytest.mark.parametrize("plan", [{"max_duration_s": 0}, {"half_width": 0}])
+def test_bad_plans_are_refused(plan):
+    with pytest.raises(PhotodupError, match="above 0"):
+        Stopping(**plan)
+
+
+def test_an_unknown_metric_is_refused():
     with pytest.raises(PhotodupError, match="no metric"):
         metric_named("latency_ms_p42")
 
@@ -180,7 +181,7 @@ def test_scaling_time_scales_every_figure_and_keeps_the_verdict(seed, factor, wa
     sample = closed_loop(noisy(480, seed, 0.2), wave)
     slower = Sample(sample.latency_ms * factor, sample.finished_s * factor)
     load = Load("closed_loop", concurrency=wave)
-    one, other = judge_point(sample, load, looks=ONCE), judge_point(slower, load, looks=ONCE)
+    one, other = judge_point(sample, load), judge_point(slower, load)
     assert one.verdict == other.verdict
     for name, figure in one.figures.items():
         scale = 1 / factor if name.startswith("throughput") else factor
@@ -202,7 +203,7 @@ def test_every_interval_holds_its_figure_and_every_point_gets_a_verdict(latency,
     sample = closed_loop(latency, wave)
     shuffled = Sample(sample.latency_ms[order], sample.finished_s[order])
     load = Load("closed_loop", concurrency=wave, batch=batch)
-    point = judge_point(shuffled, load, looks=ONCE)
+    point = judge_point(shuffled, load)
     assert (point.verdict == "valid") == (point.because == "")
     for figure in point.figures.values():
         assert 0 < figure.low <= figure.value <= figure.high
@@ -212,7 +213,7 @@ def test_every_interval_holds_its_figure_and_every_point_gets_a_verdict(latency,
 
 
 def test_a_point_that_never_varies_has_an_interval_of_no_width():
-    point = judge_point(closed_loop(np.full(100, 20.0)), ONE, looks=ONCE)
+    point = judge_point(closed_loop(np.full(100, 20.0)), ONE)
     assert point.verdict == "valid", point.because
     assert point.figures["latency_ms_mean"].half_width < 1e-9
 
@@ -238,11 +239,10 @@ def test_parts_that_scipy_has_agree_with_it():
 
 def test_an_early_look_is_stricter():
     sample = closed_loop(noisy(100, 0, 0.2))
-    looks = Looks(lengths_s=(5, 10), half_width=0.05)
-    assert judge_point(sample, ONE, looks=looks, look=1).verdict == "valid"
-    assert judge_point(sample, ONE, looks=looks, look=0).verdict == "imprecise"
+    assert judge_point(sample, ONE).verdict == "valid"
+    assert judge_point(sample, ONE, is_early=True).verdict == "imprecise"
     few = closed_loop(noisy(30, 0, 0.01))
-    assert "at an early look" in judge_point(few, ONE, looks=looks, look=0).because
+    assert "at an early look" in judge_point(few, ONE, is_early=True).because
 
 
 @pytest.mark.parametrize(("rho", "least"), [(0.0, 0.92), (0.5, 0.91), (0.8, 0.90)])

@@ -262,7 +262,7 @@ def gate(
     watcher = Watcher(sys.stderr)
     with stoppable(watcher):
         gated = gates.gate(
-            gates.sides_of(request_of, urls, commands, 1),
+            gates.sides_of(request_of, urls, commands),
             Asked(concurrency=concurrency, seconds=seconds, seed=seed),
             watcher,
             limit=limit / 100,

@@ -123,7 +123,7 @@ def run(
 
 
 def lines(result: dict) -> list[str]:
-    """Say the result in one line a ratio."""
+    """Return one line for each ratio."""
     met = {goal: "met" if result[f"{goal}_goal_met"] else "missed" for goal in ("latency", "throughput")}
     what = f"{result['engine']} {result['precision']}"
     return [

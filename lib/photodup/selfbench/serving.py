@@ -53,7 +53,7 @@ def run(*, visits: int = 4, say: Callable[[str], None] = print) -> "Compared":
 
 
 def lines(compared: "Compared") -> list[str]:
-    """Say each ratio with its goal, and under it the outcome's sentence."""
+    """Return each ratio with its goal, and under it the outcome's sentence."""
     said = []
     for name, (goal, is_met) in GOALS.items():
         outcome = compared[name]

@@ -43,7 +43,7 @@ SPREADS = tuple(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0
 
 @dataclass(frozen=True)
 class Rates:
-    """How simulated passes came out; shares are 0 to 1.
+    """The rates of simulated passes; shares are 0 to 1.
 
     Attributes:
         covered: intervals that hold the truth.
@@ -55,7 +55,6 @@ class Rates:
         half_width: of the primary comparisons' intervals, median, relative.
     """
 
-    n_passes: int
     covered: float
     covered_least: float
     false_claims: float
@@ -179,7 +178,6 @@ def simulate(
         different[effect] = float(np.mean([right for _, right in found]))
         beyond[effect] = float(np.mean([right and verdict is Verdict.BEYOND for verdict, right in found]))
     return Rates(
-        n_passes,
         float(np.mean([one for of in held.values() for one in of])),
         min(float(np.mean(of)) for of in held.values()),
         float(np.mean(list(families.values()))) if families else math.nan,

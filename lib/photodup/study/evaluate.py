@@ -1,4 +1,4 @@
-"""What `photodup evaluate` and notebook 01 do with photographs whose copies are known."""
+"""Evaluate on photographs whose copies are known, for `photodup evaluate` and notebook 01."""
 
 import tempfile
 from collections.abc import Sequence

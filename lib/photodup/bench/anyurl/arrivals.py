@@ -16,7 +16,7 @@ _NUMBER = r"\d+(?:\.\d+)?"
 
 @dataclass(frozen=True)
 class Pattern:
-    """How requests arrive.
+    """A pattern of arrivals.
 
     Attributes:
         words: as it was asked for.

@@ -1,4 +1,4 @@
-"""Whether one server is slower than another by more than a limit, decided on a noisy machine with known error rates.
+"""Decide on a noisy machine, with known error rates, whether one server is slower than another by more than a limit.
 
 Base and head take turns. The gate fails where the one-sided lower bound of *slower* exceeds the limit. Two planned looks
 share the 5 % of runs in which a head exactly at the limit may fail; a clear case ends the gate at the first. How often
@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 import numpy as np
@@ -62,7 +62,7 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class Gated:
-    """What a gate came to.
+    """The result of a gate.
 
     Attributes:
         rates: by the planted slowdown, as a fraction: the share of simulated gates that fail at the spread just measured.
@@ -136,7 +136,7 @@ class Gated:
 
 
 def decide(ratios: Sequence[np.ndarray], limit: float, look: int) -> Slowdown:
-    """Return what a look at log ratios of head's time to base's says.
+    """Decide from the log ratios of head's time to base's that a look has.
 
     Args:
         ratios: one array a visit.
@@ -153,26 +153,24 @@ def simulated(
     draw: Callable[[int, np.random.Generator], Sequence[np.ndarray]],
     limit: float,
     planted: float,
-    *,
-    n: int = N_SIMULATED,
-    seed: int = 0,
 ) -> float:
     """Return the share of simulated gates that fail where head is slower by `planted`.
 
     Args:
         draw: log ratios around 0 of all visits of so many looks, one array a visit.
     """
-    generator, failed = np.random.default_rng(seed), 0
-    for _ in range(n):
+    generator, failed = np.random.default_rng(0), 0
+    for _ in range(N_SIMULATED):
         ratios = [math.log1p(planted) + visit for visit in draw(len(LEVELS), generator)]
         for look in range(1, len(LEVELS) + 1):
             found = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
             if found.verdict != "open":
                 break
         failed += found.verdict == "failed"
-    return failed / n
+    return failed / N_SIMULATED
 
 
+T = TypeVar("T")
 Sides = Callable[[], AbstractContextManager[tuple[Competitor, Competitor]]]
 
 
@@ -249,8 +247,8 @@ class Command:
             self.port = free.getsockname()[1]
 
     @contextlib.contextmanager
-    def running(self, is_ready: Callable[[], Any]) -> Iterator[None]:
-        """Run it for the length of a block; entered when `is_ready` no longer raises a `PhotodupError`.
+    def running(self, ready: Callable[[], T]) -> Iterator[T]:
+        """Run it for the length of a block, which gets what `ready` returns once it no longer raises a `PhotodupError`.
 
         Raises:
             PhotodupError: it cannot be started, it ended, or it was not ready in time; with the end of what it printed.
@@ -264,27 +262,22 @@ class Command:
             except OSError as error:
                 raise PhotodupError(f"{self.words!r} cannot be started: {error.strerror}.") from None
             try:
-                self._wait(process, is_ready, log)
-                yield
+                yield self._wait(process, ready, log)
             finally:
                 end(process)
 
-    def _wait(self, process: subprocess.Popen, is_ready: Callable[[], Any], log: Any) -> None:
+    def _wait(self, process: subprocess.Popen, ready: Callable[[], T], log: Any) -> T:
         until = time.monotonic() + self.start_s
         while True:
             try:
-                is_ready()
-                return
+                return ready()
             except PhotodupError as error:
                 said = str(error)
             if process.poll() is not None or time.monotonic() > until:
                 log.seek(0)
                 printed = " ".join(log.read()[-400:].decode("utf-8", "replace").split())
-                how = (
-                    f"ended with status {process.returncode}"
-                    if process.poll() is not None
-                    else "was not ready"
-                )
+                has_ended = process.poll() is not None
+                how = f"ended with status {process.returncode}" if has_ended else "was not ready"
                 raise PhotodupError(
                     f"{self.words!r} {how} within {self.start_s:.0f} s ({said}); it printed: {printed}"
                 )
@@ -307,9 +300,7 @@ def end(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def sides_of(
-    request_of: Callable[[str], Request], urls: Sequence[str], commands: Sequence[Command], batch: int
-) -> Sides:
+def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], commands: Sequence[Command]) -> Sides:
     """Return what makes base and head ready for a visit: two URLs, or two commands and the URL that each serves.
 
     Args:
@@ -318,25 +309,26 @@ def sides_of(
         commands: that start them; none where both are up.
     """
 
+    def competitor(url: str) -> Competitor:
+        request = request_of(url)
+        return Competitor(request.target, request.maker(1), request.payloads)
+
     @contextlib.contextmanager
     def sides() -> Iterator[tuple[Competitor, Competitor]]:
         with contextlib.ExitStack() as stack:
-            found = []
-            for place, url in enumerate(urls):
-                if commands:
-                    url = url.replace("{port}", str(commands[place].port))
-                    answers = partial(answers_at, request_of, url, batch)
-                    stack.enter_context(commands[place].running(answers))
-                request = request_of(url)
-                found.append(Competitor(request.target, request.maker(batch), request.payloads))
-            yield found[0], found[1]
+            if commands:
+                started = [
+                    partial(competitor, u.replace("{port}", str(c.port)))
+                    for u, c in zip(urls, commands, strict=True)
+                ]
+                base, head = (
+                    stack.enter_context(c.running(s)) for c, s in zip(commands, started, strict=True)
+                )
+            else:
+                base, head = map(competitor, urls)
+            yield base, head
 
     return sides
-
-
-def answers_at(request_of: Callable[[str], Request], url: str, batch: int) -> None:
-    """Ask once; raises a `PhotodupError` where no answer comes."""
-    request_of(url).maker(batch)
 
 
 def write(gated: Gated, *, junit: Path | None, summary: Path | None) -> None:

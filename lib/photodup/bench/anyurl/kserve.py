@@ -146,9 +146,8 @@ class Requests:
         return {t.name: given[t.name] if t.name in given else self._made(t, items) for t in self.model.inputs}
 
     def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
-        if (
-            math.prod(tensor.dims) > MOST_BYTES // 8 or len(tensor.dims) > 16
-        ):  # a server's word, which may be any
+        # a server's word, which may be any
+        if math.prod(tensor.dims) > MOST_BYTES // 8 or len(tensor.dims) > 16:
             raise PhotodupError(
                 f"{tensor.name} of {self.model.name} has {math.prod(tensor.dims):.3g} values in {len(tensor.dims)} "
                 "dimensions: too many to make up; name smaller arrays with --input."

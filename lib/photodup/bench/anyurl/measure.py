@@ -1,11 +1,10 @@
-"""One load on one server: what is asked, how it is watched, and what is said of it afterwards."""
+"""One load on one server: the request, the measurement, and the sentences about it."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.usage import local_server
 from photodup.bench.load.workers import ROW, describe_error
+from photodup.bench.record.json_files import plain
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Point, Sample, judge_point
 from photodup.bench.stats.sentence import number
@@ -36,14 +36,13 @@ FULL_CORE = 0.9
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a server.
+    """The load on a server.
 
     Attributes:
         concurrency: requests in flight; in an open loop the most that may be.
         rate_per_s: open loop: requests a second on average; None for a closed loop.
         seconds: longest time of all of it: connecting, warming up, the window, and waiting for what was sent in it.
         shortest_s: a closed loop's window may end here if its figures are precise enough by then.
-        half_width, precise: relative half-width asked of the intervals of these figures.
     """
 
     concurrency: int = 1
@@ -53,8 +52,6 @@ class Asked:
     batch: int = 1
     seconds: float = 20.0
     shortest_s: float = 5.0
-    half_width: float = 0.05
-    precise: tuple[str, ...] = Stopping.precise
     seed: int = 0
 
     @property
@@ -65,7 +62,7 @@ class Asked:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the load is the same all the time."""
+        """The load is the same all the time."""
         return self.rate_per_s is None or self.arrivals.is_steady
 
     @property
@@ -86,10 +83,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a load.
+    """A load with its measurement.
 
     Attributes:
-        point: what the judge says; its figures with their intervals.
+        point: the verdict; the figures with their intervals.
         columns: everything known, as the columns of a record.
         rows: [answered, len(ROW)] single requests, times in seconds since the window opened.
         errors: failed requests: seconds, sentence.
@@ -213,8 +210,6 @@ def measure_load(
     stopping = Stopping(
         min_duration_s=min(asked.shortest_s, asked.window_s),
         max_duration_s=asked.window_s,
-        half_width=asked.half_width,
-        precise=asked.precise,
         seed=asked.seed,
     )
     watcher.begin(label or asked.words, asked.window_s)
@@ -233,15 +228,12 @@ def measure_load(
         columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
     raw = columns.pop("raw", {"latency_ms": np.empty(0), "finished_s": np.empty(0)})
-    rows, errors = watcher.kept()
-    if not len(raw["latency_ms"]) and len(
-        rows
-    ):  # a failed point gives no arrays; its answers are in the rows
-        done = rows[:, ROW.index("done")]
-        raw = {"latency_ms": (done - rows[:, ROW.index("due")]) * 1000, "finished_s": done}
+    rows, errors = watcher.rows, watcher.errors
+    if not len(raw["latency_ms"]) and len(rows):  # a failed point has no arrays; its answers are in the rows
+        raw = {"latency_ms": watcher.latency_ms, "finished_s": rows[:, ROW.index("done")]}
     failed = columns.get("error", "") if not len(raw["latency_ms"]) else ""
     sample = Sample(raw["latency_ms"], raw["finished_s"], len(errors), columns.get("arrived_per_s"), failed)
-    point = judge_point(sample, load, looks=stopping.looks)
+    point = judge_point(sample, load)
     if point.verdict == "valid" and not columns.get("valid"):
         point = replace(point, verdict="unsteady", because=str(columns["invalid_because"]).partition(": ")[2])
     if point.verdict == "failed" and columns.get("invalid_because"):
@@ -251,7 +243,7 @@ def measure_load(
 
 @dataclass(frozen=True)
 class Headline:
-    """What a load came to: of all requests that were answered in the window, without any statistics.
+    """The plain figures of all requests that were answered in the window, without any statistics.
 
     Attributes:
         percentiles_ms: 50, 95 and 99 and their latencies; empty without answers.
@@ -268,7 +260,7 @@ class Headline:
         return self.failed / max(1, self.answered + self.failed)
 
     def is_rare(self, percentile: int) -> bool:
-        """Whether fewer than ten answers lie beyond a percentile."""
+        """Return True where fewer than ten answers lie beyond a percentile."""
         return self.answered * (100 - percentile) < 1000
 
     def lines(self) -> list[str]:
@@ -308,7 +300,7 @@ def count(n: int, word: str) -> str:
 
 
 def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
-    """Say what is wrong with a measurement; nothing for a sound one."""
+    """Return sentences about the faults of a measurement; none for a sound one."""
     point, columns, asked = measured.point, measured.columns, measured.asked
     said = []
     if not asked.is_steady:
@@ -352,10 +344,4 @@ def common_error(errors: Sequence[tuple[float, str]]) -> str:
 
 def plain_columns(measured: Measured) -> dict[str, Any]:
     """Return the columns of a measurement as JSON can hold them."""
-    kept = {}
-    for name, value in (measured.columns | measured.point.columns()).items():
-        number = value.item() if isinstance(value, np.generic) else value
-        if isinstance(number, Path):
-            number = str(number)
-        kept[name] = None if isinstance(number, float) and not math.isfinite(number) else number
-    return kept
+    return plain(measured.columns | measured.point.columns())

@@ -1,4 +1,4 @@
-"""What is sent: files, texts, arrays, or photographs that are made up here."""
+"""Payloads: files, texts, arrays, or photographs that are made up here."""
 
 import io
 import mimetypes
@@ -37,7 +37,7 @@ class Payloads:
 
     @property
     def unit(self) -> str:
-        """What a throughput counts: a plain request carries one file."""
+        """The unit of throughput: a plain request carries one file."""
         return {"images": "images/s", "texts": "texts/s", "files": "requests/s"}.get(self.kind, "items/s")
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a run: `result.json`, `requests.parquet` with one row a request, and one page that needs no network.
+"""Write the files of a run: `result.json`, `requests.parquet` with one row a request, and one page that needs no network.
 
 The columns of `requests.parquet` are described in the file: `COLUMNS` of a load, `TURNS` of a comparison.
 """

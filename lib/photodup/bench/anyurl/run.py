@@ -1,4 +1,4 @@
-"""What the command does with a URL: a load, a search for a rate, or a comparison of two; printed and kept.
+"""Run `photodup load`: a load, a search for a rate, or a comparison of two; print and keep the result.
 
 The statuses with which it ends: 0 the question was answered, 1 a limit of `--fail-if` was passed, 2 it could not be
 measured.
@@ -113,7 +113,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of whom, and where the answer goes.
+    """A load on one or two servers, and where the result goes.
 
     Attributes:
         out: folder for the files.

@@ -1,4 +1,4 @@
-"""What a URL is and what it speaks: read from its path, or asked of the server."""
+"""Read a URL: its address, and its protocol by the path or by asking the server."""
 
 import contextlib
 import re
@@ -96,12 +96,12 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What messages and results call it."""
+        """The name in messages and results."""
         return f"{self.base}{self.path}"
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine, as far as its address says."""
+        """The address is one of this machine."""
         host = urlsplit(self.url).hostname or ""
         return host in ("localhost", "::1") or host.startswith("127.")
 
@@ -234,7 +234,7 @@ def _by_asking(target: Target) -> str:
 
 
 def _is_ours(target: Target) -> bool:
-    """Whether photodup's own service answers there."""
+    """Return True where photodup's own service answers."""
     info = target.get("/info")
     return isinstance(info, dict) and "limits" in info and "digest" in info
 

@@ -4,6 +4,7 @@ What the first server's second connections give is the check. Two processes of o
 check shows what the measuring does, and not how far two processes of one configuration lie apart.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from photodup.bench.anyurl.measure import Asked
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.anyurl.watch import Watcher
-from photodup.bench.backends.adapter import decoded
+from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.stats.comparison import LEAST_OBSERVATIONS, Outcome, Question, has_failed, judge
@@ -34,7 +35,7 @@ SHORTEST = VisitPlan(blocks=1, block_s=0, quads=1, slice_s=0, alone_s=0, warmup_
 
 @dataclass(frozen=True)
 class Versus:
-    """What came of a comparison.
+    """A comparison of two servers.
 
     Attributes:
         outcomes: the check first, then server 2 against server 1, one a metric.
@@ -163,29 +164,20 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
 
 
 def same_answers(first: Competitor, second: Competitor) -> list[str]:
-    """Say whether the two answer alike; only where both answer numbers, one row an item."""
+    """Return a note where the two answer differently; none where either answers no numbers, one row an item."""
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []
     answers = []
     for one in (first, second):
-        adapter = one.make()
-        connection = adapter.open()
-        try:
-            rows = [
-                decoded(connection, connection.request(adapter.prepare([item])))[0]
-                for item in one.payloads.items[:4]
-            ]
-        finally:
-            connection.close()
-            adapter.close()
+        with contextlib.closing(one.make()) as adapter:
+            rows = answers_to(adapter, one.payloads.items[:4])
         answers.append(np.asarray(rows, np.float64))
     a, b = answers
     if not a.size or not b.size:
         return ["The answers of the two were not compared: they hold no rows of numbers."]
     if a.shape != b.shape:
         return [f"The two answer differently: {a.shape[1]} numbers an item and {b.shape[1]}."]
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    lowest = float(np.min(np.sum(a * b, axis=1) / np.where(norms > 0, norms, 1)))
+    lowest = lowest_cosine(a, b)
     if lowest < SAME_ANSWER:
         return [
             f"The two answer differently: the cosine of their answers to one item is as low as {lowest:.4f}."

@@ -1,4 +1,4 @@
-"""What a person sees while a load runs: one line that changes on a terminal, a line now and then in a log."""
+"""Show a load while it runs: one line that changes on a terminal, a line now and then in a log."""
 
 import signal
 import sys
@@ -9,34 +9,32 @@ from typing import TextIO
 
 import numpy as np
 
-from photodup.bench.load.workers import ROW, Window
+from photodup.bench.load.workers import ROW, PatientObserver, Window
 
 EVERY_S, EVERY_S_IN_A_LOG = 0.5, 5.0
 _RECENT = 200
 
 
-class Watcher:
+class Watcher(PatientObserver):
     """Shows a measurement's progress, lets Ctrl-C end it, and keeps its single requests.
 
     Args:
         stream: where to write; None writes nothing.
 
     Attributes:
-        stop_asked: whether somebody pressed Ctrl-C.
+        stop_asked: somebody pressed Ctrl-C.
+        rows, errors: of the last measurement.
     """
 
-    tolerates_errors = True  # they are a result, as the latency of the others is
-
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
+        super().__init__()
         self._stream, self.stop_asked = stream, False
         self._is_terminal = stream is not None and stream.isatty()
         self._label, self._seconds, self._shown, self._width = "", 0.0, 0.0, 0
-        self._rows: np.ndarray | None = None
-        self._errors: list[tuple[float, str]] = []
 
     def begin(self, label: str, seconds: float) -> None:
         self._label, self._seconds, self._shown = label, seconds, time.monotonic()
-        self._rows, self._errors = None, []
+        super().__init__()
 
     def see(self, window: Window, elapsed_s: float) -> bool:
         every = EVERY_S if self._is_terminal else EVERY_S_IN_A_LOG
@@ -48,12 +46,8 @@ class Watcher:
         return self.stop_asked or is_dead
 
     def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
-        self._rows, self._errors = rows, errors
+        super().keep(rows, errors)
         self.clear()
-
-    def kept(self) -> tuple[np.ndarray, list[tuple[float, str]]]:
-        """Return rows and errors of the last measurement; none where it never began."""
-        return (np.empty((0, len(ROW))) if self._rows is None else self._rows), self._errors
 
     def say(self, line: str) -> None:
         """Print a line of its own."""

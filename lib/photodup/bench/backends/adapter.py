@@ -1,4 +1,4 @@
-"""What every adapter of a backend can do, and the dummy whose answer and delay are known.
+"""The methods of every adapter of a backend, and the dummy whose answer and delay are known.
 
 The timed span is the same for all: encoded photographs in hand → embeddings in hand, in three stages.
 `prepare` is the client's own work (decode, resize, encode the wire), `request` goes from the first byte sent
@@ -19,7 +19,7 @@ DIM = 512
 
 
 class Connection(Protocol):
-    """What one worker owns. `request` opens it when it is closed; an adapter says if it may be closed."""
+    """The connection of one worker. `request` opens it when it is closed; an adapter says if it may be closed."""
 
     def request(self, prepared: Any) -> Any: ...
 

@@ -1,6 +1,7 @@
 """Makes the adapter of a backend, and holds its answers against the reference before anything is timed."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -43,24 +44,25 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
     return server_adapters.triton(asked, url, **options)
 
 
-def cosine_to_reference(
-    under_test: Adapter, photos: Sequence[bytes], reference: np.ndarray, *, at_most: int = 16
-) -> float:
+def answers_to(under_test: Adapter, items: Sequence[Any]) -> list[np.ndarray]:
+    """Return the answer to each item [dim], requested one at a time."""
+    with contextlib.closing(under_test.open()) as connection:
+        return [decoded(connection, connection.request(under_test.prepare([item])))[0] for item in items]
+
+
+def lowest_cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the lowest cosine of two matrices' rows [n, dim]; a row of zeros has 0."""
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(np.min(np.sum(a * b, axis=1) / np.where(norms > 0, norms, 1)))
+
+
+def cosine_to_reference(under_test: Adapter, photos: Sequence[bytes], reference: np.ndarray) -> float:
     """Return the lowest cosine between what a backend answers and the reference, one photograph at a time.
 
     Args:
-        reference: float32 [len(photos), dim].
-        at_most: photographs to compare, spread evenly.
+        reference: float32 [len(photos), dim]; 16 photographs at most are compared, spread evenly.
     """
-    chosen = np.unique(np.linspace(0, len(photos) - 1, min(at_most, len(photos))).astype(int))
-
-    def blocking() -> list[np.ndarray]:
-        connection = under_test.open()
-        try:
-            requests = (under_test.prepare([photos[i]]) for i in chosen)
-            return [decoded(connection, connection.request(request))[0] for request in requests]
-        finally:
-            connection.close()
+    chosen = np.unique(np.linspace(0, len(photos) - 1, min(16, len(photos))).astype(int))
 
     async def in_loop() -> list[np.ndarray]:
         connection: Any = under_test.open()
@@ -76,11 +78,27 @@ def cosine_to_reference(
         with ThreadPoolExecutor(1) as pool:
             answers = pool.submit(lambda: asyncio.run(in_loop())).result()
     else:
-        answers = blocking()
+        answers = answers_to(under_test, [photos[i] for i in chosen])
     found = np.asarray(answers, dtype=np.float64)
     wanted = np.asarray(reference, dtype=np.float64)[chosen]
     if found.shape != wanted.shape:
         shapes = f"{found.shape[1:]}, the reference is {wanted.shape[1:]}"
         raise PhotodupError(f"{under_test.backend} answers embeddings of shape {shapes}.")
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
-    return float(np.min(np.sum(found * wanted, axis=1) / norms))
+    return lowest_cosine(found, wanted)
+
+
+def check_embeddings(
+    under_test: Adapter, photos: Sequence[bytes], reference: np.ndarray, least: float, *, name: str
+) -> float:
+    """Return the lowest cosine to the reference; the adapter is closed.
+
+    Raises:
+        PhotodupError: it is below `least`, so nothing that the server answers may be timed.
+    """
+    try:
+        cosine = cosine_to_reference(under_test, photos, reference)
+    finally:
+        under_test.close()
+    if not cosine >= least:  # also true for NaN
+        raise PhotodupError(f"{name} embeds otherwise: cosine {cosine:.6f}, at least {least} is needed.")
+    return cosine

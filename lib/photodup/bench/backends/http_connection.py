@@ -116,9 +116,8 @@ class HttpConnection:
             connection.close()
             if error.errno is None:
                 raise
-            raise OSError(
-                error.errno, f"{error.strerror}, connecting to {where}"
-            ) from None  # of the same kind
+            # of the same kind
+            raise OSError(error.errno, f"{error.strerror}, connecting to {where}") from None
         self.socket = connection
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """The model in this process: what a server is compared with when it costs nothing to reach it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,25 +56,19 @@ class LocalPyTorch(_Local):
 class LocalOnnx(_Local):
     """ONNX Runtime.
 
-    Args:
-        path: the exported fp32 graph; by default that of the model in the environment, exported if need be.
-        providers: execution providers; the CPU's unless given.
+    The fp32 graph of the model in the environment, exported if need be, on the CPU.
     """
 
     backend = Backend("local", "onnx")
 
-    def __init__(
-        self, path: Path | str | None = None, providers: Sequence[str] = ("CPUExecutionProvider",)
-    ) -> None:
+    def __init__(self) -> None:
+        from photodup.embedding.engines.encoder import load_model
+        from photodup.embedding.engines.export import export
         from photodup.embedding.engines.onnx_runtime import open_session
+        from photodup.paths import build_dir
 
-        if path is None:
-            from photodup.embedding.engines.encoder import load_model
-            from photodup.embedding.engines.export import export
-            from photodup.paths import build_dir
-
-            path = export(load_model(), build_dir() / "models", ["fp32"])["fp32"]
-        self._session = open_session(Path(path), providers=providers)
+        path = export(load_model(), build_dir() / "models", ["fp32"])["fp32"]
+        self._session = open_session(path, providers=["CPUExecutionProvider"])
 
     def request(self, prepared: np.ndarray) -> np.ndarray:
         return self._session.run(["embedding"], {"image": prepared})[0]

@@ -1,4 +1,4 @@
-"""Does the emulated link keep its promise? RTT from TCP handshakes, rate from one bulk transfer."""
+"""Calibrate an emulated link: RTT from TCP handshakes, rate from one bulk transfer."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # Linux; not in the socket module
 class Calibration:
     """One checked corner of the link. Rates count IP bytes, as the request does.
 
-    `measured_rtt_ms` is the shortest of the handshakes, `median_rtt_ms` their median.
+    `measured_rtt_ms` is the shortest of the handshakes.
     """
 
     rtt_ms: float
@@ -27,7 +27,6 @@ class Calibration:
     measured_rtt_ms: float
     measured_rate_mbit_s: float
     late_ms_p99: float
-    median_rtt_ms: float | None = None
 
     @property
     def rtt_error_ms(self) -> float:
@@ -60,8 +59,7 @@ def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5) -> Cal
         link.report(reset=True)
         rate = _bulk_rate_mbit_s(link, int(pipe), 10 * rtt_ms / 1000 + seconds, seconds)
         late_ms = max(direction["late_ms_p99"] for direction in link.report().values())
-    found = link.round_trip
-    return Calibration(rtt_ms, rate_mbit_s, found.floor_ms, rate, late_ms, found.median_ms)
+    return Calibration(rtt_ms, rate_mbit_s, link.round_trip.floor_ms, rate, late_ms)
 
 
 def _bulk_rate_mbit_s(link: Link, pipe_bytes: int, total_s: float, last_s: float) -> float:

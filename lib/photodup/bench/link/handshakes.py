@@ -13,7 +13,7 @@ RETRY_S = 8.0
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """What handshakes said about a link. All times in ms.
+    """The round trip of a link by its handshakes. All times in ms.
 
     Attributes:
         asked_ms: what the link was asked to be.
@@ -29,7 +29,7 @@ class RoundTrip:
 
     @property
     def error_ms(self) -> float:
-        """How far the floor is from what was asked; more than 0 is a slower link."""
+        """The floor minus the round trip requested; above 0 the link is slower."""
         return self.floor_ms - self.asked_ms
 
 
@@ -37,18 +37,19 @@ def round_trip(
     handshake: Callable[[], object],
     asked_ms: float,
     *,
-    least: int = HANDSHAKES,
     retry_s: float = RETRY_S,
     pause_s: float = PAUSE_S,
 ) -> RoundTrip:
-    """Time at least `least` handshakes, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
+    """Time at least `HANDSHAKES`, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
 
     A busy machine delays single handshakes, so that more of them find the floor. A floor that stays above
     `asked_ms` is no error: the link is as slow as that. One that is too low is not waited for.
     """
     samples: list[float] = []
     deadline = time.monotonic() + retry_s
-    while len(samples) < least or (min(samples) > asked_ms + TOLERANCE_MS and time.monotonic() < deadline):
+    while len(samples) < HANDSHAKES or (
+        min(samples) > asked_ms + TOLERANCE_MS and time.monotonic() < deadline
+    ):
         if samples:
             time.sleep(pause_s)
         started = time.perf_counter()

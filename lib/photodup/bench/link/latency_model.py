@@ -27,27 +27,21 @@ INITCWND = 10
 CONNECTIONS = ("new", "warm", "idle")
 
 
-def segments(payload_bytes: int, mss: int = MSS_BYTES) -> int:
+def segments(payload_bytes: int) -> int:
     """Return the TCP segments of a payload (at least one)."""
-    return max(1, math.ceil(payload_bytes / mss))
+    return max(1, math.ceil(payload_bytes / MSS_BYTES))
 
 
-def rounds(payload_bytes: int, initcwnd: int = INITCWND, mss: int = MSS_BYTES, growth: float = 2.0) -> int:
-    """Return the round trips until a payload is answered: flights of a window that grows by `growth`.
+def rounds(payload_bytes: int, initcwnd: int = INITCWND) -> int:
+    """Return the round trips until a payload is answered: flights of a window that doubles (slow start).
 
-    `growth` 2 is slow start with every segment acknowledged or counted; 1.5 is delayed acknowledgement
-    without byte counting. No loss, no rate limit. 602,112 bytes are 416 segments: flights of 10, 20, 40, 80,
-    160, 106, so 6 rounds.
+    No loss, no rate limit. 602,112 bytes are 416 segments: flights of 10, 20, 40, 80, 160, 106, so 6 rounds.
     """
-    if initcwnd < 1 or growth <= 1:
-        raise PhotodupError(
-            f"A window of {initcwnd} growing {growth}-fold per round never ends: use ≥ 1 and > 1."
-        )
-    left, window, count = segments(payload_bytes, mss), float(initcwnd), 0
+    if initcwnd < 1:
+        raise PhotodupError(f"A window of {initcwnd} segments carries nothing: use 1 or more.")
+    left, window, count = segments(payload_bytes), initcwnd, 0
     while left > 0:
-        left -= int(window)
-        window *= growth
-        count += 1
+        left, window, count = left - window, 2 * window, count + 1
     return count
 
 
@@ -164,10 +158,8 @@ def _trips(model: str) -> Callable[[Mapping], int]:
     raise PhotodupError(f"No latency model {model!r}: choose bandwidth-only or rounds.")
 
 
-def fit(
-    rows: Iterable[Mapping], model: str, *, rate_mbit_s: float | None = None, rtt_ms: float | None = None
-) -> Fit:
-    """Fit RTT and rate (both ≥ 0) to rows by least squares; a known value can be given and is then kept.
+def fit(rows: Iterable[Mapping], model: str, *, rate_mbit_s: float | None = None) -> Fit:
+    """Fit RTT and rate (both ≥ 0) to rows by least squares; a known rate can be given and is then kept.
 
     Args:
         rows: mappings with `payload_bytes`, `latency_ms`, and optionally `server_ms` (default 0),
@@ -177,27 +169,20 @@ def fit(
     Raises:
         PhotodupError: fewer rows than free values. With as many, the fit is exact and proves nothing.
     """
-    rows, trips = list(rows), _trips(model)
-    free = (rate_mbit_s is None) + (rtt_ms is None)
-    if len(rows) < max(1, free):
-        raise PhotodupError(
-            f"{len(rows)} rows cannot determine {free} values of {model}: give more rows or fix a value."
-        )
     from scipy.optimize import nnls
 
+    rows, trips, free = list(rows), _trips(model), 1 + (rate_mbit_s is None)
+    if len(rows) < free:
+        raise PhotodupError(
+            f"{len(rows)} rows cannot determine {free} values of {model}: give more rows or fix the rate."
+        )
     target = np.array([float(row["latency_ms"]) - float(row.get("server_ms", 0.0)) for row in rows])
-    columns = np.array(
-        [[trips(row), serialisation_ms(int(row["payload_bytes"]), 1.0)] for row in rows], dtype=float
-    )
-    known = [rtt_ms, None if rate_mbit_s is None else 1.0 / rate_mbit_s]
-    fitted = [value is None for value in known]
-    rest = target - columns @ np.array([0.0 if value is None else value for value in known])
-    solved = iter(nnls(columns[:, fitted], rest)[0] if free else ())
-    rtt, inverse = (next(solved) if value is None else value for value in known)
+    columns = np.array([[trips(row), serialisation_ms(int(row["payload_bytes"]), 1.0)] for row in rows])
+    if rate_mbit_s is None:
+        rtt, inverse = nnls(columns, target)[0]
+    else:
+        inverse = 1 / rate_mbit_s
+        (rtt,) = nnls(columns[:, :1], target - inverse * columns[:, 1])[0]
     residuals = target - columns @ np.array([rtt, inverse])
-    return Fit(
-        model,
-        float(rtt),
-        math.inf if inverse == 0 else float(1 / inverse),
-        tuple(float(r) for r in residuals),
-    )
+    rate = float(1 / inverse) if inverse else math.inf
+    return Fit(model, float(rtt), rate, tuple(residuals.tolist()))

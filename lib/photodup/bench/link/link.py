@@ -47,7 +47,7 @@ class LinkError(PhotodupError):
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """What a link is asked to be. Up to `queue_ms` of line time waits before it; None: one RTT, at least
+    """The properties of a link. Up to `queue_ms` of line time waits before it; None: one RTT, at least
     20."""
 
     rtt_ms: float = 25.0
@@ -200,6 +200,18 @@ class Link:
 
         with self.client_namespace(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             return pool.submit(function, *args, **kwargs).result()
+
+    def measure_far(self, measure: Callable[[], T], *, in_own_process: bool) -> T:
+        """Return what `measure` returns at the far end; `invalid_because` is then about this measurement.
+
+        Args:
+            in_own_process: for gRPC, whose threads remember the namespace in which their process began.
+        """
+        self.report(reset=True)
+        if in_own_process:
+            return self.run_client_process(measure)
+        with self.client_namespace():
+            return measure()
 
     def connect(self, port: int, timeout_s: float = 30.0) -> socket.socket:
         """Return a TCP connection through the link to the host's `port`; any thread may use it."""

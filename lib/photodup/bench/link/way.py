@@ -1,4 +1,4 @@
-"""How requests reach a server, as columns of a point: the name of the link, and what the link is."""
+"""The way of requests to a server, as columns of a point: the name of the link and its properties."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

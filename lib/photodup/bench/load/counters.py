@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from photodup.bench.backends.http_connection import HttpConnection
+from photodup.bench.load.usage import Usage, metrics_page
 from photodup.embedding.backends import Backend, parse_backend, served_models
 from photodup.errors import PhotodupError
 
@@ -35,21 +35,18 @@ class CounterError(PhotodupError):
     """Metrics that cannot be read, or that do not belong to one undisturbed server."""
 
 
-def read(url: str, *, timeout_s: float = 5.0) -> Sample:
+def read(url: str) -> Sample:
     """Read a Prometheus text page.
 
     Args:
         url: `http://host:port` of Triton's metrics or of the FastAPI service, with or without `/metrics`.
     """
     url = url.removesuffix("/metrics")
-    connection = HttpConnection(url, timeout_s=timeout_s)
     try:
-        _, body = connection.request(connection.head("GET", "/metrics", 0))
+        page = metrics_page(url)
     except (OSError, PhotodupError) as error:
         raise CounterError(f"No metrics at {url}/metrics: {error}.") from None
-    finally:
-        connection.close()
-    return parse(body.decode())
+    return parse(page)
 
 
 def parse(text: str) -> Sample:
@@ -175,7 +172,6 @@ def probe(
 
     Metrics that cannot be read do not spoil a point: the columns stay absent, `counters_error` says why.
     """
-    from photodup.bench.load.usage import Usage
 
     @contextlib.contextmanager
     def around() -> Iterator[dict[str, Any]]:

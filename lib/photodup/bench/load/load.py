@@ -151,9 +151,8 @@ def _in_threads(window: Window, load: Load, stopping: Stopping, connections: lis
     connections += [window.adapter.open() for _ in range(load.concurrency)]
     requests = _warmup_requests(window, stopping)
     warm(connections[0], requests)
-    with ThreadPoolExecutor(
-        load.concurrency
-    ) as pool:  # the others at once: larger batches form, and warm too
+    # the others at once: larger batches form, and warm too
+    with ThreadPoolExecutor(load.concurrency) as pool:
         list(pool.map(lambda connection: warm(connection, requests[:1]), connections[1:]))
     window.samples = [[] for _ in connections]
     barrier = threading.Barrier(len(connections) + 1)
@@ -220,15 +219,15 @@ def _in_event_loop(
 def _watch(
     window: Window, load: Load, stopping: Stopping, workers: Sequence[threading.Thread], probe: Probe
 ) -> Watched:
-    """Open the window, wait for a look that finds the point valid or for the last, close it, let the workers finish."""
+    """Open the window, close it at a look that finds the point valid or at its end, and let the workers finish."""
     open_loop, before = load.scenario == "server", 0
     if load.concurrency > 1 and not open_loop:
         time.sleep(stopping.ramp_s)
         window.started = clock()
         window.errors.clear()
         before = window.answered()
-    looks, look = stopping.looks, 0
-    if not open_loop:
+    looks_s = [] if open_loop else list(stopping.early_looks_s)
+    if looks_s:
         importlib.import_module("scipy.special")  # what a look takes is not loaded while requests are timed
     with probe() as counted:
         enough = hopeless = told_to_end = False
@@ -240,11 +239,12 @@ def _watch(
             many_failed = len(window.errors) > max(10, 0.01 * max(n, 0))
             tolerated = window.observer is not None and window.observer.tolerates_errors
             hopeless = bool(window.mistake) or (many_failed and not tolerated)
-            if not open_loop and look < len(looks.lengths_s) - 1 and elapsed >= looks.lengths_s[look]:
-                found = judge_point(summary.sample_of(window), load, looks=looks, look=look)
+            if looks_s and elapsed >= looks_s[0]:
+                looks_s.pop(0)
+                sample = summary.sample_of(window)
+                found = judge_point(sample, load, half_width=stopping.half_width, is_early=True)
                 enough = found.verdict == "valid" and n >= stopping.min_requests
-                look += 1
-            if enough or hopeless or told_to_end or elapsed >= looks.lengths_s[-1]:
+            if enough or hopeless or told_to_end or elapsed >= stopping.max_duration_s:
                 break
         window.stop_at = clock()
         cores = (time.process_time() - cpu) / (window.stop_at - window.started)
@@ -254,4 +254,4 @@ def _watch(
     for worker in workers:
         worker.join()
     mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
-    return window.stop_at - window.started, {**counted, **mine, "n_looks": look if enough else look + 1}
+    return window.stop_at - window.started, {**counted, **mine}

@@ -1,4 +1,4 @@
-"""What is asked of a server, and when its measurement may end."""
+"""The plan of a measurement: its requests, their times, and when it may end."""
 
 import math
 import random
@@ -8,21 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.stats.point import Looks
+from photodup.bench.stats.point import HALF_WIDTH
+from photodup.errors import PhotodupError
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """When a point is done: at a planned look that finds it valid, or at the last (then it says what is missing).
-
-    The looks are at the shortest duration, at the longest, and half-way between them in ratio (see
-    `photodup.bench.stats.point`).
+    """When a measurement ends: at an early look that finds the point valid, or after its longest duration.
 
     Attributes:
-        min_duration_s, max_duration_s: the first and the last look, seconds of measured window.
-        min_requests: an early look is not taken before so many answers.
-        half_width: relative half-width asked of the 95 % intervals of `precise`.
-        precise: the figures that must be that precise, names in `photodup.bench.stats.facts.METRICS`.
+        min_duration_s, max_duration_s: of the measured window, seconds.
+        min_requests: answers without which no early look ends the measurement.
+        half_width: relative half-width required of the 95 % intervals, above 0.
         warmup_requests: of the first worker, on the connection that will be measured; then one of each of
             the others, all at once. Not counted.
         ramp_s: closed loops with several in flight run this long before the window opens, so that the batch
@@ -36,24 +33,24 @@ class Stopping:
     warmup_requests: int = 3
     ramp_s: float = 0.5
     seed: int = 0
-    half_width: float = 0.05
-    precise: tuple[str, ...] = Looks.metrics
+    half_width: float = HALF_WIDTH
+
+    def __post_init__(self) -> None:
+        if not (self.max_duration_s > 0 and self.half_width > 0):
+            raise PhotodupError("A measurement needs a longest duration and a half-width above 0.")
 
     def as_config(self) -> dict[str, Any]:
-        """Return what identifies a record; the usual precision is left out, as older records do not name it."""
+        """Return what identifies a record; the usual half-width is left out, as older records do not name it."""
         config = asdict(self)
-        for name in ("half_width", "precise"):
-            if getattr(self, name) == getattr(Stopping, name):
-                del config[name]
+        if self.half_width == HALF_WIDTH:
+            del config["half_width"]
         return config
 
     @property
-    def looks(self) -> Looks:
-        """The planned looks; one where the shortest and the longest duration are the same."""
-        first, last = min(self.min_duration_s, self.max_duration_s), self.max_duration_s
-        between = math.sqrt(max(first, 1e-3) * last)
-        lengths_s = (first, between, last) if last > 1.5 * first > 0 else (last,)
-        return Looks(lengths_s, self.half_width, self.precise)
+    def early_looks_s(self) -> tuple[float, ...]:
+        """After the shortest duration and half-way in ratio to the longest; none where both are nearly the same."""
+        first, last = self.min_duration_s, self.max_duration_s
+        return (first, math.sqrt(first * last)) if last > 1.5 * first > 0 else ()
 
 
 Arrivals = Callable[[float, float, int], np.ndarray]  # rate per second, horizon in seconds, seed -> times

@@ -40,7 +40,7 @@ def summarize(
     point["latency_ms_mean"] = float(latency_ms.mean()) if len(done) else None
     point["throughput_images_per_s"] = len(done) * load.batch / ended if ended > 0 else 0.0
     # Over those the figures of the steady part, where it carries them, each with its interval.
-    point |= {"n_looks": 1} | _judged(sample, load, stopping) | {"n_looks": point.get("n_looks", 1)}
+    point |= _judged(sample, load, stopping)
     if scheduled is not None:
         point["arrived_per_s"] = scheduled
     if len(done):
@@ -93,7 +93,7 @@ def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
 
 
 def _judged(sample: Sample, load: Load, stopping: Stopping) -> dict[str, Any]:
-    point = judge_point(sample, load, looks=stopping.looks)
+    point = judge_point(sample, load, half_width=stopping.half_width)
     valid = point.verdict == "valid"
     because = "" if valid else f"{point.verdict}: {point.because}"
     # A valid point says nothing that its steady part does not carry; of another one what was seen is shown, hollow.

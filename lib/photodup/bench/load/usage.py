@@ -22,11 +22,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.errors import PhotodupError
+
+if TYPE_CHECKING:
+    import psutil
 
 EVERY_S = 1.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -56,6 +59,12 @@ def gauges(page: str) -> Gauges:
             with contextlib.suppress(ValueError):
                 found.setdefault(_GAUGES[name], []).append(float(line.rpartition("}")[2].split()[-1]))
     return found
+
+
+def metrics_page(url: str) -> str:
+    """Return a server's metrics page; raises `OSError` or `PhotodupError` where there is none."""
+    with contextlib.closing(HttpConnection(url, timeout_s=5.0)) as connection:
+        return connection.request(connection.head("GET", "/metrics", 0))[1].decode()
 
 
 class Usage:
@@ -92,21 +101,12 @@ class Usage:
         """Read at once, every second, and when it is over."""
         while True:
             was_over = self._over.is_set()
-            with contextlib.suppress(
-                OSError, PhotodupError, UnicodeDecodeError
-            ):  # the account says what is wrong
-                self._seen.append((time.perf_counter(), gauges(self._read())))
+            # the account says what is wrong
+            with contextlib.suppress(OSError, PhotodupError, UnicodeDecodeError):
+                self._seen.append((time.perf_counter(), gauges(metrics_page(self._url))))
             if was_over:
                 return
             self._over.wait(EVERY_S)
-
-    def _read(self) -> str:
-        connection = HttpConnection(self._url, timeout_s=5.0)
-        try:
-            _, body = connection.request(connection.head("GET", "/metrics", 0))
-        finally:
-            connection.close()
-        return body.decode()
 
     def columns(self) -> dict[str, float]:
         """Return what was seen, as columns of the point."""
@@ -177,6 +177,14 @@ def local_server(url: str) -> LocalServer | None:
     return None
 
 
+def family(pid: int) -> "list[psutil.Process]":
+    """Return a process and all that it started and that still run."""
+    import psutil
+
+    whole = psutil.Process(pid)
+    return [whole, *whole.children(recursive=True)]
+
+
 def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     """Return the processes that compute for a server at a loopback address; none where they cannot be seen.
 
@@ -186,10 +194,8 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     import psutil
 
     server = local_server(url if "//" in url else f"//{url}")
-    if server is None:
-        return ()
     found = []
-    for process in (whole := psutil.Process(server.pid), *whole.children(recursive=True)):
+    for process in family(server.pid) if server else ():
         with contextlib.suppress(psutil.Error):
             if not model or f"/{model}/" in " ".join(process.cmdline()):
                 found.append(process.pid)
@@ -210,14 +216,9 @@ def processor_time(pids: Sequence[int]) -> float:
 
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and all it started, ended ones included, in seconds."""
-    import psutil
-
-    total = 0.0
-    for process in (server := psutil.Process(pid), *server.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
-    ended = server.cpu_times()
+    whole = family(pid)
+    total = processor_time([process.pid for process in whole])
+    ended = whole[0].cpu_times()
     return total + getattr(ended, "children_user", 0.0) + getattr(ended, "children_system", 0.0)
 
 
@@ -226,7 +227,7 @@ def memory_mib(pid: int) -> float:
     import psutil
 
     total_bytes = 0
-    for process in (server := psutil.Process(pid), *server.children(recursive=True)):
+    for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
             memory = process.memory_full_info()
             total_bytes += getattr(memory, "pss", memory.uss)  # pss: Linux only

@@ -24,7 +24,7 @@ ROW = ("payload_bytes", *READINGS)
 
 
 class Observer(Protocol):
-    """Who watches a point while it is measured, and keeps its single requests.
+    """Watches a point while it is measured, and keeps its single requests.
 
     `tolerates_errors`: the point goes on whatever fails; otherwise many failed requests end it.
     """
@@ -61,7 +61,7 @@ class PatientObserver:
 
 @dataclass
 class Window:
-    """What the workers of one point share. Lists are appended to by one worker each; nothing is locked."""
+    """State that the workers of one point share. Lists are appended to by one worker each; nothing is locked."""
 
     adapter: Adapter
     requests: list[Any]  # photographs of each request, or requests prepared ahead
@@ -96,7 +96,7 @@ class Window:
         return number, self.started + float(self.schedule_s[number])
 
     def is_over(self, due: float) -> bool:
-        """Say whether a request due then is no longer part of the point."""
+        """Return True where a request due then is no longer part of the point."""
         stopped = self.stop_at is not None and due >= self.stop_at
         return stopped or self.mistake is not None or clock() >= self.give_up_at
 

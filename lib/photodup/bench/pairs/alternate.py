@@ -34,7 +34,7 @@ POLL_S = 0.002
 
 @dataclass(frozen=True)
 class VisitPlan:
-    """How long the sides of a comparison are visited once.
+    """The lengths of one visit of the sides of a comparison.
 
     Attributes:
         blocks: one request in flight: blocks; each gives one observation.
@@ -59,7 +59,7 @@ class VisitPlan:
 
 @dataclass(frozen=True)
 class Visit:
-    """What one visit of two or more sides gave; index 0 is the side that the others are compared with.
+    """The result of one visit of two or more sides; index 0 is the side that the others are compared with.
 
     Attributes:
         log_ratios: [n_sides - 1][n_observations] of each later side to the first, as natural logarithms: of latency with

@@ -1,4 +1,4 @@
-"""What is compared, as `notebooks/comparisons.yaml` declares it before anything is measured."""
+"""Comparisons, as `notebooks/comparisons.yaml` declares them before anything is measured."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -90,7 +90,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Basis:
-    """What an answer rests on beside its own primary comparisons.
+    """The evidence of an answer beside its own primary comparisons.
 
     Attributes:
         records: names with which records of the run begin; each has to be there.

@@ -1,4 +1,4 @@
-"""What a measurement ran on: hardware, kernel, packages, source version. No host, user or folder names."""
+"""Describe the machine of a measurement: hardware, kernel, packages, source version. No host, user or folder names."""
 
 import os
 import platform

@@ -256,26 +256,22 @@ def load_records(run_dir: Path | str) -> Iterator[dict[str, Any]]:
 
 
 def load_points(run_dir: Path | str) -> "pd.DataFrame":
-    """Return one row per point of a run: the records whose config or result names a `scenario`.
+    """Return one row per point of a run: the records of kind `point` whose config or result names a `scenario`.
 
     Columns: `POINT_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
-    result (confidence bounds, stages), `key`, `status`, `error`, `started_at`. A result with a list `points` gives
-    one row for each.
+    result (confidence bounds, stages), `key`, `status`, `error`, `started_at`.
     Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`.
     """
     import pandas as pd
 
     rows = []
     for record in load_records(run_dir):
-        if record["kind"] == "curve":  # `study.comparisons.curve` reads its steps
+        if record["kind"] != "point":
             continue
-        outcome = _outcome(record)
-        several = outcome.get("points")
-        for point in several if isinstance(several, list) else [outcome]:
-            row = {**PLAIN_POINT, **record["config"], **point, "run": Path(run_dir).name}
-            row |= {name: record[name] for name in ("key", "status", "error", "started_at")}
-            if "scenario" in row:
-                rows.append({k: v for k, v in row.items() if not isinstance(v, (dict, list))})
+        row = {**PLAIN_POINT, **record["config"], **_outcome(record), "run": Path(run_dir).name}
+        row |= {name: record[name] for name in ("key", "status", "error", "started_at")}
+        if "scenario" in row:
+            rows.append({k: v for k, v in row.items() if not isinstance(v, (dict, list))})
     frame = pd.DataFrame(rows)
     others = [name for name in frame.columns if name not in POINT_COLUMNS]
     return frame.reindex(columns=[*POINT_COLUMNS, *others])

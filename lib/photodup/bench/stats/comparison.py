@@ -28,7 +28,7 @@ _BOOTSTRAPS = 400
 
 
 class Verdict(StrEnum):
-    """What a comparison came to."""
+    """The verdicts of a comparison."""
 
     BEYOND = "different by more than 2 %"
     DIFFERENT = "different"
@@ -39,7 +39,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Observed:
-    """What both sides' turns gave of one comparison.
+    """The observations of one comparison, from both sides' turns.
 
     Attributes:
         log_ratios: of b to a as natural logarithms, one array a visit, in the order of time.
@@ -71,7 +71,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Noise:
-    """What all comparisons of a kind know together.
+    """The noise that all comparisons of a kind share.
 
     Attributes:
         autocorrelation: of successive observations of a visit, 0 to .5.
@@ -123,7 +123,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a comparison; fractions, not per cent.
+    """The outcome of a comparison; fractions, not per cent.
 
     Attributes:
         effect, low, high: b relative to a (.05: 5 % more) with the interval at `confidence`.
@@ -168,7 +168,7 @@ class Outcome:
 
     @property
     def decides(self) -> bool:
-        """Whether an answer may rest on it: a verdict, or an interval that lies inside ±5 %."""
+        """An answer may rest on this outcome: it has a verdict, or its interval lies inside ±5 %."""
         return does_decide(self.verdict, self.excludes_beyond)
 
     def columns(self) -> dict[str, str | float | bool | int | None]:

@@ -1,4 +1,4 @@
-"""What is asked of a server, and the one table of figures: their units, and what counts as equal."""
+"""The load on a server, and the one table of figures: their units, and the margins of equality."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +68,7 @@ def metric_named(name: str) -> Metric:
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of a server.
+    """The load on a server.
 
     Attributes:
         scenario: one of `SCENARIOS`.
@@ -131,14 +131,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its interval, both of the steady part.
+    """A number with its 95 % interval, both of the steady part.
 
     Attributes:
         metric: name in `METRICS`, unit included.
         value, low, high: in the metric's unit; `low <= value <= high`.
         n_answers: answers it rests on.
         n_effective: independent answers that would say as much about the mean.
-        confidence: of the interval, 0 to 1.
     """
 
     metric: str
@@ -147,7 +146,6 @@ class Figure:
     high: float
     n_answers: int
     n_effective: float
-    confidence: float = 0.95
 
     @property
     def half_width(self) -> float:

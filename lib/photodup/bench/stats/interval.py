@@ -17,6 +17,8 @@ import numpy as np
 from photodup.bench.stats.facts import METRICS, Figure
 from photodup.bench.stats.steady import MIN_BLOCKS, Steady, standard_error
 
+CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -28,7 +30,7 @@ class Interval:
 
     @property
     def is_known(self) -> bool:
-        """Whether an interval was recorded with the value."""
+        """An interval was recorded with the value."""
         return self.low < self.high
 
     def __truediv__(self, other: "Interval") -> "Interval":
@@ -61,12 +63,11 @@ def interval_in(row: Mapping[str, Any], column: str) -> Interval | None:
     return Interval(float(value), float(low), float(high))
 
 
-def figures_of(steady: Steady, *, batch: int = 1, confidence: float = 0.95) -> dict[str, Figure]:
+def figures_of(steady: Steady, *, batch: int = 1) -> dict[str, Figure]:
     """Return the figures that a steady part carries, by metric.
 
     Args:
         batch: images per request; throughput is counted in images.
-        confidence: of each interval, 0 to 1.
 
     Returns:
         Metric name → figure. A percentile that the sample is too small for is left out; below `MIN_BLOCKS`
@@ -74,60 +75,46 @@ def figures_of(steady: Steady, *, batch: int = 1, confidence: float = 0.95) -> d
     """
     if steady.n_blocks < MIN_BLOCKS:
         return {}
-    facts: dict[str, Any] = {
-        "n_answers": steady.n_answers,
-        "n_effective": steady.n_effective,
-        "confidence": confidence,
-    }
     found = {}
     for metric in METRICS.values():
         if steady.n_answers < metric.min_answers or steady.n_effective < metric.min_effective:
             continue
         if metric.quantity == "throughput":
-            bounds = _throughput(steady, batch, confidence)
+            bounds = _throughput(steady, batch)
         elif metric.percentile is None:
             middle = float(np.mean(steady.block_latency_ms))
-            low, high = mean_bounds(steady.block_latency_ms, confidence)
+            low, high = mean_bounds(steady.block_latency_ms)
             bounds = (middle, max(low, float(steady.latency_ms.min())), high)
         else:
-            bounds = _percentile(steady, metric.percentile / 100, confidence)
+            bounds = percentile_bounds(steady, metric.percentile)
         if bounds is not None:
-            found[metric.name] = Figure(metric.name, *bounds, **facts)
+            found[metric.name] = Figure(metric.name, *bounds, steady.n_answers, steady.n_effective)
     return found
 
 
-def percentile_bounds(
-    steady: Steady, percentile: float, confidence: float = 0.95
-) -> tuple[float, float, float]:
-    """Return one percentile of latency (0 to 100) and its interval, ms: value, low, high."""
-    return _percentile(steady, percentile / 100, confidence)
-
-
-def mean_bounds(block_means: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+def mean_bounds(block_means: np.ndarray) -> tuple[float, float]:
     """Return the interval of a mean of block means, in their unit; it holds their mean.
 
     Bursts make block means skewed, and a symmetric interval then ends too low: Willink's correction of t for skewness
     (2005), as in the procedure Skart (Tafazzoli et al. 2011), moves it. With simulated slow spells in a tenth of 50
     waves it covers 97 % instead of 93 %, in 25 waves 90 % instead of 82 %.
     """
-    from scipy.special import (
-        stdtrit,
-    )  # Student's t quantile; scipy.stats takes a hundred times as long to say it
+    from scipy.special import stdtrit  # Student's t quantile; scipy.stats takes a hundred times as long
 
     error, freedom = standard_error(block_means)
-    mean, t = float(np.mean(block_means)), float(stdtrit(freedom, 0.5 + confidence / 2))
+    mean, t = float(np.mean(block_means)), float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
     if error <= abs(mean) * 1e-12:  # nothing varies: no skewness can be told from rounding
         return mean, mean
     lean = _skewness(block_means) / (6 * math.sqrt(len(block_means)))
     return min(mean, mean - _willink(t, lean) * error), max(mean, mean - _willink(-t, lean) * error)
 
 
-def half_width(block_means: np.ndarray, confidence: float = 0.95) -> float:
+def half_width(block_means: np.ndarray) -> float:
     """Return how far the symmetric interval of a mean of block means reaches to a side, in their unit."""
     from scipy.special import stdtrit
 
     error, freedom = standard_error(block_means)
-    return float(stdtrit(freedom, 0.5 + confidence / 2)) * error
+    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
 
 
 def _skewness(values: np.ndarray) -> float:
@@ -141,22 +128,24 @@ def _willink(t: float, lean: float) -> float:
     return (float(np.cbrt(1 + 6 * lean * (t - lean))) - 1) / (2 * lean) if abs(lean) > 1e-6 else t
 
 
-def _throughput(steady: Steady, batch: int, confidence: float) -> tuple[float, float, float] | None:
+def _throughput(steady: Steady, batch: int) -> tuple[float, float, float] | None:
     """Blocks hold equal counts, so the mean duration is what varies; its interval is turned over."""
     mean = float(np.mean(steady.block_duration_s))
     if mean <= 0:
         return None  # the clock did not move between two waves: no rate can be told
-    shortest, longest = mean_bounds(steady.block_duration_s, confidence)
+    shortest, longest = mean_bounds(steady.block_duration_s)
     images = steady.block_answers * batch
     return images / mean, images / longest, images / max(shortest, mean / 100)
 
 
-def _percentile(steady: Steady, share: float, confidence: float) -> tuple[float, float, float]:
+def percentile_bounds(steady: Steady, percentile: float) -> tuple[float, float, float]:
+    """Return one percentile of latency (0 to 100) and its interval, ms: value, low, high."""
+    share = percentile / 100
     ordered = np.sort(steady.latency_ms)
     n = len(ordered)
     value = float(np.quantile(ordered, share))
     below = (steady.latency_ms <= value).reshape(steady.n_blocks, -1).mean(axis=1)
-    half = half_width(below, confidence)
+    half = half_width(below)
     low = ordered[max(math.floor(n * (share - half)), 0)]
     high = ordered[min(math.ceil(n * (share + half)), n - 1)]
     return value, min(float(low), value), max(float(high), value)

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.stats.interval import percentile_bounds
+from photodup.bench.stats.interval import CONFIDENCE, percentile_bounds
 from photodup.bench.stats.point import MAX_ERROR_SHARE, Sample
 from photodup.bench.stats.steady import MIN_BLOCKS, steady_part
 from photodup.errors import PhotodupError
 
-REDRAWS, CONFIDENCE = 2000, 0.95
+REDRAWS = 2000
 LOWEST, HIGHEST = 0.3, 1.3  # of what the server answers: the first bracket
 MOST_MEASUREMENTS = 30
 MISSED = 10.0  # times the bound: what a rate counts as at which requests failed
@@ -29,7 +29,7 @@ NEAR = (0.97, 1.03, 0.94, 1.06)  # where to measure again, relative to the guess
 
 @dataclass(frozen=True)
 class LatencyBound:
-    """What a rate has to keep: `percentile` of the latencies within `bound_ms`."""
+    """The bound that a rate has to keep: `percentile` of the latencies within `bound_ms`."""
 
     percentile: float
     bound_ms: float
@@ -72,7 +72,6 @@ class SloRate:
             the highest one offered, and `high` is infinite.
         because: why there is no rate, or no upper end; empty otherwise.
         seen: every measurement, in the order made.
-        confidence: of the interval.
     """
 
     rate_per_s: float
@@ -81,7 +80,6 @@ class SloRate:
     bound: LatencyBound
     seen: tuple[RateSeen, ...] = ()
     because: str = ""
-    confidence: float = CONFIDENCE
 
     @property
     def is_found(self) -> bool:
@@ -219,7 +217,6 @@ def search_rates(
     measures: Sequence[Callable[[float], Sample]],
     *,
     go_on: Callable[[], bool] = lambda: True,
-    seed: int = 0,
 ) -> list[SloRate]:
     """Carry out one search for each server; several take turns, in an order drawn anew each time.
 
@@ -228,7 +225,7 @@ def search_rates(
             a request was due. A `PhotodupError` ends the search of its server, and what was seen before counts.
         go_on: asked before each measurement.
     """
-    draw = random.Random(seed)
+    draw = random.Random(0)
     while any(search.next_rate() is not None for search in searches):
         for index in draw.sample(range(len(searches)), len(searches)):
             search = searches[index]
@@ -268,7 +265,7 @@ def rate_seen(rate_per_s: float, sample: Sample, bound: LatencyBound) -> RateSee
 
 
 def _queue_grows(sample: Sample) -> bool:
-    """Whether more requests came than were answered in the second half: such a rate meets a bound for a while only."""
+    """Return True where more requests came than were answered in the second half: the bound is met for a while only."""
     due_s = sample.finished_s - sample.latency_ms / 1000
     end_s = float(due_s.max())
     waiting = [int(((due_s <= at) & (sample.finished_s > at)).sum()) for at in (end_s / 2, end_s)]

@@ -23,7 +23,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True)
 class Timing:
-    """What one batch size of an engine took.
+    """The times of one batch size of an engine.
 
     Attributes:
         times_ms: one for each repeat.

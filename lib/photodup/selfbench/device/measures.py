@@ -1,4 +1,4 @@
-"""What is measured once for each precision: the device's ceilings, and what a precision changes in embeddings.
+"""Measure once for each precision: the device's ceilings, and how far embeddings move.
 
 Ceilings are matrix products by precision, and a copy within the device's memory. A maker's peak rate is a product of
 clock and units that no program reaches. The share of what the same libraries reach on large square matrices says how much
@@ -66,11 +66,8 @@ def copy_rate(device: str, *, repeats: int = 10) -> dict[str, Any]:
     source = torch.ones(megabytes * 250_000, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     times = times_ms(lambda: target.copy_(source), repeats, device)
-    return {
-        "gb_per_s": 2 * megabytes / statistics.median(times),  # MB/ms = GB/s
-        "buffer_mb": megabytes,
-        "repeats": repeats,
-    }
+    # MB/ms = GB/s
+    return {"gb_per_s": 2 * megabytes / statistics.median(times), "buffer_mb": megabytes, "repeats": repeats}
 
 
 def embed(visual: Any, images: np.ndarray, precision: str, device: str, *, batch: int = 32) -> np.ndarray:

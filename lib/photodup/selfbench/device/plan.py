@@ -1,4 +1,4 @@
-"""What `photodup bench device` measures, the most important first, so that a budget cuts at the end."""
+"""The plan of `photodup bench device`: the most important first, so that a budget cuts at the end."""
 
 import time
 from collections.abc import Collection, Iterable
@@ -76,7 +76,7 @@ def plan(device: str, engines: Collection[str] = (), precisions: Collection[str]
 
 @dataclass
 class TimeBudget:
-    """How long a benchmark may take; what no longer fits is left out and remembered.
+    """The time of a benchmark; steps that no longer fit are left out and remembered.
 
     Args:
         minutes: from now on; None is no limit.

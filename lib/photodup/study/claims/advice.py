@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be served.
+    """A workload to be served.
 
     Attributes:
         images_per_s: sustained demand.

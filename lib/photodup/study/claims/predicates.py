@@ -1,4 +1,4 @@
-"""What may be asked of a run about a claim: five kinds of question and a goal, read from the claims' file.
+"""Questions to a run about a claim: five kinds and a goal, read from the claims' file.
 
 A question returns its readings: one for each comparison or point that can answer it. It reads valid points only, and of
 two points only those that agree in everything but what the claim is about.
@@ -60,7 +60,7 @@ class Bounded(Strict):
 
 
 class Goal(Bounded):
-    """What the study set itself: its own rows are held against the bounds, and no run."""
+    """A goal that the study set itself: its own rows are held against the bounds, and no run."""
 
     kind: Literal["goal"]
 

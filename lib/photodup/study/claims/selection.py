@@ -65,14 +65,14 @@ Where = dict[str, Scalar | list[Scalar] | Range | Naming]  # column -> condition
 
 
 def satisfies(column: "pd.Series", condition: Scalar | list[Scalar] | Range | Naming) -> "pd.Series":
-    """Say of each value of a column whether it meets a condition."""
+    """Return True for each value of a column that meets a condition."""
     if isinstance(condition, (Range, Naming)):
         return column.map(condition.holds).astype(bool)
     return column.isin(condition if isinstance(condition, list) else [condition])
 
 
 def meeting(points: "pd.DataFrame", where: Mapping[str, Any]) -> "pd.Series":
-    """Say of each point whether it meets every condition; a column that is absent is unknown of all points."""
+    """Return True for each point that meets every condition; a column that is absent is unknown of all points."""
     import pandas as pd
 
     keep, unknown = (pd.Series(value, index=points.index, dtype=object) for value in (True, None))
@@ -94,7 +94,7 @@ def select(points: "pd.DataFrame", where: Mapping[str, Any]) -> "pd.DataFrame":
 
 
 def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False) -> "pd.Series":
-    """Say of each point whether it is a first measurement of a server as it is deployed (or in any configuration)."""
+    """Return True for each point that is a first measurement of a server as it is deployed (or in any configuration)."""
     import pandas as pd
 
     every = pd.Series(True, index=points.index)
@@ -102,9 +102,8 @@ def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False)
     deployed = (
         points["as_deployed"].isna() | points["as_deployed"].eq(True) if "as_deployed" in points else every
     )
-    checks = (
-        points["label"].astype(str).str.endswith("again") if "label" in points else ~every
-    )  # the second arms of A/A checks
+    # the second arms of A/A checks
+    checks = points["label"].astype(str).str.endswith("again") if "label" in points else ~every
     return once & ~checks & (deployed | any_configuration)
 
 

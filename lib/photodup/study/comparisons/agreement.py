@@ -23,17 +23,17 @@ class Twice:
 
     @property
     def is_decided(self) -> bool:
-        """Whether either pass decides it."""
+        """One of both passes decides the comparison."""
         return self.first.decides or self.second.decides
 
     @property
     def agrees(self) -> bool:
-        """Whether the two intervals overlap: both passes may be right about one value."""
+        """The two intervals overlap: both passes may be right about one value."""
         return self.first.low <= self.second.high and self.second.low <= self.first.high
 
     @property
     def is_opposite(self) -> bool:
-        """Whether both passes find a difference, in opposite directions."""
+        """Both passes find a difference, in opposite directions."""
         both = self.first.is_different and self.second.is_different
         return both and (self.first.effect > 0) != (self.second.effect > 0)
 

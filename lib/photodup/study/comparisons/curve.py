@@ -21,9 +21,8 @@ from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import percentiles
 from photodup.bench.load.workers import ROW, PatientObserver
 from photodup.bench.pairs.declared import Side
-from photodup.bench.stats.facts import Load, metric_named
+from photodup.bench.stats.facts import Load
 from photodup.bench.stats.slo import MISSED, LatencyBound, RateSeen, crossing
-from photodup.errors import PhotodupError
 from photodup.study.notebook.points import N_PHOTOS
 from photodup.study.notebook.weights import payload_photos
 
@@ -33,12 +32,8 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.2)
-SIDES = (
-    "fastapi-openvino",
-    "triton-openvino",
-    "fastapi-int8",
-    "triton-int8",
-)  # both servers in FP32 and in INT8
+# both servers in FP32 and in INT8
+SIDES = "fastapi-openvino", "triton-openvino", "fastapi-int8", "triton-int8"
 KIND = "curve"
 REFUSED = 0.01  # of the requests: more refusals than this miss a bound, however fast the other answers are
 SHORTEST_S, LONGEST_S = 5.0, 25.0  # of arrivals in a measurement
@@ -106,10 +101,7 @@ def _capacity(run: Run, side: Side) -> float | None:
 
 
 def _adapter(run: Run, side: Side) -> Adapter:
-    url = run.endpoints.backends.get(side.backend.name)
-    if url is None and not side.backend.is_local:
-        raise PhotodupError(f"{run.endpoints.name} has no {side.backend}.")
-    return adapter(side.backend, url, **dict(side.options))
+    return adapter(side.backend, run.address_of(side.backend), **dict(side.options))
 
 
 def _point(run: Run, side: Side, rate_per_s: float, answers: int, draw: int) -> dict[str, Any]:
@@ -158,16 +150,14 @@ class RateUnderBound:
     high: float
 
 
-def rate_under(
-    curve: pd.DataFrame, side: str, *, bound_ms: float, metric: str = "latency_ms_p95"
-) -> RateUnderBound:
-    """Return the highest rate at which `metric` of a side lies within `bound_ms` and hardly a request is refused."""
-    bound = LatencyBound(metric_named(metric).percentile or math.nan, bound_ms)
+def rate_under(curve: pd.DataFrame, side: str, *, bound_ms: float) -> RateUnderBound:
+    """Return the highest rate at which the p95 of a side lies within `bound_ms` and hardly a request is refused."""
+    bound = LatencyBound(95, bound_ms)
     seen: list[RateSeen] = []
     kept: list[float] = []
     missed: list[float] = []
     for _, visits in curve[curve.side == side].groupby("share"):
-        offered, values = float(visits.offered_per_s.mean()), visits[metric].astype(float)
+        offered, values = float(visits.offered_per_s.mean()), visits.latency_ms_p95.astype(float)
         is_refused = not (visits.refused <= REFUSED).all() or values.isna().any()
         worst = MISSED * bound_ms if is_refused else float(values.max())
         seen.append(RateSeen(offered, worst, worst, worst))

@@ -97,8 +97,7 @@ def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     for row, name in enumerate(reversed(list(names))):
         outcome = compared[name]
         if not outcome.is_measured:
-            where = ax.get_yaxis_transform()
-            ax.text(0.02, row, "not measured", va="center", fontsize=7, color=charts.MUTED, transform=where)
+            charts.not_measured(ax, row)
             continue
         interval = (100 * outcome.low, 100 * outcome.high)
         color, is_hollow = (charts.FOUND, False) if outcome.is_different else (charts.MUTED, True)

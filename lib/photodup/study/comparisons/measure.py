@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.backends.adapters import adapter, cosine_to_reference
+from photodup.bench.backends.adapters import adapter, check_embeddings
 from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
@@ -39,7 +39,7 @@ KIND = "visit"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of each comparison is measured: 20 blocks or 12 quads in four visits unless said otherwise."""
+    """The amount measured of each comparison: 20 blocks or 12 quads in four visits unless said otherwise."""
 
     visits: int = 4
     plan: VisitPlan = field(default_factory=VisitPlan)
@@ -62,7 +62,7 @@ def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
 
 @dataclass(frozen=True)
 class Reach:
-    """How one side is reached; it can be sent to another process.
+    """The address of one side; it can be sent to another process.
 
     Attributes:
         pids: processes of its server on this machine; empty where nobody can see them.
@@ -100,13 +100,8 @@ class Task:
         with Link(self.link) as link:
             a, b = (replace(side, url=link.url(side.url or "")) for side in self.sides)
             far = replace(self, sides=(a, b))
-            link.report(reset=True)
-            # gRPC's threads remember the network namespace in which the process began.
-            if any(side.backend.protocol == "grpc" for side in self.sides):
-                visit = link.run_client_process(far.measure)
-            else:
-                with link.client_namespace():
-                    visit = far.measure()
+            in_own_process = any(side.backend.protocol == "grpc" for side in self.sides)
+            visit = link.measure_far(far.measure, in_own_process=in_own_process)
             return visit.as_record() | {"link_late": link.invalid_because()}
 
 
@@ -231,9 +226,7 @@ def _has_models(run: Run, *sides: Side) -> bool:
 def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
     """Return how a side is reached; a copy with its settings, or a second process of it, is started first."""
     backend, options = side.backend, dict(side.options)
-    url = run.endpoints.backends.get(backend.name)
-    if url is None and not backend.is_local:
-        raise PhotodupError(f"{run.endpoints.name} has no {backend}.")
+    url = run.address_of(backend)
     inner = side.configured_model if backend.server == "triton" else ""
     if (side.settings or again) and backend.server == "triton":
         name = f"{inner}_{'again' if again else side.name.replace('-', '_')}"
@@ -263,12 +256,5 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
 def _check_embeddings(run: Run, side: Reach) -> None:
     reference = reference_embeddings(run)
     under_test = adapter(side.backend, side.url, **side.options)
-    try:
-        cosine = cosine_to_reference(under_test, payload_photos(N_PHOTOS), reference)
-    finally:
-        under_test.close()
-    needed = MIN_COSINE.get(side.backend.wire, 0.999)
-    if not cosine >= needed:  # also true for NaN
-        raise PhotodupError(
-            f"{side.backend} answers wrong embeddings: cosine {cosine:.4f}, at least {needed} is needed."
-        )
+    least = MIN_COSINE.get(side.backend.wire, 0.999)
+    check_embeddings(under_test, payload_photos(N_PHOTOS), reference, least, name=str(side.backend))

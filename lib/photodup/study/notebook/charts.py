@@ -107,6 +107,13 @@ def interval_row(
     ax.plot(value, row, marker, color=color, markerfacecolor=face, markersize=7)
 
 
+def not_measured(ax: Axes, row: float) -> None:
+    """Write into a row that it was not measured."""
+    ax.text(
+        0.02, row, "not measured", va="center", fontsize=7, color=MUTED, transform=ax.get_yaxis_transform()
+    )
+
+
 def name_rows(ax: Axes, names: Sequence[str]) -> None:
     """Name the rows of a figure, the first at the bottom."""
     ax.set_yticks(range(len(names)), names)

@@ -19,7 +19,7 @@ _CONTENTS = re.compile(r"\n\n\*\*Contents\*\*.*?(?=\n\n|\Z)", re.DOTALL)
 
 
 def is_tagged(cell: nbformat.NotebookNode, tag: str) -> bool:
-    """Say whether a cell has a tag: `answer` prints the answer, `figure` draws what the first screen shows."""
+    """Return True where a cell has a tag: `answer` prints the answer, `figure` draws what the first screen shows."""
     return tag in cell.metadata.get("tags", [])
 
 

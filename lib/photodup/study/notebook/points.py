@@ -78,12 +78,7 @@ class Measurement:
         with Link(preset) as link:
             metrics_url = link.url(self.metrics_url) if self.metrics_url else None
             far = replace(self, url=link.url(self.url), metrics_url=metrics_url, way=emulated(preset))
-            link.report(reset=True)
-            if self.backend.protocol == "grpc":  # its threads remember where the process began
-                point = link.run_client_process(far.measure)
-            else:
-                with link.client_namespace():
-                    point = far.measure()
+            point = link.measure_far(far.measure, in_own_process=self.backend.protocol == "grpc")
             if late := link.invalid_because():
                 why = "; ".join(filter(None, [point.get("invalid_because"), late]))
                 point |= {"valid": False, "invalid_because": why}
@@ -103,7 +98,6 @@ def measure_point(
     check: bool = True,
     config: dict[str, Any] | None = None,
     before: Callable[[], Any] | None = None,
-    slo_ms: float | None = None,
     link: str = "",
     **adapter_options: Any,
 ) -> dict[str, Any]:
@@ -121,7 +115,6 @@ def measure_point(
         load_share: offered load as a share of what this backend can do; recorded.
         check: compare embeddings with the reference first (not for engines that compute none).
         config: more that the result depends on; recorded.
-        slo_ms: also record `goodput_images_per_s`, what was answered within this many milliseconds.
         before: called first if this point is measured now; see `when_measuring`.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must
             be on this machine; "" is the real way to them (`Run.measure_way`). Each point gets a fresh link, so
@@ -147,7 +140,8 @@ def measure_point(
         if part
     )
     settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
-    settings |= {**adapter_options, **(config or {}), "slo_ms": slo_ms, "stopping": stopping.as_config()}
+    # The key of every record was made with this bound, which no point has any more.
+    settings |= {**adapter_options, **(config or {}), "slo_ms": None, "stopping": stopping.as_config()}
     settings |= {"link": link} if link else {}
     way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
     facts = {
@@ -166,11 +160,11 @@ def measure_point(
         if before:
             before()
         reference = reference_embeddings(run) if check else None
-        url, metrics_url = run.endpoints.backends.get(asked.name), metrics_of(run, asked)
+        url, metrics_url = run.endpoints.backends.get(asked.name), run.endpoints.metrics_url(asked)
         point = Measurement(
             asked, load, stopping, url, metrics_url, reference, dict(adapter_options), way=way
         )
-        return facts | _with_goodput(point.measure_through(link) if link else point.measure(), slo_ms)
+        return facts | (point.measure_through(link) if link else point.measure())
 
     listed = asked.is_local or asked.name in run.endpoints.backends
     why = ""  # a record answers whatever the endpoints of the reading machine are
@@ -214,14 +208,6 @@ def when_measuring(context: contextlib.AbstractContextManager) -> Iterator[Calla
         yield enter
 
 
-def _with_goodput(point: dict[str, Any], slo_ms: float | None) -> dict[str, Any]:
-    latency_ms = point.get("raw", {}).get("latency_ms")
-    if slo_ms is None or latency_ms is None:
-        return point
-    share = float(np.mean(np.asarray(latency_ms) <= slo_ms))
-    return {**point, "slo_ms": slo_ms, "goodput_images_per_s": share * point["throughput_images_per_s"]}
-
-
 def reference_embeddings(run: Run) -> np.ndarray:
     """Return what the payload photographs embed to in this process, float32 [32, 512]; computed once a run."""
 
@@ -237,11 +223,6 @@ def reference_embeddings(run: Run) -> np.ndarray:
 
     run.measure_or_load("reference-embeddings", compute)
     return run.store.raw("reference-embeddings", config={})["vectors"].reshape(N_PHOTOS, -1)
-
-
-def metrics_of(run: Run, backend: str | Backend) -> str | None:
-    """Return where a backend's server counts; None where there is no server, or it is not known."""
-    return run.endpoints.metrics_url(backend)
 
 
 def measure_all(

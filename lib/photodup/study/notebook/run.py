@@ -102,9 +102,20 @@ class Run:
         """Return what computes for a backend; None for one in this process where the servers have a GPU."""
         return None if backend.is_local and self.endpoints.gpu != NO_GPU else _device(self.endpoints.gpu)
 
+    def address_of(self, backend: Backend) -> str | None:
+        """Return the address of a backend's server; None where it computes in this process.
+
+        Raises:
+            PhotodupError: the endpoints have no such server.
+        """
+        url = self.endpoints.backends.get(backend.name)
+        if url is None and not backend.is_local:
+            raise PhotodupError(f"{self.endpoints.name} has no {backend}.")
+        return url
+
     @property
     def is_here(self) -> bool:
-        """Say whether its servers are on this machine: only here can one be started, or a link put before it."""
+        """The servers are on this machine: only here can one be started, or a link put before it."""
         return _is_here(self.endpoints)
 
     def measure_way(self) -> Way:

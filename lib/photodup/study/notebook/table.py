@@ -15,7 +15,6 @@ NUMBERS = (
     "payload_bytes",
     "latency_ms_p95",
     "latency_ms_p99",
-    "goodput_images_per_s",
     "little_ratio",
     *(f"{name}{end}" for name in _INTERVALS for end in ("", "_ci_low", "_ci_high")),
     *(f"{stage}_ms_mean" for stage in ("prepare", "request", "decode")),

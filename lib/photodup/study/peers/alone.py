@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.backends.adapters import cosine_to_reference
+from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import sample_of_point
@@ -21,7 +21,7 @@ from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
-from photodup.study.peers.peers import MIN_COSINE, Server, Started, adapter, started
+from photodup.study.peers.peers import MIN_COSINE, Server, Started, started
 
 STARTS = 3
 PROBE = Stopping(min_duration_s=3.0, min_requests=1, max_duration_s=3.0, warmup_requests=2)
@@ -41,20 +41,13 @@ def reference_embeddings(weights: str, photos: Sequence[bytes]) -> np.ndarray:
     return model.embed_pixels(np.stack([to_uint8(decode(photo)) for photo in photos]))
 
 
-def check(
-    server: Server, one: Started, payloads: Payloads, reference: np.ndarray, least: float = MIN_COSINE
-) -> float:
-    """Return the lowest cosine to our own embeddings, which are no constant.
+def check(one: Started, payloads: Payloads, reference: np.ndarray, least: float = MIN_COSINE) -> float:
+    """Return the lowest cosine to our own embeddings.
 
     Raises:
         PhotodupError: the server embeds something else, so its times say nothing.
     """
-    cosine = cosine_to_reference(adapter(server, one.base, payloads), payloads.items, reference)
-    if not cosine >= least:
-        raise PhotodupError(
-            f"{server.label} embeds otherwise: cosine {cosine:.6f}, at least {least} is needed."
-        )
-    return cosine
+    return check_embeddings(one.adapter(payloads), payloads.items, reference, least, name=one.server.label)
 
 
 def measure_alone(server: Server, weights: str, payloads: Payloads, reference: np.ndarray) -> dict[str, Any]:
@@ -65,31 +58,29 @@ def measure_alone(server: Server, weights: str, payloads: Payloads, reference: n
     for number in range(STARTS):
         with started(server, weights, settings={} if number else PATIENT) as one:
             ready_s.append(one.ready_s)
-            first_answer_s.append(one.ready_s + single_ms(server, one, payloads, 1)[0] / 1000)
+            first_answer_s.append(one.ready_s + single_ms(one, payloads, 1)[0] / 1000)
             if number == 0:
-                facts_seen = {
-                    "cosine_min": check(server, one, payloads, reference),
-                    "memory_mib": memory_mib(one.pid),
-                }
-                rate = probed_rate(server, one, payloads, PROBED)
+                facts_seen["cosine_min"] = check(one, payloads, reference)
+                facts_seen["memory_mib"] = memory_mib(one.pid)
+                rate = probed_rate(one, payloads)
                 facts_seen["memory_loaded_mib"] = memory_mib(one.pid)
             elif number == 1:
-                facts_seen["overload"] = _overloaded(server, one, payloads, rate)
+                facts_seen["overload"] = _overloaded(one, payloads, rate)
     return {"ready_s": ready_s, "first_answer_s": first_answer_s, "how": server.how, **facts_seen}
 
 
-def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -> dict[str, Any]:
+def _overloaded(one: Started, payloads: Payloads, rate: float) -> dict[str, Any]:
     """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
-    before = float(np.median(single_ms(server, one, payloads, 8)))
+    before = float(np.median(single_ms(one, payloads, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
     seen = PatientObserver()  # what is refused under overload is the result
     # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
     stopping = Stopping(min_duration_s=OVERLOAD_S, max_duration_s=OVERLOAD_S, warmup_requests=0)
-    point = measure(adapter(server, one.base, payloads), payloads.items, load, stopping, observer=seen)
+    point = measure(one.adapter(payloads), payloads.items, load, stopping, observer=seen)
     ended = time.monotonic()
     while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
         with contextlib.suppress(PhotodupError, OSError):
-            if single_ms(server, one, payloads, 1)[0] <= RECOVERED * before:
+            if single_ms(one, payloads, 1)[0] <= RECOVERED * before:
                 break
         time.sleep(0.05)
     answered, failed = len(seen.latency_ms), len(seen.errors)
@@ -107,9 +98,9 @@ def _overloaded(server: Server, one: Started, payloads: Payloads, rate: float) -
     }
 
 
-def single_ms(server: Server, one: Started, payloads: Payloads, count: int) -> list[float]:
+def single_ms(one: Started, payloads: Payloads, count: int) -> list[float]:
     """Return how long so many requests took, one after the other, ms."""
-    asks = adapter(server, one.base, payloads)
+    asks = one.adapter(payloads)
     connection, found = asks.open(), []
     try:
         for item in payloads.items[:count]:
@@ -123,16 +114,16 @@ def single_ms(server: Server, one: Started, payloads: Payloads, count: int) -> l
     return found
 
 
-def probed_rate(server: Server, one: Started, payloads: Payloads, load: Load) -> float:
-    """Return requests/s under a load, from a short measurement.
+def probed_rate(one: Started, payloads: Payloads) -> float:
+    """Return requests/s with eight in flight, from a short measurement.
 
     Raises:
         PhotodupError: the server did not hold it.
     """
-    point = measure(adapter(server, one.base, payloads), payloads.items, load, PROBE)
+    point = measure(one.adapter(payloads), payloads.items, PROBED, PROBE)
     if point.get("error") or not point.get("throughput_images_per_s"):
         why = point.get("error") or "nothing was answered"
-        raise PhotodupError(f"{server.label} with {load.concurrency} in flight: {why}.")
+        raise PhotodupError(f"{one.server.label} with {PROBED.concurrency} in flight: {why}.")
     return point["throughput_images_per_s"]
 
 
@@ -140,14 +131,14 @@ def highest_rate(server: Server, weights: str, payloads: Payloads) -> dict[str, 
     """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `SloRate.as_record` does."""
     draws = iter(range(10_000))
     with started(server, weights, settings=PATIENT) as one:
-        about_per_s = probed_rate(server, one, payloads, PROBED)
+        about_per_s = probed_rate(one, payloads)
 
         def offered(rate_per_s: float) -> Sample:
             load = Load("server", concurrency=IN_FLIGHT, offered_per_s=rate_per_s, span="prepared")
             stopping = Stopping(
                 RATE_SECONDS, max_duration_s=RATE_SECONDS, warmup_requests=2, seed=next(draws)
             )
-            point = measure(adapter(server, one.base, payloads), payloads.items, load, stopping)
+            point = measure(one.adapter(payloads), payloads.items, load, stopping)
             return sample_of_point(point)
 
         search = RateSearch(BOUND, about_per_s, n_measurements=RATE_MEASUREMENTS)

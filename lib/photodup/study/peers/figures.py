@@ -12,7 +12,7 @@ from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import row, sentence
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
-from photodup.study.peers.outcomes import Compared, compared, ours
+from photodup.study.peers.outcomes import ComparedServers, compared, ours
 from photodup.study.peers.peers import SERVERS, fastest
 from photodup.study.peers.stage import LOADS
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 NOT_MEASURED = "Not measured: no servers were compared in this run."
 
 
-def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fastest: bool = False) -> int:
+def draw_servers(
+    ax: Axes, found: ComparedServers, load: str, *, tail: str = "", is_fastest: bool = False
+) -> int:
     """Draw each server's figure under a load with its interval; return how many were drawn.
 
     Args:
@@ -39,15 +41,7 @@ def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fas
         arm = known.get(server.name, {})
         value = arm.get(load)
         if not value or value != value:
-            ax.text(
-                0.02,
-                place,
-                "not measured",
-                va="center",
-                fontsize=8,
-                color=charts.MUTED,
-                transform=ax.get_yaxis_transform(),
-            )
+            charts.not_measured(ax, place)
             continue
         color = charts.engine_color(server.engine)
         end = arm.get(tail) if tail else None
@@ -62,7 +56,7 @@ def draw_servers(ax: Axes, found: Compared, load: str, *, tail: str = "", is_fas
     return drawn
 
 
-def engines(fast: Compared) -> str:
+def engines(fast: ComparedServers) -> str:
     """Return which servers compute with which engine and precision where each is at its fastest, as one caption."""
     by_engine: dict[str, list[str]] = {}
     for arm in fast.arms.to_dict("records"):
@@ -73,10 +67,8 @@ def engines(fast: Compared) -> str:
     return f"{told}." if told else ""
 
 
-def at_fastest(fp32: Compared, fast: Compared) -> pd.DataFrame:
+def at_fastest(fp32: ComparedServers, fast: ComparedServers) -> pd.DataFrame:
     """Return one row a server: precision, engine, latency of one request and throughput at 8 and 32, with the gain."""
-    import pandas as pd
-
     before = {row["server"]: row for row in fp32.arms.to_dict("records")}
     rows = []
     for arm in fast.arms.to_dict("records"):
@@ -93,13 +85,11 @@ def at_fastest(fp32: Compared, fast: Compared) -> pd.DataFrame:
                 "thirty-two in flight (images/s)": _with_interval(arm, "thirty-two"),
             }
         )
-    return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
+    return _table(rows)
 
 
 def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Return one row a server: the highest rate with its interval, or why there is none."""
-    import pandas as pd
-
     rows = [
         {
             "server": SERVERS[name].label,
@@ -112,6 +102,12 @@ def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     ]
     if not any(row["why not"] for row in rows):
         rows = [{k: v for k, v in row.items() if k != "why not"} for row in rows]
+    return _table(rows)
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
 
 
@@ -128,10 +124,8 @@ def _ratio(row: Mapping[str, Any], was: Mapping[str, Any], load: str) -> str:
     return f"{now / then:.2f}" if now and then and now == now and then == then else "–"
 
 
-def costs(found: Compared) -> pd.DataFrame:
+def costs(found: ComparedServers) -> pd.DataFrame:
     """Return memory and start-up as a table, one row a server."""
-    import pandas as pd
-
     rows = []
     for name, alone in found.alone.items():
         first = sorted(alone["first_answer_s"])
@@ -143,13 +137,11 @@ def costs(found: Compared) -> pd.DataFrame:
                 "fastest and slowest start (s)": f"{first[0]:.1f}, {first[-1]:.1f}",
             }
         )
-    return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
+    return _table(rows)
 
 
-def overload(found: Compared) -> pd.DataFrame:
+def overload(found: ComparedServers) -> pd.DataFrame:
     """Return what each server did at twice its rate, one row a server."""
-    import pandas as pd
-
     rows = []
     for name, alone in found.alone.items():
         seen = alone["overload"]
@@ -165,7 +157,7 @@ def overload(found: Compared) -> pd.DataFrame:
                 "what it said": _short(seen["error"]),
             }
         )
-    return pd.DataFrame(rows or [{"server": "none was measured in this run"}])
+    return _table(rows)
 
 
 def _short(error: str) -> str:
@@ -174,7 +166,7 @@ def _short(error: str) -> str:
     return text if len(text) <= 90 else text[:89].rsplit(" ", 1)[0] + " …"
 
 
-def answer(found: Compared) -> str:
+def answer(found: ComparedServers) -> str:
     """Return the answer in FP32: who is better than ours with one and with eight in flight, and the caveat."""
     if not found.outcomes:
         return NOT_MEASURED
@@ -212,7 +204,7 @@ def _whole_answer(run: Run) -> str:
     return "\n".join(line for line in lines if line) or NOT_MEASURED
 
 
-def fastest_sentence(fast: Compared) -> str:
+def fastest_sentence(fast: ComparedServers) -> str:
     """Return who is found worse than ours under every load where each computes in its fastest precision; "" if unknown."""
     peers = [server for server in SERVERS.values() if not server.is_ours]
     loads = {load: verdicts for load in LOADS if (verdicts := fast.verdicts(load))}
@@ -235,7 +227,7 @@ def _is_worse(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.is_different and not _is_better(outcome)
 
 
-def answer_table(found: Compared) -> pd.DataFrame:
+def answer_table(found: ComparedServers) -> pd.DataFrame:
     """Return what stands behind the answer, one row a server: verdict, difference and interval under both loads."""
     import pandas as pd
 

@@ -39,8 +39,8 @@ NOTEBOOK = "13_compare_servers"
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What is known of the servers.
+class ComparedServers:
+    """The servers of a run, compared.
 
     Attributes:
         servers: those with records, ours first.
@@ -67,7 +67,7 @@ class Compared:
         return {o.question.label_b: o for name, o in self.outcomes.items() if name.endswith(f", {load}")}
 
 
-def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
+def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> ComparedServers:
     """Read what a run has of the servers.
 
     Args:
@@ -107,7 +107,7 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> Compared:
     outcomes = {name: outcome for name, outcome in found.items() if not outcome.question.is_null}
     checks = tuple(outcome for outcome in found.values() if outcome.question.is_null)
     arms = pd.DataFrame(list(rows.values()), columns=None if rows else ["server"])
-    return Compared(servers, missing, outcomes, checks, arms, alone)
+    return ComparedServers(servers, missing, outcomes, checks, arms, alone)
 
 
 def rates(run: Run) -> dict[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""What each server of the comparison is: how it is started, when it is ready, and how it is asked.
+"""The servers of the comparison: how each is started, when it is ready, and how it receives a request.
 
 Every one gets the same JPEGs by HTTP in the form that its own documentation shows, prepared before it is sent, and has
 to answer the same embeddings. The peers' environments and servers are in tools/peers/.
@@ -17,6 +17,7 @@ from typing import Any
 from photodup.bench.anyurl.measure import adapter_of
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
+from photodup.bench.load.usage import family
 from photodup.embedding.backends import Backend
 from photodup.embedding.wire.http import Post
 from photodup.errors import PhotodupError
@@ -28,6 +29,7 @@ from photodup.settings import inherited
 from photodup.study.peers.weights import checkpoint, hugging_face
 
 MIN_COSINE = 0.9999  # of a peer's embeddings to ours, before anything is timed
+START_S = 240.0  # longest
 TOOLS = "tools/peers"
 
 
@@ -253,6 +255,7 @@ def adapter(server: Server, base: str, payloads: Payloads) -> Any:
 class Started:
     """A running server: its address, how long it took, and the process that holds all of it."""
 
+    server: Server
     base: str
     ready_s: float
     pid: int
@@ -261,16 +264,17 @@ class Started:
         """Return all processes of it that run now."""
         import psutil
 
-        try:
-            return (self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True)))
-        except psutil.Error:
-            return ()
+        with contextlib.suppress(psutil.Error):
+            return tuple(process.pid for process in family(self.pid))
+        return ()
+
+    def adapter(self, payloads: Payloads) -> Any:
+        """Return a client for the load generator."""
+        return adapter(self.server, self.base, payloads)
 
 
 @contextlib.contextmanager
-def started(
-    server: Server, weights: str, *, settings: Mapping[str, str] | None = None, timeout_s: float = 240.0
-) -> Iterator[Started]:
+def started(server: Server, weights: str, *, settings: Mapping[str, str] | None = None) -> Iterator[Started]:
     """Run a server for the length of a `with` block.
 
     Args:
@@ -304,8 +308,8 @@ def started(
     process = ServerProcess(server.label, command, log, environment | own)
     base = f"http://127.0.0.1:{port}"
     try:
-        ready_s = process.wait_ready(lambda: answers(base + ready), timeout_s)
-        yield Started(base, ready_s, process.pid)
+        ready_s = process.wait_ready(lambda: answers(base + ready), START_S)
+        yield Started(server, base, ready_s, process.pid)
     finally:
         process.stop()
 
@@ -322,4 +326,4 @@ def _triton(server: Server, weights: str) -> Iterator[Started]:
     folder = build_dir() / "triton" / "peers"
     repository = render_repository("cpu-embedded", folder, made["files"], models=models, **where)
     with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as triton:
-        yield Started(triton.http_url, triton.startup_s, triton.pid)
+        yield Started(server, triton.http_url, triton.startup_s, triton.pid)

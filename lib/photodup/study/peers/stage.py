@@ -30,7 +30,7 @@ from photodup.study.peers.alone import (
     reference_embeddings,
     single_ms,
 )
-from photodup.study.peers.peers import MIN_COSINE, SERVERS, Server, Started, adapter, fastest, started
+from photodup.study.peers.peers import MIN_COSINE, SERVERS, Server, Started, fastest, started
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
@@ -135,7 +135,7 @@ def measure_servers(
                 say(f"{key}, {server.precision}: starting")
                 try:
                     one = stack.enter_context(started(server, weights, settings=PATIENT))
-                    check(server, one, payloads, reference, PASSES[name].min_cosine)
+                    check(one, payloads, reference, PASSES[name].min_cosine)
                 except PhotodupError as error:
                     say(f"{server.label} takes no part: {error}")
                     continue
@@ -163,7 +163,7 @@ def _take_turns(
             say(f"visit {number}, {load} in flight, {len(up)} servers")
             found = run.measure_or_load(
                 visit_key(load),
-                partial(_visit, PASSES[name], load, up, payloads, number, lost),
+                partial(_visit, load, up, payloads, number, lost),
                 config=visit_config(name, load, weights, number),
                 kind="server-visit",
                 may_fail=True,
@@ -171,8 +171,7 @@ def _take_turns(
             if found.get("status") != "failed":
                 break
             say(found["error"])
-            of = PASSES[name]
-            gone = [key for key, one in up.items() if not _still_answers(of.server(key), one, payloads)]
+            gone = [key for key, one in up.items() if not _still_answers(one, payloads)]
             for key in gone:
                 del up[key]
                 lost[key] = found["error"]
@@ -181,26 +180,22 @@ def _take_turns(
 
 
 def _visit(
-    of: Pass,
     load: str,
     up: Mapping[str, Started],
     payloads: Payloads,
     number: int,
     lost: Mapping[str, str],
 ) -> dict[str, Any]:
-    lanes = [
-        Lane(adapter(of.server(key), one.base, payloads), partial(processor_time, one.pids()))
-        for key, one in up.items()
-    ]
+    lanes = [Lane(one.adapter(payloads), partial(processor_time, one.pids())) for one in up.values()]
     plan = replace(PLAN, block_s=PLAN.block_s * len(lanes))
     visit = measure_visit(lanes, payloads.items, LOADS[load], plan, seed=number)
-    servers = {key: config_of(of.server(key), "") for key in up}
+    servers = {key: config_of(one.server, "") for key, one in up.items()}
     return visit.as_record() | {"servers": list(up), "about": servers, "lost": dict(lost)}
 
 
-def _still_answers(server: Server, one: Started, payloads: Payloads) -> bool:
+def _still_answers(one: Started, payloads: Payloads) -> bool:
     try:
-        single_ms(server, one, payloads, 1)
+        single_ms(one, payloads, 1)
     except Exception as error:
         if not is_expected(error):
             raise

@@ -13,24 +13,24 @@ from photodup.paths import build_dir
 from photodup.settings import DEFAULT_NAME
 
 
-def checkpoint(pretrained: str, name: str = DEFAULT_NAME) -> Path:
+def checkpoint(pretrained: str) -> Path:
     """Return open_clip's checkpoint of some weights under build/peers/weights, written on first use."""
     import torch
 
-    path = _folder(pretrained, name) / "open_clip.pt"
+    path = _folder(pretrained) / "open_clip.pt"
     if not path.is_file():
         with replacing(path) as part:
-            torch.save(_clip(pretrained, name).state_dict(), part)
+            torch.save(_clip(pretrained).state_dict(), part)
     return path
 
 
-def hugging_face(pretrained: str, name: str = DEFAULT_NAME) -> Path:
+def hugging_face(pretrained: str) -> Path:
     """Return a folder that `transformers` reads as a CLIP model of the same weights, written on first use."""
     from safetensors.torch import save_file
 
-    folder = _folder(pretrained, name) / "hugging-face"
+    folder = _folder(pretrained) / "hugging-face"
     if not (folder / "model.safetensors").is_file():
-        clip = _clip(pretrained, name)
+        clip = _clip(pretrained)
         for file, content in _descriptions(clip).items():
             write_atomically(folder / file, content)
         weights = {
@@ -84,14 +84,16 @@ def hugging_face_names(state: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _clip(pretrained: str, name: str) -> Any:
+def _clip(pretrained: str) -> Any:
     if is_random(pretrained):
-        return random_clip(name, pretrained)
-    return import_open_clip().create_model(name, pretrained=pretrained, precision="fp32", device="cpu")
+        return random_clip(DEFAULT_NAME, pretrained)
+    return import_open_clip().create_model(
+        DEFAULT_NAME, pretrained=pretrained, precision="fp32", device="cpu"
+    )
 
 
-def _folder(pretrained: str, name: str) -> Path:
-    label = "".join(c if c.isalnum() else "-" for c in f"{name}-{Path(pretrained).stem}".lower())
+def _folder(pretrained: str) -> Path:
+    label = "".join(c if c.isalnum() else "-" for c in f"{DEFAULT_NAME}-{Path(pretrained).stem}".lower())
     return build_dir() / "peers" / "weights" / label
 
 

@@ -1,4 +1,4 @@
-"""What `photodup audit` prints: the checks, the ratios that do not follow, and what a run says of the claims."""
+"""Print `photodup audit`: the checks, the ratios that do not follow, and what a run says of the claims."""
 
 import re
 from collections.abc import Iterator

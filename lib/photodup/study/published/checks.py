@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """What became of the claim, or of the method where the study claimed nothing."""
+        """The verdict on the claim, or on the method where the study claimed nothing."""
         if self.stands is None:
             return "numbers cannot say"
         words = ("does not stand", "stands") if self.quote else ("method is in doubt", "method holds")

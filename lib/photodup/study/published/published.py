@@ -125,7 +125,7 @@ def value_of(rows: "pd.DataFrame") -> Callable[[str], float]:
 
 
 def _interval(row: "pd.Series", column: str) -> tuple[float, float]:
-    """What the printed digits allow: half a unit of the last one either way, or ±10 % after "~"."""
+    """Return the range that the printed digits allow: half a unit of the last one either way, or ±10 % after "~"."""
     number = float(row[column])
     half = APPROXIMATE * number if "~" in row["value_text"] else 0.5 * float(row["resolution"])
     return number - half, number + half

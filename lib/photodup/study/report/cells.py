@@ -144,9 +144,8 @@ def _embed_images(page: str, folder: Path) -> str:
             return match.group(0)
         return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
 
-    page = re.sub(
-        r'href="(\d\d_\w+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', page
-    )  # beside it lie pages, not notebooks
+    # beside it lie pages, not notebooks
+    page = re.sub(r'href="(\d\d_\w+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', page)
     return re.sub(r'src="(images/[\w-]+\.\w+)"', data_uri, page)
 
 

@@ -131,9 +131,8 @@ def change(first: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> C
     ratio = after / before
     if not ratio.is_known:
         return Change(ratio, "unknown", "no interval is recorded")
-    if (
-        ratio.low <= 1 + 1e-9 and ratio.high >= 1 - 1e-9
-    ):  # a rounded end at 1 is the same one way round and the other
+    # a rounded end at 1 is the same one way round and the other
+    if ratio.low <= 1 + 1e-9 and ratio.high >= 1 - 1e-9:
         return Change(ratio, "no difference")
     return Change(ratio, "higher" if ratio.value > 1 else "lower")
 

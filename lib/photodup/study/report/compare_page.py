@@ -79,7 +79,7 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[ComparedRun]) -> 
 
 
 def _comparisons(first: ComparedRun, other: ComparedRun) -> dict[str, Any]:
-    """What both runs measured of the declared comparisons: a sentence, and a row for each."""
+    """Return the comparisons that both runs measured: a sentence, and a row for each."""
     both = agreement.twice(read_run(first.directory), read_run(other.directory))
     rows = [
         (one.first.question.name, agreement.cell(one.first), agreement.cell(one.second), agreement.word(one))

@@ -1,4 +1,4 @@
-"""What the records and executed notebooks of one run say, in the pieces that every page is made of."""
+"""Read the records and executed notebooks of one run into the pieces of every page."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ from photodup.study.notebook.opening import fewer_colours
 from photodup.study.report.cells import is_png
 from photodup.study.report.facts import executed_notebook
 
-DECISION = (
-    "06_frontier"  # README's picture: results/<reference run>/figures/<this>.png, the one committed PNG
-)
+# README's picture: results/<reference run>/figures/<this>.png, the one committed PNG
+DECISION = "06_frontier"
 DECISION_NOTEBOOK = "06_compare_three_backends"  # its first figure is that picture; it opens the index, too
 LARGEST_BYTES = 400_000  # contact sheets of photographs stay on their notebook's page
 

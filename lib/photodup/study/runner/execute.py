@@ -36,7 +36,7 @@ PROGRAMS = {"09_scale_on_kind": "kubectl"}
 
 @dataclass
 class NotebookOutcome:
-    """What became of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
+    """The outcome of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
 
     notebook: str
     status: str = "not_run"
@@ -369,7 +369,7 @@ def _write_outcomes(directory: Path, outcomes: dict[str, NotebookOutcome]) -> No
     write_atomically(directory / "study.json", json.dumps(rows, indent=1) + "\n", within=directory.parent)
 
 
-def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> list[Path]:
+def render_notebooks(only: Iterable[str] = ()) -> list[Path]:
     """Re-execute notebooks (by default all, and the template) with their own parameters; return their paths.
 
     Nothing is measured: a point without a record stays a gap, so what is committed is what the reference
@@ -383,18 +383,18 @@ def render_notebooks(only: Iterable[str] = (), *, cell_timeout_s: int = 300) -> 
     if not only:
         paths.append(project_root() / "notebooks" / "_template.ipynb")
     for path in paths:
-        _render(path, cell_timeout_s)
+        _render(path)
     return paths
 
 
-def _render(path: Path, cell_timeout_s: int) -> None:
+def _render(path: Path) -> None:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
-        timeout=cell_timeout_s,
+        timeout=300,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,

@@ -20,7 +20,7 @@ WAYS = ("file", "address")
 
 @dataclass(frozen=True)
 class RehearsedNotebook:
-    """What became of one notebook's question."""
+    """One notebook's question: decided or open."""
 
     notebook: str
     status: str

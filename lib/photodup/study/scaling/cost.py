@@ -22,7 +22,7 @@ WAYS = {
     "k machines, Triton": ("triton", "servers"),
     "k machines, FastAPI": ("fastapi", "servers"),
 }
-"""Way of scaling -> server and arrangement of its points (see `parts.topology`). FastAPI uses one GPU a process."""
+"""Way of scaling -> server and arrangement of its points (see `topology`). FastAPI uses one GPU a process."""
 
 MEASURED = "measured"
 

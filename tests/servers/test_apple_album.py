@@ -14,9 +14,8 @@ from support.review_library import make_library, photo, save
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.decisions import DONE
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import DONE, ReviewSession
 from photodup.photos.trash.apple_album import ALBUM
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import Removal, TrashError

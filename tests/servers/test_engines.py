@@ -14,14 +14,15 @@ from support.images import photographs
 from support.paths import ROOT
 from support.triton import echo_graph, infer, needs_triton, tiny_embedding, tiny_graph
 
-from photodup.embedding.engines import onnx_runtime, processor
+from photodup.embedding.engines import model as engines
+from photodup.embedding.engines import onnx_runtime
 from photodup.embedding.engines.encoder import load_encoder
 from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
 
 COLOURS = np.random.default_rng(3).integers(0, 256, (7, 3, 7, 7), dtype=np.uint8)
 PIXELS = COLOURS.repeat(32, axis=2).repeat(32, axis=3)  # noise would be one grey to the tiny encoder
-has_bf16 = pytest.mark.skipif(not processor.can_compute("bf16"), reason="this processor has no BF16")
+has_bf16 = pytest.mark.skipif(not engines.can_compute("bf16"), reason="this processor has no BF16")
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -118,10 +119,10 @@ def test_a_processor_without_the_instructions_is_told_the_next_best(precision, f
     with pytest.raises(
         PhotodupError, match=rf"none of the instructions for {precision} \(.*use {next_best}\."
     ):
-        processor.check_processor(precision, frozenset(flags))
-    processor.check_processor("fp32", frozenset())
-    processor.check_processor("int8", frozenset({"avx_vnni"}))
-    processor.check_processor("bf16", frozenset({"amx_bf16"}))
+        engines.check_processor(precision, frozenset(flags))
+    engines.check_processor("fp32", frozenset())
+    engines.check_processor("int8", frozenset({"avx_vnni"}))
+    engines.check_processor("bf16", frozenset({"amx_bf16"}))
 
 
 def test_a_provider_that_would_be_left_out_silently_is_an_error(tiny, monkeypatch):

@@ -18,10 +18,9 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.review import pictures
-from photodup.photos.review.decisions import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSession
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_files import TRASH_FOLDER
@@ -662,7 +661,7 @@ def test_exif_is_read_and_broken_exif_is_nothing(library):
 
 
 def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(library):
-    from photodup.photos.review.facts import _words, compare
+    from photodup.photos.review.pictures import _words, compare
 
     with Catalogue(library) as catalogue:
         before = {str(p.path): p for p in catalogue.photos()}

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
-from photodup.embedding.client.answers import Patience
+from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import server_of
 from photodup.errors import PhotodupError
 from photodup.extras import need

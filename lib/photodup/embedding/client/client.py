@@ -21,7 +21,7 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.embedding.client.answers import Patience, Remote, ServerError
+from photodup.embedding.client.http import Patience, Remote, ServerError
 from photodup.embedding.client.servers import server_of
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError

@@ -21,10 +21,9 @@ process, since PyTorch has one pool; two models that compute at once share it.
 
 from pathlib import Path
 
-from photodup.embedding.engines.model import ImageModel, check_choice
+from photodup.embedding.engines.model import ImageModel, check_choice, check_processor
 from photodup.embedding.engines.onnx_runtime import OnnxModel
 from photodup.embedding.engines.openvino import OpenVinoModel
-from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_published
 from photodup.embedding.engines.weights import UNNAMED

@@ -103,7 +103,7 @@ def scan(
         progress: show a progress bar.
         max_pixels: photographs with more are reported, from their header, and not decoded.
         decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
-        open_sink: opens what else is done with each photograph (`photos.embed.one_pass`), with the catalogue.
+        open_sink: opens what else is done with each photograph (`photos.embed.embed.OnePass`), with the catalogue.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.

@@ -1,8 +1,8 @@
 """What every engine gives: the encoder's interface, the names of engines and precisions, and the digests.
 
 `engine` is what runs the graph and `precision` how it computes; any of the one goes with any of the other where
-`SUPPORTED` says so, on a processor that has the instructions: BF16 without its own is emulated and slower than FP32, and INT8 without VNNI
-adds pairs of products in 16 bits on x86, which overflow, so that the embeddings would be wrong and not only slow.
+`SUPPORTED` says so, on a processor that has the instructions. BF16 without its own is emulated and slower than FP32;
+INT8 without VNNI adds pairs of products in 16 bits on x86, which overflow: the embeddings would be wrong, not only slow.
 """
 
 import hashlib

@@ -74,10 +74,8 @@ def embed_library(
             that are kept.
     """
     started = time.perf_counter()
-    digest = require_fit(embedder)
-    report = EmbedReport(digest, is_random=embedder.is_random)
-    todo = [one for one in catalogue.missing_embeddings(digest) if one[0] not in leave_out]
-    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
+    report, missing = begin(catalogue, embedder)
+    todo = [one for one in missing if one[0] not in leave_out]
     with (
         bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown,
         UnderWay(catalogue, embedder, report, shown) as under_way,
@@ -146,6 +144,17 @@ class UnderWay:
         if isinstance(error, PhotodupError) and self._report.n_embedded:
             kept = f"{self._report.n_embedded} photographs were embedded before and are kept"
             error.args = (f"{error} {kept}: the same command goes on from there.",)
+
+
+def begin(catalogue: Catalogue, embedder: "Embedder") -> tuple[EmbedReport, list[tuple[str, Path]]]:
+    """Return the report of what is about to be embedded, and content (MD5) and path of each photo without a vector.
+
+    Raises:
+        PhotodupError: as of `require_fit`.
+    """
+    digest = require_fit(embedder)
+    n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
+    return EmbedReport(digest, embedder.is_random, n_before=n_before), catalogue.missing_embeddings(digest)
 
 
 def require_fit(embedder: "Embedder") -> str:

@@ -153,7 +153,7 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
 @router.get("/empty-trash")
 def before_emptying(site: CurrentSite) -> Response:
     """What would be deleted for good, before it is."""
-    listing = site.session.trash.listing()
+    listing = site.session.trash.contents().listing
     return site.page(
         "empty_trash.html",
         operations=listing[:TRASH_PAGE_SIZE],

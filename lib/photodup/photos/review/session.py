@@ -222,7 +222,7 @@ class ReviewSession:
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
-            self._trash_problems = self.trash.problems
+            self._trash_problems = self.trash.contents().problems if self.trash.moves_files else []
             for item in self.items.values():
                 # Files that had gone are found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
@@ -542,7 +542,7 @@ class ReviewSession:
     @property
     def trash_plan(self) -> str:
         """Return a digest of what lies in the trash: whoever agreed to delete that agreed to nothing else."""
-        return _digest(" ".join(sorted(operation.id for operation in self.trash.listing())))
+        return _digest(" ".join(sorted(operation.id for operation in self.trash.contents().listing)))
 
     def empty_trash(self, plan: str) -> tuple[int, int]:
         """Delete for good what lies in the trash; return how many photos and bytes.
@@ -556,7 +556,7 @@ class ReviewSession:
         with self._lock:
             if not isinstance(self.trash, Trash):
                 raise PhotodupError("What is in the album of Photos is deleted there.")
-            listing = self.trash.listing()
+            listing = self.trash.contents().listing
             if not listing or plan != self.trash_plan:
                 raise PhotodupError(
                     "The trash holds something else than when this was shown: nothing was deleted, look again."

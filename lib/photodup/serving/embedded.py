@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from photodup.embedding.backends import Backend
 from photodup.embedding.engines.export import HALF, VARIANTS, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.paths import build_dir
-from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
+from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports, of_service
 from photodup.serving.process.ports import claim_ports, exposure, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
@@ -140,11 +139,14 @@ def embedded_servers(
             stack.enter_context(triton)
         if fastapi:
             fastapi.wait_ready(timeout_s, progress)
-        urls = {key: other.url for key, other in others.items()}
+        backends: dict[str, str] = {}
+        metrics: dict[str, str] = {}
+        for (engine, precision), other in others.items():
+            more = of_service(other.url, engine, precision)
+            backends, metrics = backends | more[0], metrics | more[1]
+        about: dict[str, Any] = {"name": "embedded", "gpu": NO_GPU, "location": "this machine"}
         if not (service or models):  # further services alone
-            yield Endpoints(
-                name="embedded", gpu=NO_GPU, location="this machine", **_with_services({}, {}, urls)
-            )
+            yield Endpoints(**about, backends=backends, metrics=metrics)
             return
         found = from_ports(
             reachable(host),
@@ -152,21 +154,8 @@ def embedded_servers(
             ports.get("Triton HTTP", 0),
             ports.get("Triton gRPC", 0),
             ports.get("Triton metrics", 0),
-            name="embedded",
-            gpu=NO_GPU,
             models=models,
-            location="this machine",
+            **about,
         )
-        yield found.model_copy(update=_with_services(found.backends, found.metrics, urls))
-
-
-def _with_services(
-    backends: Mapping[str, str], metrics: Mapping[str, str], urls: Mapping[tuple[str, str], str]
-) -> dict[str, dict[str, str]]:
-    """Return the addresses with those of further FastAPI services, by engine and precision."""
-    backends, metrics = dict(backends), dict(metrics)
-    for (engine, precision), url in urls.items():
-        for wire in ("jpeg", "base64"):
-            backends[Backend("fastapi", engine, precision, "http", wire).name] = url
-        metrics[f"fastapi-{engine}-{precision}"] = f"{url}/metrics"
-    return {"backends": backends, "metrics": metrics}
+        both = {"backends": found.backends | backends, "metrics": found.metrics | metrics}
+        yield found.model_copy(update=both)

@@ -107,7 +107,7 @@ def render_repository(
             `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` among
             them the TensorRT model gets that graph and no FP16 flag, as TensorRT 11 wants it.
         models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
-            also an encoder's name with engine and precision (`triton.encoders`), such as
+            also an encoder's name with engine and precision (`parse_encoder`), such as
             `openclip_vit_b32_openvino_int8_jpeg`; None is every model of the target whose graph is in `exported`,
             without DALI's.
         variant: Batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
@@ -455,7 +455,9 @@ def _write_if_changed(path: Path, text: str) -> None:
         write_atomically(path, text)
 
 
-_NAME = re.compile(
+# What is not in `model_repository/` is rendered from the configuration of its wire, with the engine and the precision as
+# parameters of the Python model that runs it.
+_ENCODER = re.compile(
     r"openclip_vit_b32(?:_(?P<engine>openvino))?(?:_(?P<precision>bf16|int8))?(?:_(?P<wire>fp16|uint8|jpeg))?"
 )
 
@@ -466,7 +468,7 @@ def parse_encoder(name: str) -> Backend | None:
     Raises:
         PhotodupError: the engine does not compute in that precision.
     """
-    if not (match := _NAME.fullmatch(name)):
+    if not (match := _ENCODER.fullmatch(name)):
         return None
     engine, precision, wire = match["engine"] or "onnx", match["precision"] or "fp32", match["wire"] or "fp32"
     check_choice(engine, precision)

@@ -26,7 +26,7 @@ REASONS = {
     "lib/photodup/selfbench/one_pass.py:_make": SCRATCH,
     "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,
     "lib/photodup/serving/vast.py:_leave_watchdog": LOG,
-    "lib/photodup/serving/triton/installed.py:backends_folder": SCRATCH,
+    "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
     "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,

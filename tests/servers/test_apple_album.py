@@ -14,9 +14,8 @@ from support.review_library import make_library, photo, save
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.decisions import DONE
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import DONE, ReviewSession
 from photodup.photos.trash.apple_album import ALBUM
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import Removal, TrashError
@@ -96,18 +95,18 @@ def test_marked_photos_go_into_the_album_and_no_file_moves(library, photos):
     assert len(photos.albums[ALBUM]) == 3
     assert everything(library) == before and not (library / ".photodup-trash").exists()
     assert all(item.status == DONE for item in session.items.values())
-    assert len(session.trash.listing()) == 3
+    assert len(session.trash.contents().listing) == 3
     again = ReviewSession(library)
     assert [item.status for item in again.items.values()] == [DONE] * 3, "they are not asked again"
     session.undo()
-    assert photos.albums[ALBUM] == [] and session.trash.listing() == []
+    assert photos.albums[ALBUM] == [] and session.trash.contents().listing == []
 
 
 def test_some_can_be_taken_out_again(library, photos):
     session = ReviewSession(library)
     session.accept_all()
     session.apply()
-    first = session.trash.listing()[0]
+    first = session.trash.contents().listing[0]
     assert session.restore([first.id]) == [library / first.files[0].home]
     assert len(photos.albums[ALBUM]) == 2
 

@@ -12,8 +12,8 @@ from support.service import free_port
 from support.triton import needs_triton, tiny_embedding
 
 from photodup.embedding.client import client
-from photodup.embedding.client.answers import Patience, ServerError
 from photodup.embedding.client.client import connect
+from photodup.embedding.client.http import Patience, ServerError
 from photodup.embedding.client.servers import address_for_grpc
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, normalize, to_uint8
 from photodup.errors import PhotodupError

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from photodup.cli import app
 from photodup.embedding.client.client import connect
-from photodup.embedding.engines import processor
+from photodup.embedding.engines import model as engines
 from photodup.embedding.engines.reduced import Notes, reduced_path, source_of, write_notes
 from photodup.embedding.imaging import to_jpeg
 from photodup.errors import PhotodupError
@@ -17,7 +17,7 @@ from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 
-has_bf16 = pytest.mark.skipif(not processor.can_compute("bf16"), reason="this processor has no BF16")
+has_bf16 = pytest.mark.skipif(not engines.can_compute("bf16"), reason="this processor has no BF16")
 
 
 @pytest.fixture

@@ -14,14 +14,15 @@ from support.images import photographs
 from support.paths import ROOT
 from support.triton import echo_graph, infer, needs_triton, tiny_embedding, tiny_graph
 
-from photodup.embedding.engines import onnx_runtime, processor
-from photodup.embedding.engines.encoder import load_encoder
+from photodup.embedding.engines import model as engines
+from photodup.embedding.engines import onnx_runtime
+from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
 
 COLOURS = np.random.default_rng(3).integers(0, 256, (7, 3, 7, 7), dtype=np.uint8)
 PIXELS = COLOURS.repeat(32, axis=2).repeat(32, axis=3)  # noise would be one grey to the tiny encoder
-has_bf16 = pytest.mark.skipif(not processor.can_compute("bf16"), reason="this processor has no BF16")
+has_bf16 = pytest.mark.skipif(not engines.can_compute("bf16"), reason="this processor has no BF16")
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -38,7 +39,7 @@ def tiny(tmp_path_factory) -> Path:
     [("onnx", "fp32"), ("openvino", "fp32"), pytest.param("openvino", "bf16", marks=has_bf16)],
 )
 def test_an_exported_encoder_runs_in_each_engine(tiny, engine, precision):
-    model = load_encoder(f"onnx:{tiny}", engine=engine, precision=precision, device="cpu", threads=1)
+    model = load_model(f"onnx:{tiny}", engine=engine, precision=precision, device="cpu", threads=1)
     wanted = tiny_embedding(normalize(PIXELS))
 
     found = model.embed_pixels(PIXELS)
@@ -56,7 +57,7 @@ def test_an_exported_encoder_runs_in_each_engine(tiny, engine, precision):
 @has_bf16
 def test_digests_differ_by_precision_and_not_by_engine(tiny):
     loaded = {
-        (engine, precision): load_encoder(f"onnx:{tiny}", engine=engine, precision=precision)
+        (engine, precision): load_model(f"onnx:{tiny}", engine=engine, precision=precision)
         for engine, precision in [("onnx", "fp32"), ("openvino", "fp32"), ("openvino", "bf16")]
     }
     digests = {key: model.digest for key, model in loaded.items()}
@@ -66,8 +67,8 @@ def test_digests_differ_by_precision_and_not_by_engine(tiny):
 
 
 def test_streams_give_the_same_embeddings_to_several_callers_at_once(tiny):
-    one = load_encoder(f"onnx:{tiny}", engine="openvino", threads=2)
-    two = load_encoder(f"onnx:{tiny}", engine="openvino", threads=2, streams=2)
+    one = load_model(f"onnx:{tiny}", engine="openvino", threads=2)
+    two = load_model(f"onnx:{tiny}", engine="openvino", threads=2, streams=2)
     wanted = one.embed_pixels(PIXELS)
 
     np.testing.assert_allclose(two.embed_pixels(PIXELS), wanted, atol=1e-6)
@@ -96,13 +97,13 @@ def test_streams_give_the_same_embeddings_to_several_callers_at_once(tiny):
 )
 def test_what_cannot_be_had_is_one_sentence_with_a_remedy(tiny, tmp_path, options, words):
     with pytest.raises(PhotodupError, match=words) as raised:
-        load_encoder(f"onnx:{tiny}", directory=tmp_path, **options)
+        load_model(f"onnx:{tiny}", directory=tmp_path, **options)
     assert str(raised.value).count(". ") == 0
 
 
 def test_pytorch_has_no_tf32_or_fp16_without_a_gpu():
     with pytest.raises(PhotodupError, match=r"fp16 is computed by NVIDIA GPUs.*bf16 or fp32"):
-        load_encoder("random:0", engine="pytorch", precision="fp16", device="cpu")
+        load_model("random:0", engine="pytorch", precision="fp16", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -118,10 +119,10 @@ def test_a_processor_without_the_instructions_is_told_the_next_best(precision, f
     with pytest.raises(
         PhotodupError, match=rf"none of the instructions for {precision} \(.*use {next_best}\."
     ):
-        processor.check_processor(precision, frozenset(flags))
-    processor.check_processor("fp32", frozenset())
-    processor.check_processor("int8", frozenset({"avx_vnni"}))
-    processor.check_processor("bf16", frozenset({"amx_bf16"}))
+        engines.check_processor(precision, frozenset(flags))
+    engines.check_processor("fp32", frozenset())
+    engines.check_processor("int8", frozenset({"avx_vnni"}))
+    engines.check_processor("bf16", frozenset({"amx_bf16"}))
 
 
 def test_a_provider_that_would_be_left_out_silently_is_an_error(tiny, monkeypatch):
@@ -140,16 +141,16 @@ def test_a_provider_that_would_be_left_out_silently_is_an_error(tiny, monkeypatc
     ):
         onnx_runtime.open_session(tiny, providers=wanted)
     with pytest.raises(PhotodupError, match="ask for the cpu"):
-        load_encoder(f"onnx:{tiny}", device="cuda")
+        load_model(f"onnx:{tiny}", device="cuda")
 
 
 def test_a_file_that_is_no_encoder_is_refused_by_openvino(tmp_path):
     path = echo_graph(tmp_path / "text.onnx", ["n", 77])
     with pytest.raises(PhotodupError, match="is no image encoder"):
-        load_encoder(f"onnx:{path}", engine="openvino")
+        load_model(f"onnx:{path}", engine="openvino")
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(PhotodupError, match=r"OpenVINO cannot load .*text\.onnx"):
-        load_encoder(f"onnx:{path}", engine="openvino")
+        load_model(f"onnx:{path}", engine="openvino")
 
 
 def test_no_module_of_the_engines_imports_in_a_circle():
@@ -174,7 +175,7 @@ def test_the_service_takes_engine_and_precision(tiny, launch):
     running.wait()
     info = httpx.get(f"{running.url}/info").json()
     assert [info[key] for key in ("engine", "precision", "gate")] == ["openvino", "bf16", "not asked"]
-    assert info["digest"] == load_encoder(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
+    assert info["digest"] == load_model(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
     running.stop()
 
     refused = launch(MODEL_PRETRAINED=f"onnx:{tiny}", ENGINE="openvino", PRECISION="fp16")
@@ -194,9 +195,7 @@ def test_the_local_client_takes_engine_and_precision(tiny):
             2,
         )
         found = embedder.embed([Image.fromarray(image.transpose(1, 2, 0)) for image in PIXELS])
-        assert (
-            embedder.model_digest == load_encoder(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
-        )
+        assert embedder.model_digest == load_model(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
     assert cosines(found, tiny_embedding(normalize(PIXELS))).min() > 0.999
 
 
@@ -216,7 +215,7 @@ def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_m
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's own
         folder = real_exports["fp32"].parent
-        model = load_encoder("random:0", engine=engine, precision=precision, device="cpu", directory=folder)
+        model = load_model("random:0", engine=engine, precision=precision, device="cpu", directory=folder)
         found = model.embed_pixels(PIXELS)
 
     assert cosines(found, wanted).min() > smallest
@@ -254,7 +253,7 @@ def test_triton_runs_each_engine_and_precision_behind_every_wire(tmp_path, tiny_
     )
     weights = f"onnx:{source.path}"
     ours = {
-        (engine, precision): load_encoder(
+        (engine, precision): load_model(
             weights, engine=engine, precision=precision, device="cpu", directory=tmp_path / "models"
         )
         for engine, precision in [("openvino", "bf16"), ("openvino", "int8"), ("onnx", "int8")]

@@ -29,7 +29,7 @@ from support.service import as_files, until
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.client.answers import Patience
+from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import FastApiServer
 from photodup.embedding.decode_pool import Cancellation, Cancelled, DecodePool, TooSlow
 from photodup.embedding.imaging import ImageError, decode, is_bounded

@@ -100,7 +100,7 @@ def test_what_others_removed_is_listed_apart_and_restored_when_confirmed(library
     trash = Trash(library)
     for change in (trash.restore, trash.purge):
         with pytest.raises(TrashError, match="was not written by your photodup"):
-            change(trash.unsigned())
+            change(trash.contents().unsigned)
     after = {name: what for name, what in tree(library).items() if not name.endswith("/lock")}
     assert after == before, "nothing has changed until here"
     done = photodup("trash", "restore", library, "--unsigned", "--yes")
@@ -113,7 +113,7 @@ def test_what_others_removed_can_be_deleted_when_confirmed(library):
     given_removed(library)
     assert "1 removals deleted" in photodup("trash", "purge", library, "--unsigned", "--yes").stdout
     assert not (library / TRASH_FOLDER / "items" / OP).exists()
-    assert Trash(library).unsigned() == []
+    assert Trash(library).contents().unsigned == []
 
 
 def strip_signatures(library):
@@ -150,14 +150,14 @@ def test_what_nobody_signed_and_was_half_finished_comes_home_when_confirmed(
         before = tree(folder)
         trash = Trash(folder)
         assert tree(folder) == before, "opening finishes nothing"
-        assert trash.listing() == []
+        assert trash.contents().listing == []
         there = {path for path in md5 if path in present(folder) or list(folder.rglob(f"items/*/{path}"))}
-        trash.restore(trash.unsigned(), confirmed=True)
+        trash.restore(trash.contents().unsigned, confirmed=True)
         assert present(folder) == {path: md5[path] for path in there}
         assert what == "purge" or there == set(md5)
-        left = trash.unsigned()
+        left = trash.contents().unsigned
         trash.purge(left, confirmed=True)
-        assert Trash(folder).unsigned() == [], "and nothing is listed for ever"
+        assert Trash(folder).contents().unsigned == [], "and nothing is listed for ever"
         assert all(operation.state == "purging" for operation in left)
         n_home += 1
     assert n_home > 8
@@ -170,8 +170,10 @@ def test_a_moved_library_is_still_my_own(tmp_path, own_key_folder):
     (tmp_path / "disk").mkdir()
     (tmp_path / "old").rename(tmp_path / "disk" / "new name")
     trash = Trash(tmp_path / "disk" / "new name")
-    assert not trash.unsigned() and not any(operation.unfinished for operation in trash.operations())
-    trash.restore(trash.listing())
+    assert not trash.contents().unsigned and not any(
+        operation.unfinished for operation in trash.contents().operations
+    )
+    trash.restore(trash.contents().listing)
     assert present(tmp_path / "disk" / "new name") == md5
 
 
@@ -196,7 +198,7 @@ def test_without_a_key_nothing_is_removed_and_everything_restored(tmp_path, own_
     assert present(tmp_path / "a") == md5
     given_removed(library)
     trash = Trash(library)
-    assert trash.restore(trash.unsigned(), confirmed=True) == [library / "a/x.jpg"]
+    assert trash.restore(trash.contents().unsigned, confirmed=True) == [library / "a/x.jpg"]
 
 
 @pytest.mark.parametrize("change", ["home", "state", "another operation's", "a line of mine beside"])
@@ -223,7 +225,9 @@ def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, cha
     if change == "state":  # the line is left out, and the removal it followed taken back
         assert present(folder) == md5
     else:
-        assert tree(folder) == before and trash.listing() == [] and len(trash.unsigned()) == 1
+        assert (
+            tree(folder) == before and trash.contents().listing == [] and len(trash.contents().unsigned) == 1
+        )
 
 
 @pytest.mark.parametrize("fault", ["other content", "a link", "a folder"])

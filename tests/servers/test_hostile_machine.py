@@ -116,17 +116,17 @@ class HostileTrash(RuleBasedStateMachine):
 
     @rule(kill=st.none() | st.integers(1, 20))
     def restore(self, kill: int | None) -> None:
-        self._do("restore", lambda trash: trash.restore(trash.listing()), kill)
+        self._do("restore", lambda trash: trash.restore(trash.contents().listing), kill)
 
     @rule(kill=st.none() | st.integers(1, 20))
     def restore_what_others_wrote(self, kill: int | None) -> None:
-        self._do("confirm", lambda trash: trash.restore(trash.unsigned(), confirmed=True), kill)
+        self._do("confirm", lambda trash: trash.restore(trash.contents().unsigned, confirmed=True), kill)
 
     @rule()
     def purge_what_others_wrote(self) -> None:
         # What a lost key or a damaged line made nobody's is mine all the same: I agreed to its deletion.
         before = set(self._contents())
-        self._do("purge", lambda trash: trash.purge(trash.unsigned(), confirmed=True), None)
+        self._do("purge", lambda trash: trash.purge(trash.contents().unsigned, confirmed=True), None)
         self.purged |= before - set(self._contents())
 
     @rule(state=_STATES, op=_OPS, files=_FILES)
@@ -177,7 +177,7 @@ class HostileTrash(RuleBasedStateMachine):
     def open_again(self) -> None:
         COUNTS["opened"] += 1
         trash = self._trash()
-        assert all(operation.is_own for operation in trash.listing())
+        assert all(operation.is_own for operation in trash.contents().listing)
 
     def _contents(self) -> list[str]:
         paths = (Path(folder) / name for folder, _, names in os.walk(self.library) for name in names)

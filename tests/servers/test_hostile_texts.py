@@ -164,7 +164,7 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     again = ReviewSession(library)
     assert again.items[first].status == session.items[first].status
     assert again.feedback.labelled_pairs() == labels
-    assert [o.id for o in again.trash.listing()] == [o.id for o in session.trash.listing()]
+    assert [o.id for o in again.trash.contents().listing] == [o.id for o in session.trash.contents().listing]
     for journal in journals:
         sentences = [sentence for sentence in again.problems if journal.name in sentence]
         assert len(sentences) == 2 and sentences[0].startswith(f"Line 1 of {journal} is damaged")
@@ -177,8 +177,8 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     with ReviewServer(library) as server:
         assert httpx.get(server.url, timeout=30).text.count("is damaged") == 6
         assert "Line 1 of" in httpx.get(server.url + "trash", timeout=30).text
-    again.restore([operation.id for operation in again.trash.listing()])
-    assert Trash(library).listing() == []
+    again.restore([operation.id for operation in again.trash.contents().listing])
+    assert Trash(library).contents().listing == []
 
 
 @pytest.mark.parametrize("damage", HOSTILE_FILES)
@@ -187,11 +187,11 @@ def test_a_file_that_no_photodup_would_name_costs_only_its_line(library, damage)
     sound = entry("x.jpg", f"items/{OP}/x")
     write_journal(library, line("removed", sound | HOSTILE_FILES[damage]), line("removed", sound))
     trash = Trash(library)
-    assert len(trash.unsigned()) == 1 and "Line 1 of" in trash.problems[0]
+    assert len(trash.contents().unsigned) == 1 and "Line 1 of" in trash.contents().problems[0]
     for time in (float("nan"), 10**400, -1, True, 1e300):
         write_journal(library, line("removed", sound, time=time))
-    assert len(Trash(library).problems) == 6
-    assert trash.restore(trash.unsigned(), confirmed=True) == [library / "x.jpg"]
+    assert len(Trash(library).contents().problems) == 6
+    assert trash.restore(trash.contents().unsigned, confirmed=True) == [library / "x.jpg"]
 
 
 def test_a_label_of_very_many_contents_is_no_label(library):

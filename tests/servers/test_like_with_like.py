@@ -21,7 +21,7 @@ from support.service import Running, as_files, start
 from support.triton import infer, needs_triton
 
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.engines import processor
+from photodup.embedding.engines import model as engines
 from photodup.embedding.engines.quantise import quantise
 from photodup.embedding.engines.reduced import source_of
 from photodup.serving.triton.repository import render_repository, with_steps
@@ -72,7 +72,7 @@ class Both:
 
     def __init__(self, folder, exports, stack: ExitStack, pytorch: Running) -> None:
         self.choices = [("onnx", "fp32"), ("openvino", "fp32"), ("openvino", "int8")]
-        self.choices += [("openvino", "bf16")] if processor.can_compute("bf16") else []
+        self.choices += [("openvino", "bf16")] if engines.can_compute("bf16") else []
         source = source_of(exports["fp32"])
         made = quantise(source, photographs(32), engine="openvino", directory=folder / "build" / "models")
         self.services, names = {}, []

@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.service import as_files, check_against_openapi, stuck_upload, until
 
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.client.answers import Patience, ServerError
+from photodup.embedding.client.http import Patience, ServerError
 from photodup.embedding.client.servers import FastApiServer
 from photodup.serving.process.ports import is_loopback
 from photodup.serving.service import service
@@ -186,7 +186,7 @@ def test_the_first_guess_at_the_pace_is_not_that_of_a_cold_model(monkeypatch, fi
             calls.append(len(pixels))
             time.sleep(0.5 if len(calls) < 4 else 0)
 
-    monkeypatch.setattr(service, "load_encoder", lambda *arguments, **options: Cold())
+    monkeypatch.setattr(service, "load_model", lambda *arguments, **options: Cold())
     cold = service.Service(ServiceSettings(max_wait_s=2))
     cold.load()
     try:

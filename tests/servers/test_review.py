@@ -18,10 +18,9 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.review import pictures
-from photodup.photos.review.decisions import DONE, MARKED, SKIPPED, TODO
 from photodup.photos.review.pictures import SIZES, exif, picture
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSession
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_files import TRASH_FOLDER
@@ -86,11 +85,11 @@ def test_what_can_come_back_does_and_the_rest_is_said(session, library, way):
     """One file was deleted from the trash by hand: the others are back, and so says every page."""
     session.accept_all()
     session.apply()
-    coffee = next(o for o in session.trash.listing() if "small coffee" in o.files[0].home)
+    coffee = next(o for o in session.trash.contents().listing if "small coffee" in o.files[0].home)
     for file in coffee.files:
         (library / TRASH_FOLDER / file.trash).unlink()
     with pytest.raises(PhotodupError, match=r"small coffee\.jpg was deleted from the trash by hand"):
-        session.undo() if way == "undo" else session.restore([o.id for o in session.trash.listing()])
+        session.undo() if way == "undo" else session.restore([o.id for o in session.trash.contents().listing])
     with Catalogue(library) as catalogue:
         assert len(catalogue.photos()) == 6, "what is back is in the catalogue again"
     back = MARKED if way == "undo" else TODO
@@ -241,17 +240,17 @@ def test_two_reviewers_at_once(session, library):
     assert session.apply().n_removed == 3
     outcome = second.apply()
     assert outcome.n_removed == 0 and all("no longer there" in s for s in outcome.refused)
-    assert len(Trash(library).listing()) == 3, "nothing is removed twice, nothing is lost"
+    assert len(Trash(library).contents().listing) == 3, "nothing is removed twice, nothing is lost"
 
 
 def test_restore_takes_the_file_back_into_the_groups(session, library):
     session.accept_all()
     session.apply()
-    operation = next(o for o in session.trash.listing() if "coffee" in o.files[0].home)
+    operation = next(o for o in session.trash.contents().listing if "coffee" in o.files[0].home)
     session.restore([operation.id])
     assert group_of(session, "small coffee.jpg").group.tier == "copies"
     assert group_of(session, "small coffee.jpg").status == TODO, "what came back can be decided again"
-    Trash(library).restore(session.trash.listing())  # by the command, while no page runs
+    Trash(library).restore(session.trash.contents().listing)  # by the command, while no page runs
     scan(library, progress=False)
     assert {item.status for item in ReviewSession(library).items.values()} == {TODO}
 
@@ -484,10 +483,10 @@ def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, m
         shown = re.findall(r'name="shown" value="([^"]+)"', text)
         assert len(shown) == 2
         client.post("restore", data={"shown": shown, "which": "shown"})
-        assert len(server.session.trash.listing()) == 1
-        (last,) = server.session.trash.listing()
+        assert len(server.session.trash.contents().listing) == 1
+        (last,) = server.session.trash.contents().listing
         client.post("restore", data={"shown": [last.id], "operation": []})
-        assert len(server.session.trash.listing()) == 1, "shown alone is not chosen"
+        assert len(server.session.trash.contents().listing) == 1, "shown alone is not chosen"
 
 
 def test_pages_of_a_library_without_duplicates_say_so(tmp_path):
@@ -645,7 +644,7 @@ def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
     )
     session.accept_all()
     session.apply()
-    Trash(library).purge(session.trash.listing())
+    Trash(library).purge(session.trash.contents().listing)
     scan(library, progress=False)
     ReviewSession(library)
     assert list((session.own.path / "thumbnails").rglob("*.jpg")) == [], (
@@ -662,7 +661,7 @@ def test_exif_is_read_and_broken_exif_is_nothing(library):
 
 
 def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(library):
-    from photodup.photos.review.facts import _words, compare
+    from photodup.photos.review.pictures import _words, compare
 
     with Catalogue(library) as catalogue:
         before = {str(p.path): p for p in catalogue.photos()}
@@ -701,7 +700,7 @@ def test_the_trash_commands(library, capsys):
     session = ReviewSession(library)
     session.accept_all()
     session.apply()
-    names = [operation.id for operation in session.trash.listing()]
+    names = [operation.id for operation in session.trash.contents().listing]
     list_trash(library)
     assert "3 removals" in capsys.readouterr().out
     restore_trash(library, names[:1])
@@ -709,7 +708,7 @@ def test_the_trash_commands(library, capsys):
         restore_trash(library, names[:1])
     with pytest.raises(PhotodupError, match="add --yes"):
         purge_trash(library, (), yes=False)
-    assert len(Trash(library).listing()) == 2
+    assert len(Trash(library).contents().listing) == 2
     purge_trash(library, (), yes=True)
-    assert Trash(library).listing() == []
+    assert Trash(library).contents().listing == []
     assert not list((library / TRASH_FOLDER / "items").rglob("*"))

@@ -158,7 +158,7 @@ def test_one_command_is_enough(tmp_path, weights, browser, width):
         page.click(f"text=Delete {n} for good")
         page.wait_for_selector(f"text={n} photos are deleted for good", timeout=60_000)
         fits()
-        assert len(jpegs(library)) == len(before) - n and not server.session.trash.listing()
+        assert len(jpegs(library)) == len(before) - n and not server.session.trash.contents().listing
     context.close()
     assert problems == []
 

@@ -70,14 +70,14 @@ def test_the_trash_is_emptied_after_a_look_and_no_other_list(server):
     shown = httpx.get(f"{server.url}empty-trash").text
     plan = re.search(r'name="plan" value="(\w+)"', shown)[1]
     assert "small coffee.jpg" in shown and "cannot be brought back" in shown
-    Trash(session.root).restore(Trash(session.root).listing()[:1])  # in another window
+    Trash(session.root).restore(Trash(session.root).contents().listing[:1])  # in another window
     refused = post(server, "empty-trash", plan=plan)
     assert refused.status_code == 409 and "nothing was deleted" in refused.text
-    assert Trash(session.root).listing()
-    n = len(Trash(session.root).listing())
+    assert Trash(session.root).contents().listing
+    n = len(Trash(session.root).contents().listing)
     done = post(server, "empty-trash", plan=session.trash_plan)
     assert f"{n} photos are deleted for good" in done.text
-    assert Trash(session.root).listing() == []
+    assert Trash(session.root).contents().listing == []
     assert not session.can_undo or not session._history[-1].operations
     assert post(server, "empty-trash", plan="").status_code == 409
 

@@ -324,7 +324,7 @@ def test_what_lies_in_the_trash_is_shown_until_it_is_gone_for_good(library):
             client.get(f"photo/{one.id}/small.jpg")
         session.accept_all()
         session.apply()
-        (first, *_) = session.trash.listing()
+        (first, *_) = session.trash.contents().listing
         addresses = re.findall(r"removed/[\w-]+/small\.jpg", client.get("empty-trash").text)
         assert len(addresses) == 3
         assert set(addresses) == set(re.findall(r"removed/[\w-]+/small\.jpg", client.get("trash").text))

@@ -18,7 +18,7 @@ from photodup.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton import control
-from photodup.serving.triton.shipped import shipped_command
+from photodup.serving.triton.server import shipped_command
 
 SCRIPT = ROOT / "docker" / "start-triton.sh"
 MODEL = "openclip_vit_b32"

@@ -15,8 +15,7 @@ from PIL import Image
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.decisions import Item
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import Item, ReviewSession
 
 
 def photo(name: str) -> Image.Image:

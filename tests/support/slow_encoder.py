@@ -24,5 +24,5 @@ class SlowModel:
 
 
 if __name__ == "__main__":
-    service.load_encoder = lambda *arguments, **options: SlowModel()
+    service.load_model = lambda *arguments, **options: SlowModel()
     sys.exit(run.main())

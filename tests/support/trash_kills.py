@@ -59,9 +59,9 @@ def act(folder: Path, md5: dict[str, str], what: str, on_step) -> None:
             ]
         )
     elif what == "restore":
-        trash.restore(trash.listing())
+        trash.restore(trash.contents().listing)
     elif what == "purge":
-        trash.purge(trash.listing())
+        trash.purge(trash.contents().listing)
 
 
 def killed_at(step: int, folder: Path, md5: dict[str, str], what: str) -> bool:
@@ -86,7 +86,7 @@ def killed_at(step: int, folder: Path, md5: dict[str, str], what: str) -> bool:
 def assert_one_place_each(folder: Path, md5: dict[str, str], may_be_purged: bool = False) -> None:
     """The law: after recovery each file is in one place, whole, and the journal says which."""
     trash = Trash(folder)  # opening recovers
-    home, operations = present(folder), trash.operations()
+    home, operations = present(folder), trash.contents().operations
     assert not [o for o in operations if o.state.endswith("ing")], "nothing is unfinished after recovery"
     last = {moved.home: (operation, moved) for operation in operations for moved in operation.files}
     on_disk = [p for p in (folder / TRASH_FOLDER).rglob("*") if p.is_file() and "items" in p.parts]
@@ -141,7 +141,7 @@ def random_kills(folder: Path, wanted: int) -> None:
             what = choose.choice(["remove", "restore", "remove", "restore", "recover", "purge"])
             kills += killed_at(choose.randint(1, 24), folder, md5, what)
             assert_one_place_each(folder, md5, may_be_purged=True)
-            if any(operation.state == "purged" for operation in Trash(folder).operations()):
+            if any(operation.state == "purged" for operation in Trash(folder).contents().operations):
                 break
     print(kills)
 
@@ -192,7 +192,7 @@ def across_volumes(folder: Path, items: Path) -> None:
             where = [(name in present(folder), Path(name).name in there) for name in md5]
             assert all(sum(places) == 1 for places in where), (what, step, where)
             assert all(md5_of(p) in md5.values() for p in items.rglob("*") if p.is_file())
-            assert not [o for o in trash.operations() if o.state.endswith("ing")]
+            assert not [o for o in trash.contents().operations if o.state.endswith("ing")]
             steps += 1
     print(steps)
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from photodup.cli import app
-from photodup.cli.bench import BENCHMARKS
+from photodup.cli.study import BENCHMARKS
 
 
 @pytest.mark.parametrize(

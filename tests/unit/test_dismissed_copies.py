@@ -8,8 +8,7 @@ from support.review_library import add_third_copy, group_of, make_library
 from photodup.cli.photos import print_groups
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.decisions import TODO
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import TODO, ReviewSession
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from photodup.errors import PhotodupError
 from photodup.serving.triton.emulated import emulated_embedding, parse_emulated, presets
-from photodup.serving.triton.models.emulation import compute_ms, parse_overhead, wait_until
+from photodup.serving.triton.models.emulation import compute_ms, wait_until
 
 
 def test_presets_are_the_published_times_and_say_what_is_assumed(root: Path) -> None:
@@ -55,12 +53,6 @@ def test_every_byte_of_the_image_takes_part(dtype: type) -> None:
         changed[position] ^= 1
         again = emulated_embedding(changed.view(dtype).reshape(1, 3, 224, 224))
         assert np.abs(again - answer[:1]).max() > 1e-4, position
-
-
-@given(st.dictionaries(st.integers(1, 32), st.floats(0, 9, allow_nan=False), max_size=5))
-def test_overhead_reads_back(pairs: dict[int, float]) -> None:
-    images, milliseconds = parse_overhead(" ".join(f"{n}:{ms!r}" for n, ms in pairs.items()))
-    assert dict(zip(images, milliseconds, strict=True)) == (pairs or {1.0: 0.0})
 
 
 def test_the_wait_is_never_short() -> None:

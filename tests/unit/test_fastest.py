@@ -12,7 +12,7 @@ from support.triton import tiny_graph
 from typer.testing import CliRunner
 
 from photodup.cli import app
-from photodup.embedding.engines import processor
+from photodup.embedding.engines import model as engines
 from photodup.embedding.engines.reduced import Notes, reduced_path, source_of, write_notes
 from photodup.photos.embed import choose, embed
 from photodup.photos.embed.choose import EncoderRequest
@@ -22,7 +22,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
 
-needs_bf16 = pytest.mark.skipif(not processor.can_compute("bf16"), reason="this processor has no BF16")
+needs_bf16 = pytest.mark.skipif(not engines.can_compute("bf16"), reason="this processor has no BF16")
 
 
 @pytest.fixture

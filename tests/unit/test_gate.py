@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from photodup.cli import app
 from photodup.embedding.engines import reduced
-from photodup.embedding.engines.encoder import load_encoder
+from photodup.embedding.engines.encoder import load_model
 from photodup.errors import PhotodupError
 from photodup.photos.groups.tiers import ModelThresholds
 from photodup.tune.export_command import ask_gate, export_precision
@@ -175,12 +175,12 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
     assert (apart < 8).all(), "the same pictures, in greys"
     plain = reduced.reduced_path(source, "onnx", "fp32", tmp_path)
     options = {"engine": "onnx", "directory": tmp_path, "budget": Budget(copies=9, similar=1, pairs=1)}
-    model = load_encoder(f"onnx:{graph}", device="cpu")
+    model = load_model(f"onnx:{graph}", device="cpu")
     assert reduced.draft_verdict_on(model, tmp_path) == "not asked"
     result = ask_gate(source, "fp32", pictures, plain, draft=True, **options)
     assert "at a reduced scale" in result.sentence and result.verdict == "passed", result
     assert reduced.draft_verdict_on(model, tmp_path) == "passed" and not plain.exists()
-    other = load_encoder(f"onnx:{tiny_graph(tmp_path / 'other.onnx', seed=1)}", device="cpu")
+    other = load_model(f"onnx:{tiny_graph(tmp_path / 'other.onnx', seed=1)}", device="cpu")
     assert reduced.draft_verdict_on(other, tmp_path) == "not asked", "other weights"
     notes = reduced.read_notes(reduced.draft_path(source, "onnx", "fp32", tmp_path))
     assert notes.draft_size == 448 and notes.gate["pictures"] == 6
@@ -204,7 +204,7 @@ def test_the_trained_stand_in_is_refused_and_let_through(tmp_path):
     path = reduced.reduced_path(source, "openvino", "int8", tmp_path)
     assert reduced.read_notes(path).gate["verdict"] == "refused"
     assert not reduced.has_passed(source, "openvino", "int8", tmp_path)
-    model = load_encoder(weights, engine="openvino", precision="int8", directory=tmp_path)
+    model = load_model(weights, engine="openvino", precision="int8", directory=tmp_path)
     assert reduced.verdict_on(model) == "refused", "it is served with its label"
 
     wide = Budget(copies=60, similar=0.05)

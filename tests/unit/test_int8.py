@@ -9,7 +9,7 @@ from support.images import photographs
 from support.triton import tiny_embedding, tiny_graph
 
 from photodup.embedding.engines import reduced
-from photodup.embedding.engines.encoder import load_encoder
+from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
@@ -32,9 +32,7 @@ def test_an_int8_file_is_nearly_the_encoder_it_was_made_from(made, engine):
     images = photographs(9, seed=1)
     wanted = tiny_embedding(images)
 
-    model = load_encoder(
-        f"onnx:{source.path}", engine=engine, precision="int8", device="cpu", directory=folder
-    )
+    model = load_model(f"onnx:{source.path}", engine=engine, precision="int8", device="cpu", directory=folder)
     found = model.embed(images)
 
     assert (found * wanted).sum(axis=1).min() > 0.99
@@ -69,7 +67,7 @@ def test_another_calibration_gives_other_digests(made, tmp_path):
     source, folder, _ = made
     quantise(source, photographs(40, seed=5) * 0.5, directory=tmp_path)
     a, b = (
-        load_encoder(f"onnx:{source.path}", engine="openvino", precision="int8", directory=where)
+        load_model(f"onnx:{source.path}", engine="openvino", precision="int8", directory=where)
         for where in (folder, tmp_path)
     )
     assert a.digest != b.digest and a.source_digest == b.source_digest
@@ -80,7 +78,7 @@ def test_a_file_made_from_other_weights_is_refused(made, tmp_path):
     other = tiny_graph(tmp_path / "other.onnx", seed=1)
     for engine, file in files.items():
         with pytest.raises(PhotodupError, match=r"made from other weights .* or use bf16 or fp32"):
-            load_encoder(f"onnx:{other}", engine=engine, precision="int8", file=file)
+            load_model(f"onnx:{other}", engine=engine, precision="int8", file=file)
 
 
 def test_a_damaged_or_unexplained_file_is_refused(made, tmp_path):
@@ -92,16 +90,16 @@ def test_a_damaged_or_unexplained_file_is_refused(made, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\1\2\3")
     options = {"engine": "openvino", "precision": "int8", "file": copy}
     with pytest.raises(PhotodupError, match="is not what was written there"):
-        load_encoder(f"onnx:{source.path}", **options)
+        load_model(f"onnx:{source.path}", **options)
     copy.with_suffix(".json").unlink()
     with pytest.raises(PhotodupError, match="does not say which weights"):
-        load_encoder(f"onnx:{source.path}", **options)
+        load_model(f"onnx:{source.path}", **options)
 
 
 def test_an_int8_file_is_not_taken_for_float(made):
     _, _, files = made
     with pytest.raises(PhotodupError, match=r"is quantised to int8, and fp32 was asked for"):
-        load_encoder(f"onnx:{files['onnx']}", precision="fp32")
+        load_model(f"onnx:{files['onnx']}", precision="fp32")
     with pytest.raises(PhotodupError, match="is int8 already"):
         reduced.source_of(files["onnx"])
 
@@ -120,7 +118,7 @@ def test_layers_can_stay_float(made, tmp_path):
     source, _, _ = made
     images = photographs(9, seed=1)
     quantise(source, photographs(40), directory=tmp_path, keep_float=[".*"])
-    model = load_encoder(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
+    model = load_model(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
     np.testing.assert_allclose(model.embed(images), tiny_embedding(images), atol=1e-5)
     with pytest.raises(PhotodupError, match=r"NNCF cannot quantise tiny\.onnx .*: use bf16 or fp32"):
         quantise(source, photographs(40), directory=tmp_path, keep_float=["no_such_layer"])
@@ -159,8 +157,8 @@ def test_openclip_in_int8_is_nearly_openclip(tmp_path, real_exports):
     pictures = choose_pictures(edits=["crop 90%"])
     quantise(source, normalize(pictures.calibration), directory=tmp_path)
     images = pictures.pixels()
-    wanted = load_encoder(f"onnx:{source.path}", engine="openvino").embed_pixels(images)
-    model = load_encoder(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
+    wanted = load_model(f"onnx:{source.path}", engine="openvino").embed_pixels(images)
+    model = load_model(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
 
     cosine = (model.embed_pixels(images) * wanted).sum(axis=1)
 

@@ -21,8 +21,7 @@ from photodup.embedding.engines.reduced import Notes, draft_path, source_of, wri
 from photodup.embedding.vectors import digest_drafted
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
-from photodup.photos.embed.embed import embed_library
-from photodup.photos.embed.one_pass import OnePass
+from photodup.photos.embed.embed import OnePass, embed_library
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts, read_facts_and_look

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.triton import echo_graph, taking_pictures
 
-from photodup.embedding.engines.encoder import load_encoder
+from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.onnx_runtime import entry_of
 from photodup.embedding.engines.reduced import source_of
 from photodup.embedding.imaging import denormalize, normalize
@@ -24,12 +24,12 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
     found = []
     for number, (uint8, last) in enumerate(itertools.product((False, True), repeat=2)):
         path = taking_pictures(tmp_path / f"{number}.onnx", uint8=uint8, channels_last=last)
-        model = load_encoder(f"onnx:{path}", engine=engine, device="cpu")
+        model = load_model(f"onnx:{path}", engine=engine, device="cpu")
         found.append(model.embed_pixels(PIXELS))
         np.testing.assert_allclose(model.embed(normalize(PIXELS)), found[-1], atol=1e-5)
     for others in found[1:]:
         np.testing.assert_allclose(others, found[0], atol=1e-5)
-    turned = load_encoder(f"onnx:{path}", engine=engine, device="cpu").embed_pixels(
+    turned = load_model(f"onnx:{path}", engine=engine, device="cpu").embed_pixels(
         PIXELS[:, :, :, ::-1].copy()
     )
     assert np.abs(turned - found[0]).max() > 1e-3, "or the test proves nothing"
@@ -37,10 +37,10 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
 
 def test_an_open_size_is_taken_and_another_one_refused_in_one_sentence(tmp_path):
     open_ = taking_pictures(tmp_path / "open.onnx", channels_last=True, size="side")
-    assert load_encoder(f"onnx:{open_}", device="cpu").embed_pixels(PIXELS).shape == (5, 512)
+    assert load_model(f"onnx:{open_}", device="cpu").embed_pixels(PIXELS).shape == (5, 512)
     large = echo_graph(tmp_path / "large.onnx", ["n", 3, 320, 320])
     with pytest.raises(PhotodupError, match=r"uint8 \[n, 3, 224, 224\] or \[n, 224, 224, 3\]") as caught:
-        load_encoder(f"onnx:{large}", device="cpu")
+        load_model(f"onnx:{large}", device="cpu")
     assert "\n" not in str(caught.value)
 
 
@@ -60,11 +60,11 @@ def test_pixels_survive_the_way_to_floats_and_back():
 def test_a_file_that_does_not_name_itself_gets_no_other_models_thresholds(tmp_path, monkeypatch):
     monkeypatch.delenv("MODEL_NAME", raising=False)
     path = taking_pictures(tmp_path / "ViT-B-32.onnx")  # the file's name says nothing
-    model = load_encoder(f"onnx:{path}", name="ViT-B-32", device="cpu")
+    model = load_model(f"onnx:{path}", name="ViT-B-32", device="cpu")
     assert model.name == source_of(path).model_name == "unnamed-encoder" and model.name not in THRESHOLDS
     named = taking_pictures(
         tmp_path / "a.onnx", model_name="ViT-B-32", model_pretrained="mine", model_digest="b" * 64
     )
-    assert load_encoder(f"onnx:{named}", device="cpu").name == "ViT-B-32"
+    assert load_model(f"onnx:{named}", device="cpu").name == "ViT-B-32"
     monkeypatch.setenv("MODEL_NAME", "mine")
-    assert load_encoder(f"onnx:{path}", device="cpu").name == source_of(path).model_name == "mine"
+    assert load_model(f"onnx:{path}", device="cpu").name == source_of(path).model_name == "mine"

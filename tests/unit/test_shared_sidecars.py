@@ -110,7 +110,7 @@ def test_a_shared_sidecar_comes_back_with_the_first_photo_that_is_restored(tmp_p
     first, second = remove_two_with_one_sidecar(tmp_path)
     restored = Trash(tmp_path).restore([first])
     assert restored == [tmp_path / "A.jpg", tmp_path / "A.xmp"]
-    (there,) = Trash(tmp_path).listing()
+    (there,) = Trash(tmp_path).contents().listing
     assert (there.id, [moved.home for moved in there.files]) == (second.id, ["A.png"])
     (tmp_path / "A.xmp").write_bytes(b"edited since")
     assert Trash(tmp_path).restore([second]) == [tmp_path / "A.png"], "without a word about the sidecar"
@@ -138,12 +138,14 @@ def test_a_restore_with_a_shared_sidecar_that_is_killed_anywhere_loses_nothing(t
             pass
         trash = Trash(folder)  # recovers
         everything = {name: md5_of(folder / name) for name in present(folder)}
-        everything |= {m.home: md5_of(trash.root / m.trash) for o in trash.listing() for m in o.files}
-        in_trash = [m.home for o in trash.listing() for m in o.files]
+        everything |= {
+            m.home: md5_of(trash.root / m.trash) for o in trash.contents().listing for m in o.files
+        }
+        in_trash = [m.home for o in trash.contents().listing for m in o.files]
         assert set(everything) == {"keep.jpg", "A.jpg", "A.png", "A.xmp"}
         assert not set(in_trash) & set(present(folder)), "each file is in one place"
-        trash.restore(trash.listing())
-        assert set(present(folder)) == set(everything) and trash.listing() == []
+        trash.restore(trash.contents().listing)
+        assert set(present(folder)) == set(everything) and trash.contents().listing == []
     assert step > 8, "it was killed at several steps, and then went through"
 
 
@@ -161,8 +163,8 @@ def test_a_line_of_somebody_else_cannot_take_a_sidecar_from_my_removal(tmp_path)
     with open(journal, "a") as file:
         file.write(json.dumps(forged) + "\n")
     trash = Trash(tmp_path)
-    assert len(trash.problems) == 1
-    assert [[m.home for m in o.files] for o in trash.listing()] == [["A.png", "A.xmp"], ["A.jpg"]]
+    assert len(trash.contents().problems) == 1
+    assert [[m.home for m in o.files] for o in trash.contents().listing] == [["A.png", "A.xmp"], ["A.jpg"]]
 
 
 def test_the_trash_page_reads_the_journal_once(tmp_path, monkeypatch):
@@ -179,7 +181,7 @@ def test_the_trash_page_reads_the_journal_once(tmp_path, monkeypatch):
 def test_purging_one_of_two_photos_leaves_the_sidecar_that_the_other_one_needs(tmp_path):
     first, second = remove_two_with_one_sidecar(tmp_path)
     Trash(tmp_path).purge([second])
-    (there,) = Trash(tmp_path).listing()
+    (there,) = Trash(tmp_path).contents().listing
     assert (there.id, [moved.home for moved in there.files]) == (first.id, ["A.jpg", "A.xmp"])
     assert Trash(tmp_path).restore([there]) == [tmp_path / "A.jpg", tmp_path / "A.xmp"]
     assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.xmp"}
@@ -194,7 +196,7 @@ def test_purging_both_deletes_the_sidecar_and_purging_one_after_the_other_does_t
         assert Trash(folder).purge([first, second] if together else [second]) == (55 if together else 30)
         if not together:
             assert Trash(folder).purge([first]) == 25
-        assert Trash(folder).listing() == [] and set(present(folder)) == {"keep.jpg"}
+        assert Trash(folder).contents().listing == [] and set(present(folder)) == {"keep.jpg"}
         assert list((folder / TRASH_FOLDER / "items").iterdir()) == []
 
 
@@ -231,8 +233,8 @@ def test_a_purge_that_is_killed_anywhere_leaves_the_sidecar_to_the_photo_that_st
         except Killed:
             pass
         trash = Trash(folder)  # recovers
-        homes = sorted(moved.home for operation in trash.listing() for moved in operation.files)
+        homes = sorted(moved.home for operation in trash.contents().listing for moved in operation.files)
         assert homes in (["A.jpg", "A.png", "A.xmp"], ["A.jpg", "A.xmp"])
-        trash.restore([operation for operation in trash.listing() if operation.id == first.id])
+        trash.restore([operation for operation in trash.contents().listing if operation.id == first.id])
         assert {"A.jpg", "A.xmp"} <= set(present(folder))
     assert step > 4, "it was killed at several steps, and then went through"

@@ -38,7 +38,7 @@ def test_remove_and_restore_bring_back_names_content_times_and_mode(library):
     done, refused = trash.remove([removal(folder, md5)])
     assert refused == []
     assert set(present(folder)) == {"keep.jpg", "other.jpg"}, "the sidecar leaves with its photo"
-    assert [operation.reason for operation in Trash(folder).listing()] == ["smaller"]
+    assert [operation.reason for operation in Trash(folder).contents().listing] == ["smaller"]
     assert done[0].bytes == 540
     assert trash.restore(done) == [folder / "a/copy.jpg", folder / "a/copy.jpg.xmp"]
     after = (folder / "a/copy.jpg").stat()
@@ -48,7 +48,7 @@ def test_remove_and_restore_bring_back_names_content_times_and_mode(library):
         before.st_atime_ns,
         before.st_mode,
     )
-    assert Trash(folder).listing() == []
+    assert Trash(folder).contents().listing == []
     assert list((folder / TRASH_FOLDER).rglob("items/*")) == [], "no empty folders are left behind"
 
 
@@ -58,7 +58,7 @@ def test_purge_is_the_only_unlink(library):
     done, _ = trash.remove([removal(folder, md5)])
     assert trash.purge(done) == 540
     assert trash.restore(done) == [], "what was purged cannot come back"
-    assert [operation.state for operation in trash.operations()] == ["purged"]
+    assert [operation.state for operation in trash.contents().operations] == ["purged"]
     assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
 
 
@@ -166,7 +166,7 @@ def test_a_full_disk_takes_everything_back(library, monkeypatch):
     assert done == [] and "disk is full" in refused[0][1]
     assert present(folder) == md5
     monkeypatch.undo()
-    assert [operation.state for operation in Trash(folder).operations()] == ["taken back"]
+    assert [operation.state for operation in Trash(folder).contents().operations] == ["taken back"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user, whom permissions bind")
@@ -188,16 +188,16 @@ def test_a_damaged_journal_is_believed_nowhere(library):
     journal = folder / TRASH_FOLDER / "journal.jsonl"
     good = journal.read_bytes()
     journal.write_bytes(good + b'{"op": "cut sho')
-    assert len(Trash(folder).listing()) == 1, "a last line that was cut short never happened"
+    assert len(Trash(folder).contents().listing) == 1, "a last line that was cut short never happened"
     journal.write_bytes(b"garbage\n" + good)
     trash = Trash(folder)
-    assert len(trash.listing()) == 1, "the other lines are used"
-    (sentence,) = trash.problems
+    assert len(trash.contents().listing) == 1, "the other lines are used"
+    (sentence,) = trash.contents().problems
     assert sentence.startswith("Line 1 of ") and "journal.jsonl is damaged" in sentence
-    trash.restore(trash.listing())
+    trash.restore(trash.contents().listing)
     assert present(folder) == md5 and journal.read_bytes().startswith(b"garbage\n" + good)
     journal.write_bytes(good.replace(b'"home": "a/copy.jpg"', b'"home": "../copy.jpg"'))
-    assert Trash(folder).operations() == [] and "Line 1" in Trash(folder).problems[0]
+    assert Trash(folder).contents().operations == [] and "Line 1" in Trash(folder).contents().problems[0]
     assert Journal(folder / "none.jsonl").read() == []
 
 
@@ -218,7 +218,7 @@ def test_the_longest_name_there_is_comes_back(tmp_path, letter):
     assert trash.restore(trash.remove([removal(tmp_path, md5, name, sidecars=())])[0]) == [tmp_path / name]
     trash.remove([removal(tmp_path, md5, name, sidecars=())])
     (tmp_path / name).write_bytes(b"new picture")
-    (back,) = trash.restore(trash.listing())
+    (back,) = trash.restore(trash.contents().listing)
     assert back.name.endswith(" (restored).jpg") and md5_of(back) == md5[name]
     assert (tmp_path / name).read_bytes() == b"new picture"
     second = trash_files.free_name(back.name, lambda name: os.path.lexists(tmp_path / name))
@@ -236,7 +236,7 @@ def test_what_cannot_be_restored_stops_nothing_else(library):
     ):
         Trash(folder).restore(done)
     assert md5_of(folder / "other.jpg") == md5["other.jpg"]
-    assert [operation.id for operation in Trash(folder).listing()] == [done[0].id]
+    assert [operation.id for operation in Trash(folder).contents().listing] == [done[0].id]
     (folder / "a").unlink()
     assert len(Trash(folder).restore(done)) == 2
     assert present(folder) == md5
@@ -250,7 +250,7 @@ def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
     (folder / "a").write_text("in the way")
     Trash(folder)._write(done[0], "restoring")
     trash = Trash(folder)
-    assert [operation.id for operation in trash.listing()] == [done[1].id]
+    assert [operation.id for operation in trash.contents().listing] == [done[1].id]
     list_trash(folder)
     assert "restoring a/copy.jpg is not finished" in capsys.readouterr().out
     assert trash.restore(done) == [folder / "other.jpg"]
@@ -266,7 +266,7 @@ def test_a_trash_that_cannot_be_written_can_be_read(library):
     Trash(folder)._write(done[0], "restoring")
     (folder / TRASH_FOLDER / "lock").unlink()
     (folder / TRASH_FOLDER / "lock").mkdir()
-    assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]
+    assert [operation.id for operation in Trash(folder).contents().listing] == [done[1].id]
     with pytest.raises(TrashError, match="was left alone"):
         Trash(folder).restore(done)
 
@@ -279,9 +279,9 @@ def test_what_was_deleted_in_the_trash_by_hand_stops_nothing_else(library):
     with pytest.raises(TrashError, match=r"copy.jpg.xmp was deleted .* by hand. \(and 1 more\) 1 other"):
         Trash(folder).restore(done)
     assert md5_of(folder / "a/copy.jpg") == md5["a/copy.jpg"]
-    assert [operation.id for operation in Trash(folder).listing()] == [done[1].id]
+    assert [operation.id for operation in Trash(folder).contents().listing] == [done[1].id]
     assert Trash(folder).purge(done[1:]) == 300, "nothing is left of it, and it is listed no more"
-    assert Trash(folder).listing() == []
+    assert Trash(folder).contents().listing == []
 
 
 def test_a_full_disk_can_be_freed(library, monkeypatch):
@@ -297,7 +297,7 @@ def test_a_full_disk_can_be_freed(library, monkeypatch):
 
     monkeypatch.setattr(os, "write", write)
     assert trash.purge(done) == 540
-    assert [operation.state for operation in Trash(folder).operations()] == ["purged"]
+    assert [operation.state for operation in Trash(folder).contents().operations] == ["purged"]
 
 
 @pytest.mark.parametrize("how", ["replaced", "written into"])
@@ -346,7 +346,7 @@ def test_a_keeper_that_goes_with_the_photo_was_none(library):
     done, refused = Trash(folder, go).remove([removal(folder, md5)])
     assert done == [] and "one must remain" in refused[0][1]
     assert present(folder) == {name: md5[name] for name in ("a/copy.jpg", "a/copy.jpg.xmp", "other.jpg")}
-    assert [operation.state for operation in Trash(folder).operations()] == ["taken back"]
+    assert [operation.state for operation in Trash(folder).contents().operations] == ["taken back"]
 
 
 def test_the_trash_folder_is_durable_and_private(library, monkeypatch):
@@ -385,7 +385,7 @@ def test_a_journal_of_something_else_is_one_sentence(library, line):
     (folder / TRASH_FOLDER).mkdir()
     (folder / TRASH_FOLDER / "journal.jsonl").write_text(line + "\n")
     trash = Trash(folder)
-    assert trash.operations() == [] and "Line 1 of" in trash.problems[0]
+    assert trash.contents().operations == [] and "Line 1 of" in trash.contents().problems[0]
 
 
 def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(library):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from photodup.cli import bench, load, model, photos, study, trash
+from photodup.cli import load, model, photos, study, trash
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 from photodup.names import escaped
@@ -69,7 +69,7 @@ app.add_typer(study.study, name="study", rich_help_panel=STUDY)
 # For those who work on photodup itself; `photodup NAME --help` describes each.
 app.command(hidden=True)(photos.evaluate)
 app.command(hidden=True)(study.audit)
-app.add_typer(bench.benchmarks, name="bench", hidden=True)
+app.add_typer(study.benchmarks, name="bench", hidden=True)
 app.add_typer(study.kube_app, name="kube", hidden=True)
 
 

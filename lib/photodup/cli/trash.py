@@ -87,7 +87,7 @@ def purge_trash(
 
 
 def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
-    if not unsigned and (left := len(opened.unsigned())):
+    if not unsigned and (left := len(opened.contents().unsigned)):
         print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
 
 

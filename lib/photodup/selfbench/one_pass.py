@@ -32,8 +32,7 @@ def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | No
     """
     from photodup.embedding.client.client import connect
     from photodup.files import available_cores
-    from photodup.photos.embed.embed import embed_library
-    from photodup.photos.embed.one_pass import OnePass
+    from photodup.photos.embed.embed import OnePass, embed_library
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan
 
@@ -107,7 +106,7 @@ def fastest(weights: str) -> str:
     from importlib.util import find_spec
 
     from photodup.embedding.engines.encoder import export_of
-    from photodup.embedding.engines.processor import can_compute
+    from photodup.embedding.engines.model import can_compute
     from photodup.embedding.engines.reduced import reduced_path, source_of
 
     if not find_spec("openvino"):

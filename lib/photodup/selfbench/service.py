@@ -56,10 +56,10 @@ def run(
         `latency_ms_p50` and `throughput_images_per_s` of `service` and `in_process`, the two ratios, and
         whether each goal is met.
     """
-    from photodup.embedding.engines.encoder import load_encoder
+    from photodup.embedding.engines.encoder import load_model
     from photodup.serving.service.start import ServiceProcess
 
-    model = load_encoder(WEIGHTS, engine=engine, precision=precision)
+    model = load_model(WEIGHTS, engine=engine, precision=precision)
     photos = made_up_images(IN_FLIGHT).items
     with contextlib.ExitStack() as stack:
         if url is None:

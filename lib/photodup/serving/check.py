@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
-from photodup.embedding.client.answers import Patience
+from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import server_of
 from photodup.errors import PhotodupError
 from photodup.extras import need
@@ -46,17 +46,17 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     ]
 
 
-def handshake_ms(url: str, n: int = 9, timeout_s: float = 5.0) -> float:
-    """Return the median time of `n` TCP handshakes with a server: one round trip, and nothing of its work.
+def handshake_ms(url: str) -> float:
+    """Return the median time of nine TCP handshakes with a server: one round trip, and nothing of its work.
 
     Raises:
         OSError: nobody accepts.
     """
     parts = urlsplit(url if "://" in url else f"//{url}")
     samples = []
-    for _ in range(n):
+    for _ in range(9):
         started = time.perf_counter()
-        socket.create_connection((parts.hostname, parts.port), timeout_s).close()
+        socket.create_connection((parts.hostname, parts.port), 5.0).close()
         samples.append((time.perf_counter() - started) * 1000)
     return statistics.median(samples)
 
@@ -89,7 +89,7 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
     )
 
 
-def gpu_of(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> tuple[str, int]:
+def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
     """Return the model and the number of a machine's GPUs, as its servers state them.
 
     Our service names its GPUs on `/info`. Triton's metrics have a line for each GPU, by its UUID alone, and its models'
@@ -106,8 +106,8 @@ def gpu_of(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> tuple[str, int
             tritons.setdefault(url if backend.protocol == "http" else "", set()).add(backend.triton_model)
     if len(tritons) > 1:  # one of them is asked over HTTP
         tritons.pop("", None)
-    stated = [_gpu_of_service(url, timeout_s) for url in sorted(services)]
-    stated += [_gpu_of_triton(endpoints, url, names, timeout_s) for url, names in sorted(tritons.items())]
+    stated = [_gpu_of_service(url) for url in sorted(services)]
+    stated += [_gpu_of_triton(endpoints, url, names) for url, names in sorted(tritons.items())]
     models = [gpu for gpu, _ in stated]
     named = [gpu for gpu in models if gpu not in (NO_GPU, UNKNOWN_GPU, UNNAMED_GPU)]
     gpu = named[0] if named else UNNAMED_GPU if UNNAMED_GPU in models else UNKNOWN_GPU
@@ -116,12 +116,12 @@ def gpu_of(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> tuple[str, int
     return gpu, max((count for _, count in stated), default=1)
 
 
-def service_computes(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, str]:
+def service_computes(url: str) -> tuple[str, str]:
     """Return engine and precision of the FastAPI service at `url`: PyTorch in FP32 unless it states others.
 
     The engine `compile` is PyTorch too.
     """
-    info = _json(f"{url}/info", timeout_s)
+    info = _json(f"{url}/info")
     engine, precision = info.get("engine"), info.get("precision")
     return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
 
@@ -179,26 +179,26 @@ def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _get(url: str, timeout_s: float) -> Any:
+def _get(url: str) -> Any:
     """Return an answer with status 200; None for any other, and where nothing answers."""
     import httpx
 
     with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL):
-        answer = httpx.get(url, timeout=timeout_s)
+        answer = httpx.get(url, timeout=TIMEOUT_S)
         return answer if answer.status_code == 200 else None
     return None
 
 
-def _json(url: str, timeout_s: float) -> dict[str, Any]:
+def _json(url: str) -> dict[str, Any]:
     """Return the JSON object at `url`; an empty one where there is none."""
     with contextlib.suppress(ValueError):
-        found = answer.json() if (answer := _get(url, timeout_s)) else {}
+        found = answer.json() if (answer := _get(url)) else {}
         return found if isinstance(found, dict) else {}
     return {}
 
 
-def _gpu_of_service(url: str, timeout_s: float) -> tuple[str, int]:
-    info = _json(f"{url}/info", timeout_s)
+def _gpu_of_service(url: str) -> tuple[str, int]:
+    info = _json(f"{url}/info")
     device, names = str(info.get("device", "")), list(map(str, info.get("gpus") or []))
     if not device:
         return UNKNOWN_GPU, 1
@@ -207,11 +207,11 @@ def _gpu_of_service(url: str, timeout_s: float) -> tuple[str, int]:
     return " and ".join(sorted(set(names))) or UNNAMED_GPU, max(1, len(names))
 
 
-def _gpu_of_triton(endpoints: Endpoints, url: str, models: set[str], timeout_s: float) -> tuple[str, int]:
-    page = _get(endpoints.metrics.get("triton", ""), timeout_s)
+def _gpu_of_triton(endpoints: Endpoints, url: str, models: set[str]) -> tuple[str, int]:
+    page = _get(endpoints.metrics.get("triton", ""))
     if page and (uuids := set(re.findall(r'^nv_gpu_\w+\{[^}]*gpu_uuid="([^"]+)"', page.text, re.MULTILINE))):
         return UNNAMED_GPU, len(uuids)
-    configs = [_json(f"{url}/v2/models/{model}/config", timeout_s) for model in sorted(models)] if url else []
+    configs = [_json(f"{url}/v2/models/{model}/config") for model in sorted(models)] if url else []
     groups = [group for config in configs for group in config.get("instance_group", [])]
     if on_gpu := [group for group in groups if group.get("kind") == "KIND_GPU"]:
         return UNNAMED_GPU, max(len(group.get("gpus", [])) or 1 for group in on_gpu)

@@ -1,19 +1,14 @@
 """Both servers of the study on this machine: FastAPI and Triton, started together and stopped together."""
 
 import contextlib
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from photodup.embedding.backends import Backend
+from photodup.embedding.engines.export import HALF, VARIANTS, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
-from photodup.errors import PhotodupError
 from photodup.paths import build_dir
-from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
+from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports, of_service
 from photodup.serving.process.ports import claim_ports, exposure, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
@@ -28,28 +23,6 @@ MODELS = (
     "openclip_vit_b32_jpeg",
 )
 """What the study needs. Each holds its own copy of the weights, about 350 MB."""
-
-# Exporting needs PyTorch and the weights: about 1 GB that a process which keeps servers should not hold.
-_EXPORT = """
-import json, sys
-from pathlib import Path
-from photodup.errors import PhotodupError
-from photodup.extras import missing_extra
-try:
-    from photodup.embedding.engines.export import export
-    from photodup.embedding.engines.encoder import load_model
-    model = load_model()
-    for variant in sys.argv[2:]:
-        path = export(model, Path(sys.argv[1]), [variant])[variant]
-        print(json.dumps({"variant": variant, "path": str(path)}), flush=True)
-except PhotodupError as error:
-    sys.exit(f"photodup: {error}")
-except ImportError as error:
-    if not (said := missing_extra(error, "serve")):
-        raise
-    sys.exit(f"photodup: {said}")
-print(json.dumps({"model_digest": model.digest, "pretrained": model.pretrained}))
-"""
 
 
 def export_models(
@@ -68,31 +41,8 @@ def export_models(
         `files` (variant -> path; `openvino-int8` and `onnx-int8` too, where `photodup export --precision int8` has made
         them), `model_digest`, `pretrained`.
     """
-    from photodup.embedding.engines.export import HALF, VARIANTS
-
-    variants = [*VARIANTS, HALF] if half else VARIANTS
-    command = [sys.executable, "-c", _EXPORT, str(build_dir() / "models"), *variants]
-    files: dict[str, Path] = {}
-    result: dict[str, Any] = {}
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        with subprocess.Popen(
-            command, env=inherited(**(env or {})), stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if not line.startswith("{"):  # what a library says
-                    continue
-                said = json.loads(line)
-                if "variant" in said:
-                    files[said["variant"]] = Path(said["path"])
-                    on_file(said["variant"], files[said["variant"]])
-                else:
-                    result = said
-        if process.returncode:
-            errors.seek(0)
-            lines = errors.read().strip().splitlines() or ["it printed nothing"]
-            raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    return result | {"files": files | int8_files(files["fp32"])}
+    made = export_apart([*VARIANTS, HALF] if half else VARIANTS, env=env, on_file=on_file)
+    return made | {"files": made["files"] | int8_files(made["files"]["fp32"])}
 
 
 def int8_files(fp32: Path) -> dict[str, Path]:
@@ -189,11 +139,14 @@ def embedded_servers(
             stack.enter_context(triton)
         if fastapi:
             fastapi.wait_ready(timeout_s, progress)
-        urls = {key: other.url for key, other in others.items()}
+        backends: dict[str, str] = {}
+        metrics: dict[str, str] = {}
+        for (engine, precision), other in others.items():
+            more = of_service(other.url, engine, precision)
+            backends, metrics = backends | more[0], metrics | more[1]
+        about: dict[str, Any] = {"name": "embedded", "gpu": NO_GPU, "location": "this machine"}
         if not (service or models):  # further services alone
-            yield Endpoints(
-                name="embedded", gpu=NO_GPU, location="this machine", **_with_services({}, {}, urls)
-            )
+            yield Endpoints(**about, backends=backends, metrics=metrics)
             return
         found = from_ports(
             reachable(host),
@@ -201,21 +154,8 @@ def embedded_servers(
             ports.get("Triton HTTP", 0),
             ports.get("Triton gRPC", 0),
             ports.get("Triton metrics", 0),
-            name="embedded",
-            gpu=NO_GPU,
             models=models,
-            location="this machine",
+            **about,
         )
-        yield found.model_copy(update=_with_services(found.backends, found.metrics, urls))
-
-
-def _with_services(
-    backends: Mapping[str, str], metrics: Mapping[str, str], urls: Mapping[tuple[str, str], str]
-) -> dict[str, dict[str, str]]:
-    """Return the addresses with those of further FastAPI services, by engine and precision."""
-    backends, metrics = dict(backends), dict(metrics)
-    for (engine, precision), url in urls.items():
-        for wire in ("jpeg", "base64"):
-            backends[Backend("fastapi", engine, precision, "http", wire).name] = url
-        metrics[f"fastapi-{engine}-{precision}"] = f"{url}/metrics"
-    return {"backends": backends, "metrics": metrics}
+        both = {"backends": found.backends | backends, "metrics": found.metrics | metrics}
+        yield found.model_copy(update=both)

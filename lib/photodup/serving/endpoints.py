@@ -100,6 +100,13 @@ class Endpoints(BaseModel):
         return self.metrics.get(own, self.metrics.get(asked.server) if usual else None)
 
 
+def of_service(url: str, engine: str, precision: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the backends and the metrics page of one FastAPI service, as `Endpoints` has them."""
+    backends = {Backend("fastapi", engine, precision, "http", wire).name: url for wire in ("jpeg", "base64")}
+    kind = "fastapi" if (engine, precision) == ("pytorch", "fp32") else f"fastapi-{engine}-{precision}"
+    return backends, {kind: f"{url}/metrics"}
+
+
 def backends_of_models(models: Iterable[str]) -> list[Backend]:
     """Return the backends that Triton models stand for, JSON left out: each by HTTP and by gRPC."""
     loaded = set(models)
@@ -197,16 +204,14 @@ def from_ports(
     Raises:
         PhotodupError: no such address, or no port at all; names the key.
     """
-    backends, metrics = {}, {}
+    backends: dict[str, str] = {}
+    metrics: dict[str, str] = {}
     if triton_grpc_port is None:
         triton_grpc_port = triton_http_port and triton_http_port + 1
     if triton_metrics_port is None:
         triton_metrics_port = triton_http_port and triton_http_port + 2
     if pytorch_port:
-        for wire in ("jpeg", "base64"):
-            backends[Backend("fastapi", *service, "http", wire).name] = f"http://{host}:{pytorch_port}"
-        kind = "fastapi" if service == ("pytorch", "fp32") else f"fastapi-{'-'.join(service)}"
-        metrics[kind] = f"http://{host}:{pytorch_port}/metrics"
+        backends, metrics = of_service(f"http://{host}:{pytorch_port}", *service)
     if models is None:
         shipped = [(e, w) for e in engines for w in wires if w == "fp32" or e not in ("trt", "openvino")]
         asked = [backend_of(e, protocol, wire) for e, wire in shipped for protocol in ("http", "grpc")]

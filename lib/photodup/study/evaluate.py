@@ -9,8 +9,7 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.photos.quality.edits import REFERENCE, named
-from photodup.photos.quality.labelled import labelled_cosines
-from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals
+from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals, labelled_cosines
 from photodup.photos.quality.report import as_record, report
 from photodup.photos.quality.shown import Shown, measure_shown
 from photodup.progress import bar

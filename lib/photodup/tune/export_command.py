@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from photodup.embedding.engines.encoder import export_of
-from photodup.embedding.engines.model import check_choice
-from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.model import check_choice, check_processor
 from photodup.embedding.engines.reduced import (
     Notes,
     WeightsSource,

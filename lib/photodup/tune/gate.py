@@ -135,12 +135,12 @@ def gate(
     Raises:
         PhotodupError: the engine, the precision or its file cannot be had.
     """
-    from photodup.embedding.engines.encoder import load_encoder
+    from photodup.embedding.engines.encoder import load_model
 
     whole, changed = pictures.both_decodings() if is_drafted else (pictures.pixels(),) * 2
 
     def embedded(wanted: str, pixels: np.ndarray) -> np.ndarray:
-        model = load_encoder(
+        model = load_model(
             f"onnx:{source.path}",
             device="cpu",
             engine=engine,

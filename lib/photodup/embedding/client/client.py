@@ -21,7 +21,7 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.embedding.client.answers import Patience, Remote, ServerError
+from photodup.embedding.client.http import Patience, Remote, ServerError
 from photodup.embedding.client.servers import server_of
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError
@@ -163,7 +163,7 @@ def connect(
             changes the embedding a little. None sends the file as it is, and the server resizes it.
         triton_model: another model than the backend's own.
         **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `streams`,
-            `device`, `name` of `load_encoder`.
+            `device`, `name` of `load_model`.
 
     Raises:
         PhotodupError: unknown backend, server not there or not the right one, weights missing.
@@ -200,7 +200,7 @@ class LocalEmbedder(Embedder):
     """The model in this process. Weights are loaded on construction."""
 
     def __init__(self, backend: Backend, **options: Any) -> None:
-        from photodup.embedding.engines.encoder import load_encoder
+        from photodup.embedding.engines.encoder import load_model
 
         if backend.engine not in ("pytorch", "onnx", "openvino"):
             raise PhotodupError(
@@ -214,7 +214,7 @@ class LocalEmbedder(Embedder):
                 "SSCD is not exported here: use local-pytorch-fp32, or give sscd:PATH.onnx to it."
             )
         super().__init__()
-        self.model = load_encoder(weights, engine=engine, **options)
+        self.model = load_model(weights, engine=engine, **options)
         self.backend = backend.name
         self.model_digest, self.model_name = self.model.digest, self.model.name
         self.is_random, self.dim, self.view = self.model.is_random, self.model.dim, self.model.view

@@ -9,8 +9,18 @@ import numpy as np
 
 from photodup.addresses import grpc_address
 from photodup.embedding.backends import Backend
-from photodup.embedding.client.answers import Patience, Remote, ServerError, Transient
-from photodup.embedding.client.http import FASTAPI, TRITON_HTTP, Http, bad_image, sentence, which_server
+from photodup.embedding.client.http import (
+    FASTAPI,
+    TRITON_HTTP,
+    Http,
+    Patience,
+    Remote,
+    ServerError,
+    Transient,
+    bad_image,
+    sentence,
+    which_server,
+)
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding
 from photodup.embedding.wire import wires

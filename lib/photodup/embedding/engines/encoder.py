@@ -1,6 +1,6 @@
 """The image encoder: OpenCLIP's image tower, or any exported one, run by the engine and precision asked for.
 
-`MODEL_PRETRAINED` (or the `weights` argument) chooses the weights:
+`MODEL_PRETRAINED` (or the `pretrained` argument) chooses the weights:
 
 - `laion2b_s34b_b79k` (the default): downloaded once from the Hugging Face hub by open_clip;
 - a path to a checkpoint (`.pt`, `.bin`, `.safetensors`): read from disk, no network needed;
@@ -19,21 +19,23 @@ Threads: PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) chan
 process, since PyTorch has one pool; two models that compute at once share it.
 """
 
+import json
+import sys
 from pathlib import Path
 
-from photodup.embedding.engines.model import ImageModel, check_choice
+from photodup.embedding.engines.model import ImageModel, check_choice, check_processor
 from photodup.embedding.engines.onnx_runtime import OnnxModel
 from photodup.embedding.engines.openvino import OpenVinoModel
-from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_published
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
+from photodup.extras import missing_extra
 from photodup.settings import environment
 
 
-def load_encoder(
-    weights: str | None = None,
+def load_model(
+    pretrained: str | None = None,
     *,
     engine: str | None = None,
     precision: str = "fp32",
@@ -47,7 +49,7 @@ def load_encoder(
     """Load an encoder: weights × engine × precision.
 
     Args:
-        weights: where they come from, see above; default `MODEL_PRETRAINED`.
+        pretrained: where the weights come from, see above; default `MODEL_PRETRAINED`.
         engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino` or `trt`; default `pytorch`, and
             `onnx` for exported weights.
         precision: `fp32`, `tf32`, `bf16`, `fp16` or `int8`, as far as the engine has it.
@@ -63,7 +65,7 @@ def load_encoder(
             was made from other weights; the sentence names the next best thing.
     """
     name = name or environment().architecture
-    weights = weights or environment().weights
+    weights = pretrained or environment().weights
     if weights.startswith("sscd:") or is_published(weights):
         return _load_sscd(weights, engine, precision, device, threads)
     exported = weights.startswith("onnx:")
@@ -91,27 +93,6 @@ def load_encoder(
     return OnnxModel(path, name=name, device=device, threads=threads, engine=engine, precision=precision)
 
 
-def load_model(
-    name: str | None = None,
-    pretrained: str | None = None,
-    device: str | None = None,
-    *,
-    threads: int | None = None,
-) -> ImageModel:
-    """Load an encoder in the engine that its weights come in, at float32; see `load_encoder`.
-
-    Args:
-        name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
-        pretrained: where the weights come from, see above; default `MODEL_PRETRAINED`.
-        device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is. ONNX: `cpu` or `cuda`.
-        threads: CPU threads for the computation.
-
-    Raises:
-        PhotodupError: unknown name, missing file, weights that cannot be downloaded, missing device.
-    """
-    return load_encoder(pretrained, name=name, device=device, threads=threads)
-
-
 def export_of(weights: str, *, name: str | None = None, directory: Path | None = None) -> Path:
     """Return the float32 ONNX file of some weights; what is not exported yet is exported (a minute, once).
 
@@ -127,7 +108,8 @@ def export_of(weights: str, *, name: str | None = None, directory: Path | None =
         return path
     from photodup.embedding.engines.export import export_apart
 
-    return export_apart(weights, name=name, directory=directory)
+    chosen = {"MODEL_PRETRAINED": weights, **({"MODEL_NAME": name} if name else {})}
+    return export_apart(directory=directory, env=chosen)["files"]["fp32"]
 
 
 def _load_sscd(
@@ -140,3 +122,29 @@ def _load_sscd(
             f"SSCD runs as its file comes, {comes_in} at fp32: leave engine and precision out, or use CLIP's weights."
         )
     return SscdModel(path, device=device, threads=threads)
+
+
+def main() -> None:
+    """Export the model that the environment chooses into a folder, in the variants named after it; for `export_apart`.
+
+    Prints a line of JSON for each file as soon as it is there, and one about the model.
+    """
+    from photodup.embedding.engines.export import export
+
+    directory, *variants = sys.argv[1:]
+    try:
+        model = load_model(device="cpu")
+        for variant in variants:
+            path = export(model, Path(directory), [variant])[variant]
+            print(json.dumps({"variant": variant, "path": str(path)}), flush=True)
+    except PhotodupError as error:
+        sys.exit(f"photodup: {error}")
+    except ImportError as error:
+        if not (missing := missing_extra(error, "serve")):
+            raise
+        sys.exit(f"photodup: {missing}")
+    print(json.dumps({"model_digest": model.digest, "pretrained": model.pretrained}))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,8 +17,9 @@ import hashlib
 import json
 import subprocess
 import sys
+import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
 from photodup.files import replacing, write_atomically
 from photodup.paths import build_dir
-from photodup.settings import environment
+from photodup.settings import inherited
 
 VARIANTS = ("fp32", "uint8", "fp16")
 HALF = "half"
@@ -85,41 +86,54 @@ def export(
     return files
 
 
-# Exporting needs PyTorch and the weights: about 1 GB that a process which serves should not hold.
-_APART = """
-import json, sys
-from pathlib import Path
-from photodup.embedding.engines.export import export
-from photodup.embedding.engines.pytorch import TorchModel
-from photodup.errors import PhotodupError
-name, weights, directory, *variants = sys.argv[1:]
-try:
-    model = TorchModel(name, weights, device="cpu")
-    files = export(model, Path(directory), variants)
-except PhotodupError as error:
-    sys.exit(f"photodup: {error}")
-print(json.dumps({variant: str(path) for variant, path in files.items()}))
-"""
+def export_apart(
+    variants: Sequence[str] = ("fp32",),
+    *,
+    directory: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    on_file: Callable[[str, Path], None] = lambda variant, path: None,
+) -> dict[str, Any]:
+    """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
-
-def export_apart(weights: str, *, name: str | None = None, directory: Path | None = None) -> Path:
-    """Export PyTorch weights as float32 in a process of its own, so that this one stays small.
+    Exporting needs PyTorch and the weights: about 1 GB that a process which serves should not hold.
 
     Args:
-        weights: as `MODEL_PRETRAINED`.
-        name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
-        directory: where the file goes; default build/models.
+        variants: as of `export`.
+        directory: where the files go; default build/models.
+        env: settings for that process, before those of this one.
+        on_file: receives each variant and its path as soon as the file is there, in the order of `variants`.
+
+    Returns:
+        `files` (variant -> path), `model_digest`, `pretrained`.
 
     Raises:
         PhotodupError: the weights cannot be had, or the export differs from PyTorch.
     """
-    name = name or environment().architecture
-    command = [sys.executable, "-c", _APART, name, weights, str(directory or build_dir() / "models"), "fp32"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    return Path(json.loads(done.stdout.strip().splitlines()[-1])["fp32"])
+    program = [sys.executable, "-m", "photodup.embedding.engines.encoder"]
+    command = [*program, str(directory or build_dir() / "models"), *variants]
+    files: dict[str, Path] = {}
+    result: dict[str, Any] = {"files": files}
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+        subprocess.Popen(
+            command, env=inherited(**(env or {})), stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.startswith("{"):  # what a library prints
+                continue
+            said = json.loads(line)
+            if "variant" in said:
+                files[said["variant"]] = Path(said["path"])
+                on_file(said["variant"], files[said["variant"]])
+            else:
+                result |= said
+        if process.wait():
+            errors.seek(0)
+            lines = errors.read().strip().splitlines() or ["it printed nothing"]
+            raise PhotodupError(lines[-1].removeprefix("photodup: "))
+    return result
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photodup.embedding.engines.cpu import describe_onnx, onnx_options
-from photodup.embedding.engines.model import check_choice, check_images, digest_at
-from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
 from photodup.errors import PhotodupError

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
+from photodup.embedding.engines.model import check_processor
 from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput, entry_of
-from photodup.embedding.engines.processor import check_processor
 from photodup.embedding.imaging import IMAGE_SIZE
 from photodup.errors import PhotodupError
 from photodup.extras import need

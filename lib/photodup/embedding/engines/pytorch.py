@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.engines.cpu import versions
-from photodup.embedding.engines.model import check_choice, check_images, digest_at
-from photodup.embedding.engines.processor import check_processor
+from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random, load_visual
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View, to_uint8
 from photodup.errors import PhotodupError

@@ -11,7 +11,6 @@ may be used is not decided here but by `photodup.tune.gate`.
 import contextlib
 import hashlib
 import io
-import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.openvino import NOTES, read_network
 from photodup.embedding.engines.reduced import Notes, WeightsSource, load_graph, reduced_path, write_notes
+from photodup.embedding.engines.weights import quiet_tools
 from photodup.errors import PhotodupError
 from photodup.extras import need
 from photodup.files import replacing
@@ -30,6 +30,7 @@ from photodup.settings import variables
 
 MIN_PHOTOGRAPHS = 32
 ENGINES = ("openvino", "onnx")
+_BATCH = 8  # images per calibration run
 QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
 
 
@@ -102,7 +103,7 @@ def _with_nncf(
 
     network = read_network(source.path)
     is_transformer = any(node.get_type_name() == "Softmax" for node in network.get_ops())
-    with _quiet(nncf):
+    with quiet_tools(), contextlib.redirect_stdout(io.StringIO()):  # its progress bars; errors are exceptions
         try:
             quantised = nncf.quantize(
                 network,
@@ -141,7 +142,7 @@ def _with_onnx_runtime(source: WeightsSource, images: np.ndarray, notes: dict[st
     made.unlink()
 
 
-def int8_file(source: Path, directory: Path, images: np.ndarray, *, batch: int = 8) -> Path:
+def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:
     """Quantise weights (per channel) and activations (per tensor) to INT8 with ONNX Runtime, in QDQ form.
 
     Args:
@@ -149,13 +150,12 @@ def int8_file(source: Path, directory: Path, images: np.ndarray, *, batch: int =
         directory: where the file goes; a quarter of the size.
         images: float32 [n, 3, 224, 224], normalised; the ranges of the activations are taken from them
             (smallest and largest value seen), so they must be of the kind that will be embedded.
-        batch: images per calibration run.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     class Reader(CalibrationDataReader):
         def __init__(self) -> None:
-            self.batches: Iterator[np.ndarray] = iter(np.array_split(images, -(-len(images) // batch)))
+            self.batches: Iterator[np.ndarray] = iter(np.array_split(images, -(-len(images) // _BATCH)))
 
         def get_next(self) -> dict[str, np.ndarray] | None:
             images = next(self.batches, None)
@@ -177,38 +177,7 @@ def int8_file(source: Path, directory: Path, images: np.ndarray, *, batch: int =
     return path
 
 
-@contextlib.contextmanager
-def quiet_tools() -> Iterator[None]:
-    """Hold back the quantiser's advice to simplify the graph first: the exporter did."""
-    import warnings
-
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
 def _import_nncf() -> Any:
     # NNCF reports its use to a Google Analytics account unless it takes this for its own tests. Nobody asked the owner.
     with variables(NNCF_CI="1"):
         return need("nncf")
-
-
-@contextlib.contextmanager
-def _quiet(nncf: Any) -> Iterator[None]:
-    """Hold back NNCF's log and progress bars; its errors come as exceptions."""
-    import warnings
-
-    logger = logging.getLogger("nncf")
-    before = logger.level
-    nncf.set_log_level(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)

@@ -184,7 +184,7 @@ def why_not(precision: str, verdict: str) -> str:
     )
 
 
-def verdict_on(model: ImageModel, directory: Path | None = None) -> str:
+def verdict_on(model: ImageModel) -> str:
     """Return what the gate said of a loaded encoder: `passed`, `refused`, `undecided` or `not asked`.
 
     FP32 needs no gate: `not needed`.
@@ -193,7 +193,7 @@ def verdict_on(model: ImageModel, directory: Path | None = None) -> str:
         return "not needed"
     own = getattr(model, "path", None) if model.precision == "int8" else None
     source = WeightsSource(Path(), model.name, model.pretrained, model.source_digest)
-    return verdict_in(own or reduced_path(source, model.engine, model.precision, directory), source)
+    return verdict_in(own or reduced_path(source, model.engine, model.precision), source)
 
 
 def draft_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def random_clip(name: str, pretrained: str) -> Any:
         seed = int(pretrained.removeprefix("random:"))
     except ValueError:
         raise PhotodupError(f"MODEL_PRETRAINED={pretrained} needs a whole number, as in random:0.") from None
-    with torch.random.fork_rng(devices=[]), _quiet_logging():
+    with torch.random.fork_rng(devices=[]), quiet_tools():  # that no weights were loaded is the request
         torch.manual_seed(seed)
         return _create(name, None, load_weights=False)
 
@@ -142,11 +143,13 @@ def _check_preprocessing(name: str, visual: Any) -> None:
 
 
 @contextlib.contextmanager
-def _quiet_logging():
-    """Hold back open_clip's warning that no weights were loaded: with random:SEED that is the request."""
+def quiet_tools() -> Iterator[None]:
+    """Hold back the advice of libraries, logged or warned, about what was done on purpose; errors pass."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)

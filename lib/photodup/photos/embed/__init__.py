@@ -1,5 +1,5 @@
 """Vectors for the photographs of a catalogue: in this process, from a server, or over Ray Data.
 
-May import: embedding, photos.library. Read `embed.py` first; `choose.py` finds the server that answers,
-`one_pass.py` embeds while a library is scanned, `command.py` is what `photodup embed` does.
+May import: embedding, photos.library. Read `embed.py` first, which also embeds while a library is scanned;
+`choose.py` finds the server that answers, `command.py` is what `photodup embed` does.
 """

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.engines.model import SUPPORTED, digest_at
-from photodup.embedding.engines.processor import can_compute
+from photodup.embedding.engines.model import SUPPORTED, can_compute, digest_at
 from photodup.embedding.engines.reduced import (
     FASTEST_FIRST,
     Notes,
@@ -132,8 +131,8 @@ def probe(wanted: Collection[tuple[str, str]]) -> list[State]:
 
 
 def _ask(name: str, url: str) -> State:
-    from photodup.embedding.client.answers import Patience
     from photodup.embedding.client.client import connect
+    from photodup.embedding.client.http import Patience
 
     patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)
     try:

@@ -16,8 +16,7 @@ from photodup.photos.embed.choose import (
     choose,
     choose_decoding,
 )
-from photodup.photos.embed.embed import EmbedReport, embed_library
-from photodup.photos.embed.one_pass import OnePass
+from photodup.photos.embed.embed import EmbedReport, OnePass, embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import OpenSink, PhotoSink, ScanReport
 from photodup.photos.library.settings import load_settings

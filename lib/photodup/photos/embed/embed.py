@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.engines.reduced import may_decide, why_not
 from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.hashing import md5
+from photodup.photos.library.hashing import Look, md5
 from photodup.photos.library.walking import ListedFile, UnreadFile, read_bytes
 from photodup.progress import bar
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
+
 
 # Batches at once: while one is computed the next is read and decoded.
 _AT_ONCE = 2
@@ -72,10 +74,8 @@ def embed_library(
             that are kept.
     """
     started = time.perf_counter()
-    digest = require_fit(embedder)
-    report = EmbedReport(digest, is_random=embedder.is_random)
-    todo = [one for one in catalogue.missing_embeddings(digest) if one[0] not in leave_out]
-    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
+    report, missing = begin(catalogue, embedder)
+    todo = [one for one in missing if one[0] not in leave_out]
     with (
         bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown,
         UnderWay(catalogue, embedder, report, shown) as under_way,
@@ -144,6 +144,17 @@ class UnderWay:
         if isinstance(error, PhotodupError) and self._report.n_embedded:
             kept = f"{self._report.n_embedded} photographs were embedded before and are kept"
             error.args = (f"{error} {kept}: the same command goes on from there.",)
+
+
+def begin(catalogue: Catalogue, embedder: "Embedder") -> tuple[EmbedReport, list[tuple[str, Path]]]:
+    """Return the report of what is about to be embedded, and content (MD5) and path of each photo without a vector.
+
+    Raises:
+        PhotodupError: as of `require_fit`.
+    """
+    digest = require_fit(embedder)
+    n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
+    return EmbedReport(digest, embedder.is_random, n_before=n_before), catalogue.missing_embeddings(digest)
 
 
 def require_fit(embedder: "Embedder") -> str:
@@ -261,3 +272,74 @@ def store(catalogue: Catalogue, digest: str, name: str, found: Embedded, report:
     catalogue.register_model(digest, name=name, dim=vectors.shape[1], is_random=report.is_random)
     catalogue.store_embeddings(digest, found.md5s, vectors)
     report.n_embedded += len(found.md5s)
+
+
+class OnePass:
+    """What a scan hands photographs to (`photos.library.scan.PhotoSink`).
+
+    A context manager: left without an error, everything that was handed over is embedded and written; otherwise, what
+    was done by then.
+
+    Args:
+        catalogue: the one that is scanned into.
+        embedder: any backend; one that decodes at a reduced scale has the scan do so.
+        batch: photographs per call.
+        progress: show a bar for what the scan did not read.
+
+    Raises:
+        PhotodupError: the backend does not say which model it serves, or its precision has not passed the gate.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
+    ) -> None:
+        digest = require_fit(embedder)
+        self._catalogue, self._embedder, self._batch, self._progress = catalogue, embedder, batch, progress
+        self.look = Look(embedder.view, embedder.draft_size)
+        self.report = EmbedReport(digest, is_random=embedder.is_random)
+        self._known = set(catalogue.embedded(digest))
+        self._pending: list[tuple[str, Path, np.ndarray]] = []
+        self._under_way = UnderWay(catalogue, embedder, self.report)
+        self._started = time.perf_counter()
+
+    def take(self, seen: Sequence[tuple[str, Path, np.ndarray]]) -> None:
+        """Take photographs whose facts are written; a content that has its vector is left out.
+
+        Raises:
+            PhotodupError: the backend stopped answering; what it answered before is written.
+        """
+        for one in seen:
+            if one[0] not in self._known:
+                self._known.add(one[0])
+                self._pending.append(one)
+        while len(self._pending) >= self._batch:
+            self._begin()
+
+    def embed_the_rest(self) -> EmbedReport:
+        """Embed what earlier scans left, and return what became of all; call when the scan has ended."""
+        rest = embed_library(
+            self._catalogue, self._embedder, self._batch, progress=self._progress, leave_out=self._known
+        )
+        rest.n_before -= self.report.n_embedded
+        rest.n_embedded += self.report.n_embedded
+        rest.problems = self.report.problems + rest.problems
+        rest.seconds = time.perf_counter() - self._started
+        return rest
+
+    def _begin(self) -> None:
+        chosen, self._pending = self._pending[: self._batch], self._pending[self._batch :]
+        images = {md5: Image.fromarray(pixels.transpose(1, 2, 0)) for md5, _, pixels in chosen}
+        paths = {md5: path for md5, path, _ in chosen}
+        self._under_way.add(len(chosen), embed_images, self._embedder, images, paths)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._under_way.__exit__(kind, error, traceback)
+            return
+        with self._under_way as under_way:
+            if self._pending:
+                self._begin()
+            under_way.finish()

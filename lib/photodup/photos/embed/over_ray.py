@@ -21,7 +21,7 @@ from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.photos.embed.choose import ChosenEncoder
-from photodup.photos.embed.embed import Embedded, EmbedReport, embed_files, require_fit, store
+from photodup.photos.embed.embed import Embedded, EmbedReport, begin, embed_files, store
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.walking import UnreadFile
 from photodup.progress import bar
@@ -91,11 +91,9 @@ def embed_with_ray(
         raise PhotodupError(
             f"--engine ray needs Ray Data ({error.name} is missing): pip install 'photodup[ray]'."
         ) from None
-    digest, started = require_fit(embedder), time.perf_counter()
-    name = embedder.model_name or embedder.backend
-    report = EmbedReport(digest, is_random=embedder.is_random)
-    todo = catalogue.missing_embeddings(digest)
-    report.n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
+    started, name = time.perf_counter(), embedder.model_name or embedder.backend
+    report, todo = begin(catalogue, embedder)
+    digest = report.model_digest
     if not todo:
         return report
     dim = embedder.dim or _dim(embedder)

@@ -6,22 +6,16 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.scan import DECODE_SECONDS, OpenSink, ScanReport, update
+from photodup.photos.library.scan import ScanReport, update
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile
 
 DEFAULT_CATALOGUE = "~/Pictures/photodup-apple/catalogue.sqlite"
 
 
 def scan_apple_photos(
-    library: Path | str | None = None,
-    catalogue: Path | str = DEFAULT_CATALOGUE,
-    *,
-    workers: int | None = None,
-    progress: bool = True,
-    decode_seconds: float = DECODE_SECONDS,
-    open_sink: OpenSink | None = None,
+    library: Path | str | None = None, catalogue: Path | str = DEFAULT_CATALOGUE, **options: Any
 ) -> ScanReport:
-    """Scan the originals of an Apple Photos library on macOS; the library is only read.
+    """Scan the originals of an Apple Photos library on macOS; the library is only read. `options` are those of `update`.
 
     Needs the extra `apple` (osxphotos). Originals that are only in iCloud are reported as problems. The
     catalogue lies outside the library, which belongs to Photos. Not run here (needs macOS): written against
@@ -40,15 +34,7 @@ def scan_apple_photos(
     root = Path(database.library_path).resolve()
     listing, names = _originals(database, root)
     file = Path(catalogue).expanduser()
-    report = update(
-        root,
-        file,
-        listing,
-        workers=workers,
-        progress=progress,
-        decode_seconds=decode_seconds,
-        open_sink=open_sink,
-    )
+    report = update(root, file, listing, **options)
     with Catalogue(root, file) as opened, opened.transaction() as connection:
         connection.executemany(
             "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "

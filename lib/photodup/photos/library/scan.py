@@ -14,7 +14,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -84,41 +84,19 @@ class PhotoSink(Protocol):
 OpenSink = Callable[[Catalogue], AbstractContextManager[PhotoSink]]
 
 
-def scan(
-    folder: Path | str,
-    catalogue: Path | str | None = None,
-    *,
-    workers: int | None = None,
-    progress: bool = True,
-    max_pixels: int = imaging.MAX_PIXELS,
-    decode_seconds: float = DECODE_SECONDS,
-    open_sink: OpenSink | None = None,
-) -> ScanReport:
+def scan(folder: Path | str, catalogue: Path | str | None = None, **options: Any) -> ScanReport:
     """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
 
     Args:
         folder: the library; it is walked with all its sub-folders.
         catalogue: the SQLite file; default `folder/.photodup/catalogue.sqlite`.
-        workers: threads (Pillow and hashlib release the lock while they work); default one per core.
-        progress: show a progress bar.
-        max_pixels: photographs with more are reported, from their header, and not decoded.
-        decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
-        open_sink: opens what else is done with each photograph (`photos.embed.one_pass`), with the catalogue.
+        **options: of `update`.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
     """
     root = existing_folder(folder)
-    return update(
-        root,
-        catalogue,
-        walk(root),
-        workers=workers,
-        progress=progress,
-        max_pixels=max_pixels,
-        decode_seconds=decode_seconds,
-        open_sink=open_sink,
-    )
+    return update(root, catalogue, walk(root), **options)
 
 
 def existing_folder(folder: Path | str) -> Path:
@@ -148,13 +126,24 @@ def update(
     catalogue: Path | str | None,
     listing: Listing,
     *,
-    workers: int | None,
-    progress: bool,
+    workers: int | None = None,
+    progress: bool = True,
     max_pixels: int = imaging.MAX_PIXELS,
     decode_seconds: float = DECODE_SECONDS,
     open_sink: OpenSink | None = None,
 ) -> ScanReport:
-    """Read what is new or changed in a listing into the catalogue of a folder; see `scan`."""
+    """Read what is new or changed in a listing into the catalogue of a folder; see `scan`.
+
+    Args:
+        root: the library, links followed.
+        catalogue: as of `scan`.
+        listing: what lies in the library.
+        workers: threads (Pillow and hashlib release the lock while they work); default one per core.
+        progress: show a progress bar.
+        max_pixels: photographs with more are reported, from their header, and not decoded.
+        decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
+        open_sink: opens what else is done with each photograph (`photos.embed.embed.OnePass`), with the catalogue.
+    """
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
     with opened, open_sink(opened) if open_sink else nullcontext() as sink:

@@ -14,11 +14,10 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
 @dataclass(frozen=True)
 class Transform:
-    """One edit. `kind` groups the strengths of one edit; `strength` is in the words of its name."""
+    """One edit. `kind` groups the strengths of one edit."""
 
     name: str
     kind: str
-    strength: float
     apply: Callable[[Image.Image], Image.Image]
 
     def __call__(self, image: Image.Image) -> Image.Image:
@@ -102,7 +101,7 @@ def _stretch(factor: float) -> Callable:
 
 
 def _graded(kind: str, unit: str, make: Callable, strengths: list[float]) -> list[Transform]:
-    return [Transform(f"{kind} {s:g}{unit}", kind, s, make(s)) for s in strengths]
+    return [Transform(f"{kind} {s:g}{unit}", kind, make(s)) for s in strengths]
 
 
 TRANSFORMS: tuple[Transform, ...] = (
@@ -112,11 +111,11 @@ TRANSFORMS: tuple[Transform, ...] = (
     *_graded("brightness", "x", _brightness, [0.6, 1.4]),
     *_graded("contrast", "x", _contrast, [0.6, 1.5]),
     *_graded("rotate", "°", _rotate, [2, 5, 15, 90]),
-    Transform("mirror", "mirror", 1, ImageOps.mirror),
+    Transform("mirror", "mirror", ImageOps.mirror),
     *_graded("blur", "%", _blur, [0.25, 0.5, 1]),
     *_graded("border with text", "%", _border_with_text, [5]),
-    Transform("grey", "grey", 1, _grey),
-    Transform("warm filter", "colour", 1, _warm),
+    Transform("grey", "grey", _grey),
+    Transform("warm filter", "colour", _warm),
     *_graded("stretch", "x", _stretch, [1.2]),
 )
 

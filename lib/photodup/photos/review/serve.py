@@ -20,7 +20,7 @@ from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.groups.results import Tiers
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.review import actions, pages
+from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
 from photodup.photos.review.reviewed_folder import NO_MORE_ENCODERS, Encoders, ReviewedFolder
 from photodup.photos.review.session import ReviewSession
@@ -207,8 +207,7 @@ def create_app(
     app.state.token = token
     app.state.site = Site(folder, f"/{token}", is_demo)
     app.middleware("http")(Guard(token, port, frame_ancestors))
-    for module in (pages, actions):
-        app.include_router(module.router, prefix=f"/{token}")
+    app.include_router(router, prefix=f"/{token}")
     app.add_exception_handler(PhotodupError, _not_done)
     app.add_exception_handler(NotNow, _not_now)
     app.add_exception_handler(HTTPException, _no_such_page)

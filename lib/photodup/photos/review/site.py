@@ -15,10 +15,9 @@ from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.review import facts
-from photodup.photos.review.decisions import MARKED, TODO
+from photodup.photos.review.pictures import percent, size
 from photodup.photos.review.reviewed_folder import ReviewedFolder, ReviewTask
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import MARKED, TODO, ReviewSession
 
 # What is done within this time is answered with its result; what takes longer, with its progress.
 _QUICK_S = 2.0
@@ -86,7 +85,7 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = {"size": facts.size, "path": printable, "text": escaped, "percent": facts.percent}
+        filters = {"size": size, "path": printable, "text": escaped, "percent": percent}
         environment.filters |= filters
         return environment
 

@@ -26,7 +26,7 @@ def photos_by_file(catalogue: Catalogue) -> dict[str, str]:
 
 
 class AppleAlbum:
-    """The album, used like `Trash`: remove puts photos in, restore takes them out, listing reads it.
+    """The album, used like `Trash`: remove puts photos in, restore takes them out, contents reads it.
 
     Args:
         root: the Photos library.
@@ -85,21 +85,12 @@ class AppleAlbum:
             album.remove([script.Photo(operation.id) for operation in operations])
         return [self.root / operation.files[0].home for operation in operations]
 
-    def listing(self) -> list[Operation]:
-        """Return what is in the album now, as far as this catalogue knows it."""
+    def contents(self) -> TrashContents:
+        """Return what is in the album now, as far as this catalogue knows it; nothing is kept here that could be damaged."""
         album = _photoscript().PhotosLibrary().album(ALBUM)
         uuids = {_without_suffix(uuid): uuid for uuid in self._paths}
         found = [uuids.get(_without_suffix(photo.uuid)) for photo in (album.photos() if album else [])]
-        return [self._operation(uuid, "", "in the album") for uuid in found if uuid]
-
-    def contents(self) -> TrashContents:
-        """Return what is in the album now, as a trash says it."""
-        return TrashContents(self.listing()[::-1])
-
-    @property
-    def problems(self) -> list[str]:
-        """Nothing is kept here that could be damaged."""
-        return []
+        return TrashContents([self._operation(uuid, "", "in the album") for uuid in reversed(found) if uuid])
 
     def _uuid_of(self, removal: Removal) -> str:
         uuid = self._uuids.get(as_text(removal.path.relative_to(self.root)))

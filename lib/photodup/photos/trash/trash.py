@@ -85,19 +85,6 @@ class Trash:
         """Return what the journal says, read once."""
         return read_contents(self._journal)
 
-    @property
-    def problems(self) -> list[str]:
-        """A sentence about each line of the journal that cannot be used."""
-        return self.contents().problems
-
-    def operations(self) -> list[Operation]:
-        """Return every operation in the journal, oldest first, with its present state."""
-        return self.contents().operations
-
-    def listing(self) -> list[Operation]:
-        """Return this user's operations whose files are in the trash now, newest first."""
-        return self.contents().listing
-
     def find(self, name: str) -> Operation | None:
         """Return this user's operation of that id if its files are in the trash now.
 
@@ -106,13 +93,9 @@ class Trash:
         state = self._journal.state()  # before reading, so a line that comes meanwhile is read the next time
         known, operations = self._in_trash
         if state is None or state != known:
-            operations = {operation.id: operation for operation in self.listing()}
+            operations = {operation.id: operation for operation in self.contents().listing}
             self._in_trash = state, operations
         return operations.get(name)
-
-    def unsigned(self) -> list[Operation]:
-        """Return the operations that this user's photodup did not write, newest first."""
-        return self.contents().unsigned
 
     def remove(self, removals: Iterable[Removal]) -> tuple[list[Operation], list[tuple[Removal, str]]]:
         """Move photos and their sidecars into the trash.
@@ -166,7 +149,7 @@ class Trash:
         restored: list[Path] = []
         refused: list[str] = []
         with self._locked():
-            everything = self.operations()
+            everything = self.contents().operations
             states = {"removing", "restoring", "purging"}
             present = self._present(everything, operations, confirmed, states)
             for operation in _watched(present, "restore"):
@@ -203,7 +186,7 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            everything, going = self.operations(), []
+            everything, going = self.contents().operations, []
             for operation in self._present(everything, operations, confirmed, {"purging"}):
                 try:
                     for moved in operation.files:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.openvino import compile_graph
-from photodup.embedding.engines.processor import can_compute
 
 
 class NotHere(Exception):

@@ -20,7 +20,7 @@ from fastapi import Request, Response
 from pydantic_core import to_json
 
 from photodup.embedding.decode_pool import Cancelled
-from photodup.embedding.engines.encoder import ImageModel, load_encoder
+from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.embedding.vectors import BROKEN, broken
 from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, Overloaded, QueuePlace
@@ -63,7 +63,7 @@ class Service:
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
         s = self.settings
-        model = load_encoder(
+        model = load_model(
             s.model_pretrained,
             engine=s.engine or None,
             precision=s.precision,

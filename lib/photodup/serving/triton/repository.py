@@ -7,14 +7,20 @@ backend. `cpu` keeps the stock one, for NVIDIA's image on a machine without a GP
 """
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from photodup.embedding import imaging, jpeg_scans
+from photodup.embedding.backends import Backend, backend_of
 from photodup.embedding.engines import cpu
+from photodup.embedding.engines.model import check_choice, digest_at
+from photodup.embedding.engines.onnx_runtime import model_sha256
+from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
 from photodup.errors import PhotodupError
 from photodup.files import available_cores, replacing, write_atomically
 from photodup.paths import project_root
@@ -25,10 +31,10 @@ from photodup.serving.triton.config import (
     set_parameter,
     write_config,
 )
-from photodup.serving.triton.encoders import describe, parse_encoder
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 
 Target = Literal["cpu-embedded", "cpu", "cuda", "tensorrt"]
 TARGETS: tuple[Target, ...] = ("cpu-embedded", "cpu", "cuda", "tensorrt")
@@ -101,7 +107,7 @@ def render_repository(
             `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` among
             them the TensorRT model gets that graph and no FP16 flag, as TensorRT 11 wants it.
         models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
-            also an encoder's name with engine and precision (`triton.encoders`), such as
+            also an encoder's name with engine and precision (`parse_encoder`), such as
             `openclip_vit_b32_openvino_int8_jpeg`; None is every model of the target whose graph is in `exported`,
             without DALI's.
         variant: Batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
@@ -136,7 +142,7 @@ def render_repository(
                 shutil.rmtree(version)  # left by an interrupted `add_version`; Triton would serve it
         encoder = None if name in WEIGHTS else parse_encoder(name)
         source = f"openclip_vit_b32{_wire_suffix(name)}" if _is_emulated(name) else name
-        source = encoder.wire_model if encoder else source
+        source = backend_of("onnx", "http", encoder.wire).triton_model if encoder else source
         config = _committed(source)
         if _is_emulated(name):
             _check_target(name, target, exported)
@@ -287,7 +293,7 @@ def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> st
         raise PhotodupError(f"{name} is for cpu-embedded only, not for {target}.")
     if target not in ONLY.get(name, TARGETS):
         raise PhotodupError(f"{name} is for {' and '.join(ONLY[name])} only, not for {target}.")
-    weights = encoder.weights if encoder else WEIGHTS.get(name)
+    weights = graph_of(encoder) if encoder else WEIGHTS.get(name)
     if target == "cpu-embedded" and weights in ("fp16", "uint8"):
         weights = "fp32"  # the graph that FastAPI runs; `onnx_session.py` converts what the wire carries
     if weights is not None and weights not in exported:
@@ -361,7 +367,6 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
         engine=f"emulated-{preset.name}",
         base_ms=f"{preset.base_ms:.6f}",
         per_image_ms=f"{preset.per_image_ms:.6f}",
-        overhead_ms="",
         source=preset.source,
         assumption=preset.assumption,
     )
@@ -448,3 +453,67 @@ def _write_if_changed(path: Path, text: str) -> None:
     """Leave an equal file alone: Triton takes a newer file for a new model."""
     if not path.exists() or path.read_text() != text:
         write_atomically(path, text)
+
+
+# What is not in `model_repository/` is rendered from the configuration of its wire, with the engine and the precision as
+# parameters of the Python model that runs it.
+_ENCODER = re.compile(
+    r"openclip_vit_b32(?:_(?P<engine>openvino))?(?:_(?P<precision>bf16|int8))?(?:_(?P<wire>fp16|uint8|jpeg))?"
+)
+
+
+def parse_encoder(name: str) -> Backend | None:
+    """Return the backend (over HTTP) that an encoder's name stands for; None if it is no encoder's.
+
+    Raises:
+        PhotodupError: the engine does not compute in that precision.
+    """
+    if not (match := _ENCODER.fullmatch(name)):
+        return None
+    engine, precision, wire = match["engine"] or "onnx", match["precision"] or "fp32", match["wire"] or "fp32"
+    check_choice(engine, precision)
+    return Backend("triton", engine, precision, "http", wire)
+
+
+def graph_of(encoder: Backend) -> str | None:
+    """Return the key of the file that an encoder runs among the exported ones; None for an ensemble."""
+    if encoder.wire == "jpeg":
+        return None
+    return f"{encoder.engine}-int8" if encoder.precision == "int8" else "fp32"
+
+
+def describe(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
+    """Turn the configuration of a wire into that of an encoder with the wire.
+
+    Args:
+        file: the graph that it runs; None for an ensemble.
+        model_digest: of the weights; that of the embeddings follows from the precision.
+
+    Raises:
+        PhotodupError: an INT8 file that was made from other weights.
+    """
+    config.name = encoder.triton_model
+    if file is None:
+        config.ensemble_scheduling.step[-1].model_name = replace(encoder, wire="uint8").triton_model
+        return
+    sha256, gate = "", "not needed"
+    if encoder.precision == "bf16":
+        source = source_of(file)
+        gate = verdict_in(reduced_path(source, encoder.engine, "bf16"), source)
+    if encoder.precision == "int8":
+        notes = read_notes(file)
+        if model_digest and (notes is None or notes.model_digest != model_digest):
+            raise PhotodupError(
+                f"{file} was not made from these weights ({model_digest[:12]}): run `photodup export --precision int8 "
+                f"--engine {encoder.engine}` with them."
+            )
+        sha256 = model_sha256(file)
+        gate = (notes.gate or {}).get("verdict", "not asked") if notes else "not asked"
+    config.ClearField("optimization")
+    set_parameter(
+        config,
+        engine=encoder.engine,
+        precision=encoder.precision,
+        gate=gate,
+        model_digest=digest_at(encoder.precision, model_digest, sha256) if model_digest else "unset",
+    )

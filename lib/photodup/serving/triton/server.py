@@ -1,7 +1,8 @@
 """A real Triton Inference Server on this machine, without Docker.
 
 The binary is the one that NVIDIA's `nvidia-pytriton` wheel carries. It lives in a virtual environment of its
-own (it needs NumPy 1.x): `PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout.
+own (it needs NumPy 1.x): `PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout. `start_shipped` starts it as the images
+start theirs, by docker/start-triton.sh.
 
 SECURITY. Each start makes a new random key, without which nobody loads a model, registers shared memory or changes
 tracing or logging, over HTTP or gRPC (`control_key.py`). `tritonserver` takes it as an argument only; `ps` shows
@@ -12,6 +13,10 @@ key is on the command line, and a line of progress says so. Processes of the sam
 import contextlib
 import glob
 import os
+import platform
+import secrets
+import shutil
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,22 +24,90 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
-from photodup.paths import build_dir
+from photodup.files import replacing
+from photodup.paths import build_dir, project_root
 from photodup.serving import control_key
+from photodup.serving.control_key import VARIABLE
 from photodup.serving.process.hidden_arguments import PREFIX, WARNING
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
 from photodup.serving.triton.control import load_model, unload_model
-from photodup.serving.triton.installed import (
-    backends_folder,
-    server_environment,
-    server_folder,
-    triton_venv,
-)
+from photodup.settings import environment, inherited
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+
+def triton_venv() -> Path:
+    """Return the virtual environment that holds Triton.
+
+    Raises:
+        PhotodupError: none here, or none possible on this platform; says what to do instead.
+    """
+    folder = Path(environment().triton_venv or project_root() / ".venv-triton")
+    if _server_in(folder) is not None:
+        return folder
+    elsewhere = "point an endpoints file at a Triton elsewhere (notebooks/endpoints/)"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise PhotodupError(
+            f"The embedded Triton exists for Linux on x86-64 only, this is {platform.system()} on "
+            f"{platform.machine()}: {elsewhere}."
+        )
+    raise PhotodupError(
+        f"No Triton server in {folder}: run `make install`, set PHOTODUP_TRITON_VENV, or {elsewhere}."
+    )
+
+
+def server_folder(venv: Path) -> Path:
+    """Return the folder of `bin/tritonserver` in what `triton_venv` returned.
+
+    Raises:
+        PhotodupError: it is not there any more.
+    """
+    if (found := _server_in(venv)) is None:
+        raise PhotodupError(f"No Triton server in {venv}: run `make install`, or set PHOTODUP_TRITON_VENV.")
+    return found
+
+
+def _server_in(venv: Path) -> Path | None:
+    found = sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
+    return found[0] if found and (found[0] / "bin" / "tritonserver").exists() else None
+
+
+def backends_folder(venv: Path) -> Path:
+    """Assemble a backend directory: the wheel keeps the stub of each Python version elsewhere."""
+    server = server_folder(venv)
+    version = server.parents[2].name.removeprefix("python")
+    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.exists():
+        raise PhotodupError(
+            f"Triton in {venv} has no Python backend for Python {version}: make that environment with one of "
+            f"{', '.join(sorted(p.name for p in stub.parents[1].iterdir()))}."
+        )
+    folder = build_dir() / "triton" / "backends" / "python"
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in [*(server / "backends" / "python").glob("*.*"), stub]:
+        copy = folder / source.name
+        if source.is_file() and (not copy.exists() or copy.stat().st_size != source.stat().st_size):
+            with replacing(copy) as scratch:
+                shutil.copy2(source, scratch)
+    return folder.parent
+
+
+def server_environment(venv: Path) -> dict[str, str]:
+    """The server's environment: its own Python first, and the shared libraries that the copied stub needs."""
+    site = server_folder(venv).parents[1]
+    libraries = [site / "nvidia_pytriton.libs"]
+    for line in (venv / "pyvenv.cfg").read_text().splitlines():
+        if line.startswith("home"):  # libpython, where the interpreter is not the distribution's
+            libraries.append(Path(line.split("=", 1)[1].strip()).parent / "lib")
+    ours = {k: v for k, v in inherited().items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    ours["PATH"] = f"{venv / 'bin'}:{ours.get('PATH', '')}"
+    libraries_before = ours.get("LD_LIBRARY_PATH", "")
+    ours["LD_LIBRARY_PATH"] = ":".join([*map(str, libraries), libraries_before]).rstrip(":")
+    return ours
+
 
 _SHM_PREFIX = "photodup_"
 _HIDDEN = {
@@ -236,3 +309,42 @@ def remove_stale_shared_memory() -> None:
 def _remove_shared_memory(prefix: str) -> None:
     for path in glob.glob(f"/dev/shm/{prefix}*"):
         Path(path).unlink(missing_ok=True)
+
+
+SCRIPT = Path("docker") / "start-triton.sh"
+
+
+def shipped_command(
+    repository: Path, *, key: str = "", arguments: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs the script on `repository`, and its whole environment.
+
+    Args:
+        key: the control key; without one nobody can change the models.
+        arguments: further ones for `tritonserver`, such as `--http-port=8003`.
+
+    Raises:
+        PhotodupError: there is no embedded Triton here.
+    """
+    venv = triton_venv()
+    environment = server_environment(venv) | {"PHOTODUP_MODEL_REPOSITORY": str(repository.resolve())}
+    environment["PATH"] = f"{server_folder(venv) / 'bin'}:{environment['PATH']}"
+    environment.pop(VARIABLE, None)
+    environment |= {VARIABLE: key} if key else {}
+    command = [str(project_root() / SCRIPT), f"--backend-directory={backends_folder(venv)}"]
+    # Our configurations are complete; guessing would start every Python model once more.
+    return [*command, "--disable-auto-complete-config", *arguments], environment
+
+
+def start_shipped(
+    repository: Path, *, key: str = "", arguments: Sequence[str] = (), log: str = "triton-shipped"
+) -> ServerProcess:
+    """Start it under the watchman without waiting for it; whoever calls this stops it.
+
+    Args:
+        log: name of its log in build/logs.
+    """
+    # By the name that `remove_stale_shared_memory` knows: it holds our process, which may be killed.
+    regions = f"--backend-config=python,shm-region-prefix-name=photodup_{os.getpid()}_{secrets.token_hex(3)}_"
+    command, environment = shipped_command(repository, key=key, arguments=[regions, *arguments])
+    return ServerProcess("Triton", command, build_dir() / "logs" / f"{log}.log", environment)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.embedding.engines.quantise import quiet_tools
 from photodup.embedding.engines.reduced import load_graph
+from photodup.embedding.engines.weights import quiet_tools
 from photodup.errors import PhotodupError
 from photodup.files import replacing
 

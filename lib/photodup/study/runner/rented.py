@@ -24,7 +24,7 @@ from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
 from photodup.serving.triton.repository import render_repository
-from photodup.serving.triton.shipped import start_shipped
+from photodup.serving.triton.server import start_shipped
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
 """As published, as docker/compose.yaml and the all-in-one image have them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from photodup.bench.pairs.declared import Side
 from photodup.embedding.backends import Backend
-from photodup.embedding.engines.processor import can_compute
+from photodup.embedding.engines.model import can_compute
 
 TRITON_WAITS_US = (0, 2000)
 FASTAPI_WAITS_US = (0, 5000)

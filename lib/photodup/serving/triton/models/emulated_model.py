@@ -9,22 +9,17 @@ import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from emulation import compute_ms, emulated_embedding, parse_overhead, sharpen_sleep, wait_until
+from emulation import compute_ms, emulated_embedding, sharpen_sleep, wait_until
 
 
 class TritonPythonModel:
-    """Waits `base_ms + per_image_ms × images - overhead` from the start of the execution, then answers."""
+    """Waits `base_ms + per_image_ms × images` from the start of the execution, then answers."""
 
     def initialize(self, args):
-        """Read the preset from the model's parameters.
-
-        `overhead_ms` is what Triton counts as compute beyond `execute` (the way to this process and back, with
-        a copy of the input), by number of images; `serving.emulated_calibration` measures it.
-        """
+        """Read the preset from the model's parameters."""
         config = json.loads(args["model_config"])
         value = {key: entry["string_value"] for key, entry in config["parameters"].items()}
         self.base_ms, self.per_image_ms = float(value["base_ms"]), float(value["per_image_ms"])
-        self.overhead = parse_overhead(value.get("overhead_ms", ""))
         self.shape = tuple(int(size) for size in config["input"][0]["dims"])
         self.dtype = np.dtype(pb_utils.triton_string_to_numpy(config["input"][0]["data_type"]))
         sharpen_sleep()
@@ -46,5 +41,5 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([output]))
         milliseconds = compute_ms(images, self.base_ms, self.per_image_ms) if images else 0
         if milliseconds:
-            wait_until(started + (milliseconds - np.interp(images, *self.overhead)) / 1000)
+            wait_until(started + milliseconds / 1000)
         return responses

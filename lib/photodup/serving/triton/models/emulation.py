@@ -38,12 +38,6 @@ def compute_ms(images: int, base_ms: float, per_image_ms: float) -> float:
     return base_ms + per_image_ms * images
 
 
-def parse_overhead(text: str) -> tuple[list[float], list[float]]:
-    """Read `images:milliseconds` pairs (`1:0.15 8:0.5`); between them the overhead is interpolated."""
-    pairs = [pair.split(":") for pair in text.split()] or [["1", "0"]]
-    return [float(images) for images, _ in pairs], [float(ms) for _, ms in pairs]
-
-
 def wait_until(deadline_s: float) -> None:
     """Return at `deadline_s` of `time.perf_counter()`, a few microseconds late at most on an idle core.
 

@@ -98,7 +98,7 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
     page = (tmp_path / "index.html").read_text()
     assert "<svg" in page and 'src="http' not in page and "<script" not in page
     assert point["n_idle_closes"] == 0, "a connection that the client closes is no idle one"
-    assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 50 and "server process: " in said
+    assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0 and "server process: " in said
 
 
 @needs_triton()

@@ -160,6 +160,7 @@ def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subproces
     )
 
 
+@pytest.mark.long
 def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
     """Joined, measured and bundled as on the other machine; a second call measures nothing; collected into results/."""
     quick = {"KIT_BATCHES": "1", "KIT_REPEATS": "1", "KIT_BENCH_PRECISIONS": "fp32"}

@@ -44,17 +44,8 @@ nv_gpu_utilization{gpu_uuid="GPU-stand-in-1"} 0.5
 def checkout(tmp_path_factory, demo_dir) -> Iterator[Path]:
     """A checkout of which only results and build are its own."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in (
-        "notebooks",
-        "model_repository",
-        "lib",
-        "docker",
-        "k8s",
-        "tools",
-        ".venv-triton",
-        "pyproject.toml",
-        "matplotlibrc",
-    ):
+    read_only = ["notebooks", "model_repository", "lib", "docker", "k8s", "tools"]
+    for name in (*read_only, ".venv-triton", "pyproject.toml", "matplotlibrc"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "results").mkdir()
     for name in ("published", "reference-cpu"):
@@ -114,11 +105,7 @@ def machine(checkout, tiny_repository, tiny_exports) -> Iterator[dict[str, int]]
     free = {f"{name}_port": 0 for name in ("pytorch", "triton_http", "triton_grpc", "triton_metrics")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODEL_PRETRAINED", weights["MODEL_PRETRAINED"])
-        options = {
-            "models": TINY_MODELS,
-            "repository": tiny_repository,
-            "env": weights,
-        }
+        options = {"models": TINY_MODELS, "repository": tiny_repository, "env": weights}
         with embedded_servers(host=HOST, **free, **options) as endpoints:
             yield from rented(endpoints)
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-_LOAD_S = 1800.0  # TensorRT may build an engine
-_ASK_S = 60.0
-
 
 def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> None:
     """Load or reload a model; requests are answered by the old one until the new one is ready.
@@ -38,7 +35,8 @@ def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> 
 
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
-        client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=_LOAD_S)
+        # Half an hour: TensorRT may build an engine.
+        client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
 
 
 def unload_model(grpc_url: str, model: str) -> None:
@@ -50,7 +48,7 @@ def unload_model(grpc_url: str, model: str) -> None:
     from tritonclient.grpc import InferenceServerClient
 
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
-        client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=_ASK_S)
+        client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
 
 
 @contextlib.contextmanager
@@ -76,7 +74,7 @@ def temporary_config(
             f"The configuration of {model} is changed over gRPC: list a gRPC address of Triton in the endpoints file."
         )
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
-        before = client.get_model_config(model, client_timeout=_ASK_S).config
+        before = client.get_model_config(model, client_timeout=60.0).config
     config = type(before)()
     config.CopyFrom(before)
     change(config)

@@ -390,7 +390,7 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
                     peer.recv(1000)
                     peer.sendall(said)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         connection = HttpConnection(f"http://127.0.0.1:{listener.getsockname()[1]}")
         assert connection.request(connection.head("POST", "/", 0))[1] == b"ok" and connection.socket is None

@@ -1,6 +1,7 @@
 # make study    the whole study on embedded servers -> results/$(RUN)/index.html
 # make check    format, lint, types and the tests without a server: minutes
 # make test     what CI runs; make test-all adds what is long and what measures figures
+# make planted  planted faults against the tests that have to find them (FAULT=word: those named so)
 # make fuzz     random inputs for two minutes (FUZZ_MINUTES=2)
 # make lab      JupyterLab on the notebooks
 # make serve    the embedded servers, until Ctrl-C
@@ -23,7 +24,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures test-planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -76,8 +77,7 @@ test: install tools
 # Also what measures figures (nothing runs beside that), every notebook on real servers, the browser-heavy parts, the
 # image, the policies of checkov, random kills and planted faults. Before each release.
 test-all: install tools site
-	@PHOTODUP_IMAGES=1 $(MAKE) --keep-going GATE= STUDY= test-format test-code test-notebooks test-study test-planted \
-	  test-figures
+	@PHOTODUP_IMAGES=1 $(MAKE) --keep-going GATE= STUDY= test-format test-code test-notebooks test-study test-figures
 
 GATE := -m "not long"
 # Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
@@ -96,11 +96,11 @@ test-package: install
 	$(PYTEST) $(GATE) $$(grep -rlE "photodup[.]$(subst /,[.],$(PACKAGE))\b" tests --include="test_*.py")
 
 test-code: install
-	$(PYTEST) --durations 25 $(GATE) tests/unit tests/servers tests/repository
+	$(PYTEST) --durations 25 $(GATE) tests
 
-# Faults of one line in a copy of lib/, each run against the tests of its package.
-test-planted: install
-	PYTHONPATH=tests $(BIN)/python -m planted
+# Faults of one line in a copy of lib/, each run against the tests that have to find it.
+planted: install
+	$(BIN)/pytest -n 0 -v tests/planted -k "$(FAULT)"
 
 test-figures: install
 	$(BIN)/pytest --figures --durations 25 tests

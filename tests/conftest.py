@@ -176,7 +176,7 @@ def real_exports(real_model) -> dict[str, Path]:
 
 def _one_process_makes(what: str) -> FileLock:
     (ROOT / "build").mkdir(exist_ok=True)
-    return FileLock(ROOT / "build" / f".{what}.lock")
+    return FileLock(ROOT / "build" / f".{what}.lock", timeout=600)  # its error names the file
 
 
 @pytest.fixture(scope="session")

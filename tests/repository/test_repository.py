@@ -217,15 +217,6 @@ def test_the_service_page_names_every_setting_with_its_default():
         assert ", ".join(values) in ServiceSettings.model_fields[name].description
 
 
-def test_each_planted_fault_has_its_line(root):
-    """Whoever changes such a line plants its fault anew; `make test-planted` sees whether the tests catch it."""
-    import yaml
-
-    faults = yaml.safe_load((root / "tests/planted/faults.yaml").read_text())
-    texts = {name: ((root / "lib/photodup" / file), text) for name, (file, text, _, _) in faults.items()}
-    assert [name for name, (file, text) in texts.items() if file.read_text().count(text) != 1] == []
-
-
 def test_the_shape_counts_code_and_sees_a_name_that_stands_twice(tmp_path):
     """`make lint` holds it to the ceilings of pyproject.toml."""
     shape = runpy.run_path(str(ROOT / "tools/shape.py"))["shape"]

@@ -335,11 +335,8 @@ def test_the_grpc_address_is_given_or_one_above_http(monkeypatch, url, configure
     assert address_for_grpc(url) == address
 
 
-def test_json_is_for_measuring_only():
+def test_what_cannot_be_chosen_is_refused():
     with pytest.raises(PhotodupError, match="measure what JSON costs"):
         client.connect("http://127.0.0.1:1", "triton-onnx-fp32-http-json")
-
-
-def test_an_unknown_mode_is_refused():
     with pytest.raises(PhotodupError, match="local, remote or auto"):
         connect(mode="hybrid")

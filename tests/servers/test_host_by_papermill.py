@@ -5,7 +5,6 @@ TCP, notebooks and papermill are real.
 """
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -55,7 +54,7 @@ def gpu_stand_in(metrics_url: str) -> ThreadingHTTPServer:
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = (httpx.get(metrics_url).text + STAND_IN).encode()
+            body = (httpx.get(metrics_url, timeout=60).text + STAND_IN).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -98,11 +97,7 @@ def machine(checkout, tiny_repository, tiny_exports) -> Iterator[dict[str, int]]
     free = {f"{name}_port": 0 for name in ("pytorch", "triton_http", "triton_grpc", "triton_metrics")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODEL_PRETRAINED", weights["MODEL_PRETRAINED"])
-        options = {
-            "models": TINY_MODELS,
-            "repository": tiny_repository,
-            "env": weights,
-        }
+        options = {"models": TINY_MODELS, "repository": tiny_repository, "env": weights}
         with embedded_servers(host=HOST, **free, **options) as endpoints:
             yield from rented(endpoints)
 
@@ -119,14 +114,23 @@ def documented(ports: dict[str, int], notebook: str = "06_compare_three_backends
 
 
 def execute(checkout: Path, line: list[str], sizes: dict | None = None, seconds: float = 600):
-    """Execute a papermill line; return its exit status, what it printed and the notebook that it wrote."""
+    """Execute a papermill line; return its exit status, what it printed and the notebook that it wrote.
+
+    Papermill waits for ever for a kernel that no longer answers, and so do we for a pipe that the kernel keeps open when
+    papermill is killed. So each cell has a limit, whose error quotes the cell, and the output goes to a file.
+    """
     output = checkout / "build" / f"{Path(line[1]).stem}.ipynb"
-    command = [sys.executable, "-m", *line, "--no-progress-bar", "-y", json.dumps(sizes or {})]
+    limits = ["--start-timeout", "120", "--execution-timeout", str(round(0.75 * seconds))]
+    command = [sys.executable, "-m", *line, "--no-progress-bar", *limits, "-y", json.dumps(sizes or {})]
     command[command.index("out.ipynb")] = str(output)
-    done = subprocess.run(
-        command, cwd=checkout, env=dict(os.environ), capture_output=True, text=True, timeout=seconds
-    )
-    return done.returncode, done.stderr, nbformat.read(output, as_version=4)
+    with output.with_suffix(".log").open("w+") as log:
+        try:
+            status = subprocess.run(command, cwd=checkout, stdout=log, stderr=log, timeout=seconds).returncode
+        except subprocess.TimeoutExpired:
+            log.seek(0)
+            pytest.fail(f"{output.stem} did not end within {seconds:.0f} s; papermill printed: {log.read()}")
+        log.seek(0)
+        return status, log.read(), nbformat.read(output, as_version=4)
 
 
 def printed(notebook) -> str:

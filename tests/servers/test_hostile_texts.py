@@ -175,8 +175,8 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     grouped = photodup("group", library)
     assert grouped.returncode == 0 and "feedback.jsonl is damaged" in grouped.stdout
     with ReviewServer(library) as server:
-        assert httpx.get(server.url, timeout=30).text.count("is damaged") == 6
-        assert "Line 1 of" in httpx.get(server.url + "trash", timeout=30).text
+        assert httpx.get(server.url, timeout=60).text.count("is damaged") == 6
+        assert "Line 1 of" in httpx.get(server.url + "trash", timeout=60).text
     again.restore([operation.id for operation in again.trash.contents().listing])
     assert Trash(library).contents().listing == []
 

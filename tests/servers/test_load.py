@@ -247,6 +247,7 @@ def test_an_overloaded_open_loop_says_so():
 
     assert not point["valid"] and "overloaded" in point["invalid_because"]
     assert point["n_late"] > 50 and point["late_ms_max"] > 100
+    assert point["raw"]["latency_ms"].max() > point["late_ms_max"], "the wait for a free worker is part of it"
 
 
 @pytest.mark.figures
@@ -380,14 +381,19 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer():
-            peer, _ = listener.accept()
-            with peer:
-                peer.recv(1000)
-                peer.sendall(b"SSH-2.0-nope\r\n\r\n")
+            for said in (
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+                b"SSH-2.0-nope\r\n\r\n",
+            ):
+                peer, _ = listener.accept()
+                with peer:
+                    peer.recv(1000)
+                    peer.sendall(said)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         connection = HttpConnection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        assert connection.request(connection.head("POST", "/", 0))[1] == b"ok" and connection.socket is None
         with pytest.raises(HttpError, match="not HTTP"):
             connection.request(connection.head("POST", "/", 0))
         thread.join()

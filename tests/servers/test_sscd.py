@@ -158,6 +158,7 @@ def test_onnx_may_take_bytes_and_channels_last_and_say_what_it_was_made_from(tmp
     assert load_model(pretrained=named, device="cpu").name == "sscd_disc_mixup"
 
 
+@pytest.mark.long
 def test_onnx_made_from_it_gives_the_same_and_is_another_digest(network, checkpoint, tmp_path):
     import torch
 

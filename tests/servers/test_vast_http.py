@@ -176,7 +176,7 @@ class Client:
     """The SDK's methods over HTTP, where the SDK is not installed."""
 
     def __init__(self, url):
-        self.http = httpx.Client(base_url=f"{url}/api", timeout=10)
+        self.http = httpx.Client(base_url=f"{url}/api", timeout=60)
 
     def create_instance(self, id, **order):
         return self.http.put(f"/v0/asks/{id}/", json=order).raise_for_status().json()

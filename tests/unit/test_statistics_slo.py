@@ -86,7 +86,8 @@ def test_failed_requests_miss_a_bound_and_a_dead_server_gives_its_sentence():
     def refuses(rate):
         return Sample(*md1(rate, 500, np.random.default_rng(0)).__dict__.values()) if rate < 20 else refused
 
-    refused = Sample(np.empty(0), np.empty(0), n_errors=30, error="30 of 30 requests failed")
+    # Who is refused at once leaves the others fast.
+    refused = Sample(np.full(60, 5.0), np.linspace(0.1, 3, 60), n_errors=30, error="30 of 90 requests failed")
     found = sought(50, 15.0, 80.0, refuses)
     assert found.low <= 20 <= found.high and found.rate_per_s < 30
     dead = sought(50, 15.0, 80.0, lambda rate: Sample(np.empty(0), np.empty(0), error="no way there"))

@@ -401,8 +401,10 @@ class _Crew:
                 if latency_ms == latency_ms:
                     self.answers.append((clock(), latency_ms))
             except BaseException as error:
-                self.mistake = self.mistake or error
-                self._gate.clear()
+                with self._change:
+                    self.mistake = self.mistake or error
+                    if not self._over:  # at the end the gate stays open, so that nobody waits at it
+                        self._gate.clear()
             finally:
                 with self._change:
                     self._busy -= 1
@@ -438,8 +440,9 @@ class _Crew:
         return (len(ends_s) - 1) / (ends_s[-1] - ends_s[0])
 
     def __exit__(self, *_: object) -> None:
-        self._over = True
-        self._gate.set()
+        with self._change:
+            self._over = True
+            self._gate.set()
         for thread in self._threads:
             thread.join()
 

@@ -35,7 +35,8 @@ def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> 
 
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
-        client.load_model(model, headers=grpc_metadata(grpc_url), config=text)
+        # Half an hour: TensorRT may build an engine.
+        client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
 
 
 def unload_model(grpc_url: str, model: str) -> None:
@@ -47,7 +48,7 @@ def unload_model(grpc_url: str, model: str) -> None:
     from tritonclient.grpc import InferenceServerClient
 
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
-        client.unload_model(model, headers=grpc_metadata(grpc_url))
+        client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
 
 
 @contextlib.contextmanager
@@ -73,7 +74,7 @@ def temporary_config(
             f"The configuration of {model} is changed over gRPC: list a gRPC address of Triton in the endpoints file."
         )
     with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
-        before = client.get_model_config(model).config
+        before = client.get_model_config(model, client_timeout=60.0).config
     config = type(before)()
     config.CopyFrom(before)
     change(config)

@@ -1,7 +1,7 @@
 """Random inputs for a bounded time, on this machine alone; prints how much was tried.
 
     python -m fuzz                  from tests/, two minutes; `make fuzz` (FUZZ_MINUTES=2)
-    python -m fuzz images           one part: service, machines or images
+    python -m fuzz images           one part: service, machines, images or received
 
 Ends with 1 if anything was found. What was found is printed, and images are kept in build/fuzz/.
 """
@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from fuzz import images, machines, service
+from fuzz import images, machines, received, service
 
 PARTS: dict[str, Callable[[float], bool]] = {
     "service": service.fuzz,
     "machines": machines.fuzz,
     "images": images.fuzz,
+    "received": received.fuzz,
 }
 
 

@@ -229,3 +229,19 @@ def test_the_shape_counts_code_and_sees_a_name_that_stands_twice(tmp_path):
     (tmp_path / "lib/c.py").write_text("class _Own: ...\n")
     (tmp_path / "tests/test_a.py").write_text("\nx = 1\n")
     assert shape(tmp_path) == {"lib_code_lines": 6, "tests_lines": 2, "class_names_twice": 1}
+
+
+def test_each_thing_that_others_hand_over_has_its_tests_and_its_part_of_the_fuzzing():
+    from fuzz import received
+
+    table = re.findall(
+        r"^\| (?!received|---)(.+?) \| .+? \| (.+?) \| (.+?) \|$", (ROOT / "SECURITY.md").read_text(), re.M
+    )
+    elsewhere = {"library", "catalogue", "trash", "image"}  # the parts `machines` and `images`
+    assert {name for name, *_ in table} == elsewhere | set(received.ROWS)
+    for name, *cells in table:
+        for cell in cells:
+            tests = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", cell)
+            assert tests, f"{name}: a cell without a test"
+            for path, test in tests:
+                assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{name}: {path} has no {test}"

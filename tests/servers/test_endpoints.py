@@ -105,6 +105,29 @@ def test_no_file_and_no_yaml(tmp_path: Path) -> None:
         load_endpoints(tmp_path / "other.yaml")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xfe\0",
+        b"name: [",
+        b"[" * 100_000,
+        b"5: x",
+        b"null: x",
+        b"where: x",
+        b"- x",
+        b"5",
+        b"",
+        b"name: !!python/object:os.system x",
+    ],
+)
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "received.yaml"
+    path.write_bytes(data)
+    with pytest.raises(PhotodupError, match=r"received\.yaml") as caught:
+        load_endpoints(path)
+    assert "\n" not in str(caught.value)
+
+
 @given(
     ports=st.lists(st.integers(0, 65535), min_size=4, max_size=4),
     engines=st.lists(st.sampled_from(["onnx", "trt", "openvino", "emulated-a100"]), unique=True, min_size=1),

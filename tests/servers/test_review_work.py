@@ -225,6 +225,36 @@ def test_similar_scenes_are_found_from_the_page_by_the_encoder_that_is_chosen(bu
         assert "1 photo is new" in client.get("?tier=similar").text
 
 
+REVIEW_WITH_AN_ENCODER_THAT_NEVER_COMES = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from photodup.photos.review.reviewed_folder import Encoders
+from photodup.photos.review.serve import review
+never = lambda: ThreadPoolExecutor(1).submit(threading.Event().wait).result()
+review(Path(sys.argv[1]), port=0, catalogue=None, browser=False, encoders=Encoders(more={"never": never}))
+"""
+
+
+def test_ctrl_c_waits_for_no_encoder(bursts):
+    """Python joins the threads of its pools before it ends, so that this process used to stay."""
+    command = [sys.executable, "-u", "-c", REVIEW_WITH_AN_ENCODER_THAT_NEVER_COMES, str(bursts)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stdout.readline().removeprefix("The page: ").strip()
+            origin = {"Origin": "/".join(url.split("/")[:3])}
+            with httpx.Client(base_url=url, headers=origin, timeout=60, follow_redirects=True) as client:
+                until_idle(client)
+                client.post("similar", data={"encoder": "never"})
+                assert "Getting ready to look" in client.get("work").text
+            process.send_signal(signal.SIGINT)
+            said, failed = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0 and not failed
+    assert "Stopped while busy (finding similar scenes): what was done before is kept." in said
+
+
 def test_the_command_lines_encoder_is_used_and_an_untrained_one_refused(bursts, tiny_onnx, random_onnx):
     with browsing(bursts, encoders=Encoders(weights=random_onnx)) as (_, client):
         until_idle(client)

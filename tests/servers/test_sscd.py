@@ -1,8 +1,10 @@
 """SSCD's loading and preprocessing, on a ResNet-50 of the same interface with random weights."""
 
+import pickle
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.settings import LibrarySettings
+from photodup.settings import variables
 
 pytestmark = [
     # torch 2.13: "torch.jit.script/save/load is deprecated"; the published weights come as TorchScript.
@@ -58,7 +61,56 @@ def checkpoint(network, tmp_path_factory):
 
     path = tmp_path_factory.mktemp("sscd") / "sscd_disc_mixup.torchscript.pt"
     torch.jit.trace(network, torch.zeros(1, 3, 320, 320)).save(str(path))
-    return path
+    with variables(PHOTODUP_TRUSTED_TORCHSCRIPT=file_sha256(path)):
+        yield path
+
+
+def test_torchscript_of_nobody_known_writes_no_file_unless_its_digest_is_trusted(tmp_path, monkeypatch):
+    """With its digest trusted it does write one, so that the refusal is what keeps it from that."""
+    import torch
+
+    class Writes(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.flatten(1)[:, :512] + torch.from_file("owned", shared=True, size=1000)[0]
+
+    monkeypatch.chdir(tmp_path)
+    path, owned = tmp_path / "sscd_disc_mixup.torchscript.pt", tmp_path / "owned"
+    torch.jit.script(Writes()).save(str(path))
+    for trusted in ("", "1", next(iter(sscd.PUBLISHED)), file_sha256(path)):
+        monkeypatch.setenv("PHOTODUP_TRUSTED_TORCHSCRIPT", trusted)
+        if trusted == file_sha256(path):
+            assert (
+                load_model(pretrained=f"sscd:{path}", device="cpu").dim == 512
+                and owned.stat().st_size == 4000
+            )
+            return
+        with pytest.raises(
+            PhotodupError, match=f"a program .*PHOTODUP_TRUSTED_TORCHSCRIPT={file_sha256(path)}"
+        ):
+            load_model(pretrained=f"sscd:{path}", device="cpu")
+        assert not owned.exists()
+
+
+class RunsAtUnpickling:
+    def __reduce__(self):
+        return Path.touch, (Path("owned"),)
+
+
+@pytest.mark.parametrize("kind", ["pickle", "torch", "torchscript", "no tensors"])
+def test_a_checkpoint_runs_nothing(kind, checkpoint, tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "weights.pt"
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(RunsAtUnpickling()))
+    elif kind == "torchscript":
+        path.write_bytes(checkpoint.read_bytes())
+    else:
+        torch.save({"state_dict": RunsAtUnpickling() if kind == "torch" else 5}, path)
+    with pytest.raises(PhotodupError, match=r"weights\.pt cannot be read as weights") as caught:
+        load_model(pretrained=str(path), device="cpu")
+    assert "\n" not in str(caught.value) and not (tmp_path / "owned").exists()
 
 
 def published_way(network, image: Image.Image) -> np.ndarray:
@@ -102,6 +154,7 @@ def test_the_published_file_is_known_by_its_contents_whatever_it_is_called(check
     renamed = tmp_path / "weights"
     renamed.write_bytes(checkpoint.read_bytes())
     assert not sscd.is_published(str(renamed))
+    monkeypatch.delenv("PHOTODUP_TRUSTED_TORCHSCRIPT")
     monkeypatch.setattr(sscd, "PUBLISHED", {file_sha256(checkpoint): "sscd_disc_mixup"})
     assert not sscd.is_published(str(renamed)), "a file of another size is not read"
     monkeypatch.setattr(sscd, "_PUBLISHED_BYTES", (renamed.stat().st_size,))

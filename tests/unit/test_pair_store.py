@@ -1,6 +1,8 @@
 """Pairs kept between runs: the same as comparing everything, and only the new rows are compared."""
 
 import hashlib
+import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from photodup.photos.search.candidates import stored_pairs
-from photodup.photos.search.neighbours import NeighbourIndex
+from photodup.photos.search.neighbours import ArraysError, NeighbourIndex, read_arrays
 from photodup.photos.state.own_folder import MARKER, OwnFolder
 
 THRESHOLD = 0.8
@@ -99,6 +101,88 @@ def test_what_does_not_fit_is_compared_again(tmp_path, fault):
     pairs = stored_pairs(tmp_path, digest, md5s[:n], vectors[:n], threshold, **options)
     expected = NeighbourIndex(32, threshold).add(vectors[:n])
     assert len(named(pairs, md5s) & named(expected, md5s)) >= 0.99 * len(expected)
+
+
+def rewritten(path, **changes):
+    """Write a file of arrays anew, its check sums right, with other arrays in it."""
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    for name in changes.keys() & arrays.keys():
+        arrays[name] = changes[name](arrays[name])
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+
+
+def filled(value):
+    """Return what puts one value everywhere into an array."""
+    return lambda array: np.full_like(array, value)
+
+
+def packed(path, *_):
+    """6 GB in 6 MB, by one hundredth of it."""
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    np.savez_compressed(path, **arrays | {"second": np.zeros(16_000_000, np.int32)})
+
+
+def promising(path, *_, shape="(10000000000000,)"):
+    """Give an array's header another shape, in the same bytes."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for name, data in members.items():
+        if b"'shape': (" in data[:128] and b"()" not in data[:128]:
+            length = int.from_bytes(data[8:10], "little")
+            header = data[10 : 10 + length].decode()
+            before = header[: header.index("'shape': ") + len("'shape': ")]
+            header = f"{before}{shape}, }}".ljust(length - 1) + "\n"
+            members[name] = (
+                data[:8] + len(header).to_bytes(2, "little") + header.encode() + data[10 + length :]
+            )
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+FORGED = {
+    "packed": packed,
+    "a shape of terabytes": promising,
+    "a shape below nothing": partial(promising, shape="(-1,)"),
+    "a header that nests": partial(promising, shape="(" * 3000),
+    "a part is missing": partial(rewritten, method=lambda _: None, probes=lambda _: None),
+    "a part of another shape": partial(rewritten, method=lambda _: "exact\x1b[2J", probes=lambda _: np.array([1, 2])),
+    "rows that are not there": partial(rewritten, second=filled(10**6), cells=filled(7000)),
+    "rows below nothing": partial(rewritten, first=filled(-5), cells=filled(-1)),
+    "fewer rows of one": partial(rewritten, first=lambda rows: rows[1:], cells=lambda rows: rows[1:]),
+    "one content twice": partial(rewritten, md5s=filled(b"a" * 32), probes=filled(-1)),
+    "values that are no numbers": partial(rewritten, similarity=filled(np.nan), centres=filled(np.nan)),
+    "a search without end": partial(rewritten, recall=filled(np.nan), probes=filled(0)),
+    "objects": partial(rewritten, first=lambda _: np.array([{}], object), cells=lambda _: np.array([{}], object)),
+    "numbers of another kind": partial(rewritten, md5s=lambda md5s: np.arange(len(md5s)), cells=np.float64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["", "-cells"])
+@pytest.mark.parametrize("forged", FORGED)
+def test_what_somebody_else_put_there_is_compared_again(tmp_path, forged, which):
+    OwnFolder(tmp_path).prepare()
+    md5s, vectors = library(1500)
+    options = {"exact_below": 1000}
+    expected = named(stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD, **options), md5s)
+    store = tmp_path / f"neighbours-{'a' * 16}{which}.npz"
+    FORGED[forged](store)
+    found = stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD, **options)
+    assert named(found, md5s) == expected and found.method.isprintable()
+
+
+def test_nothing_is_unpacked_that_photodup_did_not_write(tmp_path):
+    np.savez(tmp_path / "a.npz", second=np.zeros(5, np.int32))
+    layout = {"second": ("<i4", "pair")}
+    assert read_arrays(tmp_path / "a.npz", layout, 1000)["second"].tolist() == [0] * 5
+    with pytest.raises(ArraysError, match="larger than a library of this size needs"):
+        read_arrays(tmp_path / "a.npz", layout, 100)
+    packed(tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").stat().st_size < 70_000
+    with pytest.raises(ArraysError, match="packed, or too large"):
+        read_arrays(tmp_path / "a.npz", layout, 10**9)
 
 
 def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):

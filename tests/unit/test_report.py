@@ -1,10 +1,14 @@
 """The pages made from records: runs side by side, and the deck. Each law has its planted fault."""
 
 import json
+import os
 import re
 import shutil
 
 import nbformat
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,8 +17,11 @@ from support.report_runs import PIXEL, write_notebook
 from support.visits import plant_visits
 
 from photodup.bench.pairs.declared import declarations
+from photodup.bench.record import latencies
 from photodup.bench.stats.comparison import Verdict
 from photodup.errors import PhotodupError
+from photodup.study.comparisons.outcomes import read_all, write_outcomes
+from photodup.study.notebook.run import read_run
 from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
 from photodup.study.report.page import write_reports
@@ -123,7 +130,7 @@ def test_runs_that_are_not_alike_say_so_before_any_number(project, change, said)
 
 def test_other_sizes_and_other_stopping_rules_are_said(project):
     for name, size in (("a", 662), ("b", 8)):
-        row = {"notebook": "06_x", "status": "passed", "parameters": {"RUN": name, "N": size}}
+        row = {"notebook": "06_x", "status": "passed", "seconds": 1, "parameters": {"RUN": name, "N": size}}
         (project / "results" / name / "study.json").write_text(json.dumps([row]))
 
     (sentence,) = warnings(open_sides(["a", "b"]))
@@ -166,6 +173,102 @@ def test_an_open_loop_rate_set_by_share_is_paired_by_share():
 def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, said):
     with pytest.raises(PhotodupError, match=said):
         write_reports(runs, compare=True)
+
+
+def everywhere(change):
+    """Return what changes each mapping of a JSON file."""
+
+    def changed(data):
+        content = json.loads(data)
+        rows = content if isinstance(content, list) else [content]
+        return json.dumps([change(row) for row in rows] if rows is content else change(content)).encode()
+
+    return changed
+
+
+DAMAGED = {
+    "cut short": lambda data: data[: len(data) // 2],
+    "binary": lambda data: b"\x89PNG\xff\0" * 50,
+    "empty": lambda data: b"",
+    "nested": lambda data: b"[" * 100_000,
+    "another kind": lambda data: b"5",
+    "no keys": everywhere(lambda row: {}),
+    "wrong values": everywhere(lambda row: dict.fromkeys(row, 5)),
+    "wrong values within": everywhere(
+        lambda row: {name: {"x": 5} if isinstance(value, dict) else value for name, value in row.items()}
+    ),
+}
+# Of a run: which file, and what of the above is no damage to it.
+RECEIVED = {
+    "environment.json": {"no keys", "wrong values within"},
+    "study.json": {"wrong values within"},
+    "verdicts.json": {"wrong values within"},
+    "outcomes.json": {"wrong values within"},
+    "records/point-*.json": set(),
+    "records/visit-*.json": {"a pipe"},  # which counts as no file
+    "notebooks/01_one.ipynb": {"wrong values within", "a pipe"},
+    "latencies.parquet": {"a pipe", *DAMAGED} - {"cut short", "binary", "empty"},
+}
+
+
+def received_run(deck):
+    """Give run `a` everything that a run holds, and return what makes pages and lists of it."""
+    directory = deck / "results" / "a"
+    shutil.copy(ROOT / "notebooks" / "comparisons.yaml", deck / "notebooks")
+    pair = declarations().pairs[0]
+    for run in (directory, directory.with_name("b")):
+        plant_visits(run, pair, 1.1)
+        latencies.compact(run)
+    run = read_run(directory)
+    write_outcomes(run)
+    row = {"notebook": "01_one", "status": "passed", "seconds": 1.0, "parameters": {"N": 8}}
+    (directory / "study.json").write_text(json.dumps([row]))
+    return directory, [
+        lambda: write_reports(["a"]),
+        lambda: write_reports(["a"], slides=True),
+        lambda: write_reports(["a", "b"], compare=True),
+        lambda: read_all(read_run(directory)),
+    ]
+
+
+def test_a_damaged_run_is_one_sentence_that_names_the_file(deck):
+    (directory, makers), failures = received_run(deck), []
+    for make in makers:
+        make()
+    for name, harmless in RECEIVED.items():
+        path = sorted(directory.glob(name))[0]
+        whole = path.read_bytes()
+        for damage in [*DAMAGED, "a pipe"]:
+            if damage in harmless:
+                continue
+            path.unlink()
+            os.mkfifo(path) if damage == "a pipe" else path.write_bytes(DAMAGED[damage](whole))
+            said = []
+            # Each file by its first reader, and cut short by all.
+            for make in (
+                makers if damage == "cut short" else makers[:1] if "visit" not in name else makers[-1:]
+            ):
+                try:
+                    make()
+                except PhotodupError as error:
+                    said.append(str(error))
+            of = "records" if name.startswith("records") else path.name
+            is_named = all(of in one and "delete it" in one and "\n" not in one for one in said)
+            if not said or not is_named:
+                failures.append((name, damage, said))
+            path.unlink()
+            path.write_bytes(whole)
+    assert not failures
+
+
+def test_a_file_that_unpacks_to_more_than_a_run_has_is_not_read(deck):
+    directory, _ = received_run(deck)
+    n = 60_000_000  # equal values: kilobytes
+    column = pa.DictionaryArray.from_arrays(np.zeros(n, np.int8), pa.array(["x"]))
+    pq.write_table(pa.table({"record": column}), directory / "latencies.parquet")
+    assert (directory / "latencies.parquet").stat().st_size < 300_000
+    with pytest.raises(PhotodupError, match=r"latencies.parquet cannot be read \(60,000,000 rows"):
+        write_reports(["a"])
 
 
 def test_options_that_ask_for_two_things(project):

@@ -135,11 +135,11 @@ def load_endpoints(path: Path | str) -> Endpoints:
         raise PhotodupError(
             f"Endpoints file {path}: {error.strerror}. Files in that folder: {known}."
         ) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise PhotodupError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise PhotodupError(f"{path} should be a mapping with name and backends; see notebooks/endpoints/.")
-    return _checked(str(path), **data)
+    return _checked(str(path), data)
 
 
 def replaced(endpoints: Endpoints, **fields: Any) -> Endpoints:
@@ -148,10 +148,10 @@ def replaced(endpoints: Endpoints, **fields: Any) -> Endpoints:
     Raises:
         PhotodupError: a value that the field cannot have; names both.
     """
-    return _checked(endpoints.name, **(dict(endpoints) | fields))
+    return _checked(endpoints.name, dict(endpoints) | fields)
 
 
-def _checked(where: str, **data: Any) -> Endpoints:
+def _checked(where: str, data: dict[str, Any]) -> Endpoints:
     """Return the endpoints, or raise a `PhotodupError` that names the key and what is wrong with it."""
     try:
         return Endpoints(**data)
@@ -226,11 +226,13 @@ def from_ports(
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
     return _checked(
         name or host,
-        name=name or host,
-        gpu=gpu,
-        gpus=gpus,
-        price_per_hour_usd=price_per_hour_usd,
-        location=location,
-        backends=backends,
-        metrics=metrics,
+        {
+            "name": name or host,
+            "gpu": gpu,
+            "gpus": gpus,
+            "price_per_hour_usd": price_per_hour_usd,
+            "location": location,
+            "backends": backends,
+            "metrics": metrics,
+        },
     )

@@ -3,14 +3,18 @@
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from photodup.errors import PhotodupError
+from photodup.names import escaped, printable
 
 SCHEMA_VERSION = 2
+MOST_BYTES = 200_000_000  # of a file of a run: a record has kilobytes, a notebook megabytes
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "schema_version": int,
     "key": str,
@@ -82,20 +86,65 @@ def plain(value: Any) -> Any:
     raise RecordError(f"A {type(value).__name__} cannot be recorded: give numbers, texts, lists or mappings.")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the mapping in a JSON file.
+@contextmanager
+def reading(what: Path | str) -> Iterator[None]:
+    """Turn whatever damaged content raises in this block into one sentence that names it.
+
+    A run may be somebody else's or cut short. Each reader would otherwise need a check of its own for each value.
+
+    Raises:
+        RecordError: names what was read, the reason and the remedy.
+    """
+    try:
+        yield
+    except RecordError:
+        raise
+    except Exception as error:  # of json, nbformat, Arrow, NumPy and our own look-ups: a dozen kinds
+        said = (
+            f"{type(error).__name__}: " if isinstance(error, LookupError | TypeError | AttributeError) else ""
+        )
+        reason = escaped(" ".join(f"{said}{error}".split())[:160]) or type(error).__name__
+        raise RecordError(
+            f"{printable(str(what))} cannot be read ({reason}): restore it from git, or delete it and run again."
+        ) from error
+
+
+def read_text(path: Path) -> str:
+    """Return a text file of a run.
+
+    Raises:
+        RecordError: it is not there, no regular file (a pipe would be waited for), larger than `MOST_BYTES` or no UTF-8.
+    """
+    with reading(path):
+        if path.stat().st_size > MOST_BYTES or not path.is_file():
+            raise ValueError(f"no regular file of at most {MOST_BYTES:,} bytes")
+        return path.read_text(encoding="utf-8")
+
+
+def read_json(path: Path, default: Any = None, **fields: type | tuple[type, ...]) -> Any:
+    """Return what a JSON file of a run holds.
+
+    Args:
+        path: the file.
+        default: what to return where there is no file, of the kind that the file must hold; without it the file must
+            be there and hold a mapping.
+        **fields: of each mapping in a list, and the types of their values.
 
     Raises:
         RecordError: it cannot be read, or holds something else.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(
-            f"{path} cannot be read ({error}): restore it from git, or delete it and run again."
-        ) from None
-    if not isinstance(value, dict):
-        raise RecordError(f"{path}: the field 'schema_version' is missing; delete it and run again.")
+    if default is not None and not os.path.lexists(path):
+        return default
+    text = read_text(path)
+    with reading(path):
+        value = json.loads(text)
+        kind = dict if default is None else type(default)
+        if not isinstance(value, kind):
+            raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
+        for number, row in enumerate(value) if fields else ():
+            wrong = [name for name, of in fields.items() if not isinstance(row[name], of)]
+            if wrong:
+                raise ValueError(f"{wrong[0]!r} of entry {number} is a {type(row[wrong[0]]).__name__}")
     return value
 
 

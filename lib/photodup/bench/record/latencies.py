@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.record.json_files import RecordError
+from photodup.bench.record.json_files import MOST_BYTES, reading
 from photodup.files import remove, write_atomically
 
 if TYPE_CHECKING:
@@ -58,6 +58,16 @@ def read(run: Path, record: str) -> "dict[str, np.ndarray]":
         if found:
             return found
     return {}
+
+
+def check(run: Path) -> None:
+    """Read the single requests of a run, as everything that looks at one of them will.
+
+    Raises:
+        RecordError: they cannot be read; names the file and the remedy.
+    """
+    for _ in _tables(run, ""):
+        pass
 
 
 def compact(run: Path) -> int:
@@ -159,8 +169,14 @@ def _read(path: Path) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        remedy = "restore it from git, or delete it and its records and run again"
-        raise RecordError(f"{path} cannot be read ({' '.join(str(error).split())}): {remedy}.") from None
+    with reading(path):
+        about = pq.read_metadata(path)
+        if 4 * about.num_rows * about.num_columns > MOST_BYTES:
+            raise ValueError(f"{about.num_rows:,} rows are more than any run has")
+        table = pq.read_table(path)
+        kinds = {"record": pa.string(), "request": pa.int32()}
+        if wrong := [f.name for f in table.schema if f.type != kinds.pop(f.name, pa.float32())] or list(
+            kinds
+        ):
+            raise ValueError(f"the column {wrong[0]} is missing or of another type")
+    return table

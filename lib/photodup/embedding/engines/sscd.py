@@ -10,6 +10,9 @@ What a file is, is read from what is in it. `sscd_disc_mixup`, and with it the t
 the file with the SHA-256 of the published one; others, an ONNX made from it too unless it says so in its metadata
 (`source_sha256`), are `sscd-unrecognised`.
 
+TorchScript is a program: it runs with the user's rights and can write files. Only the published file runs, and one whose
+SHA-256 the user puts into PHOTODUP_TRUSTED_TORCHSCRIPT. An ONNX graph computes and does nothing else.
+
 Licence: the authors' repository (facebookresearch/sscd-copy-detection) put its codebase under CC-NC 4.0 at
 first and under MIT since 18 July 2022; for the weights that it links it names no licence of their own. None
 are shipped here.
@@ -34,6 +37,7 @@ from photodup.embedding.engines.onnx_runtime import (
 from photodup.embedding.engines.pytorch import torch_device
 from photodup.embedding.imaging import View
 from photodup.errors import PhotodupError
+from photodup.settings import environment
 
 PREFIX = "sscd:"
 UNRECOGNISED = "sscd-unrecognised"
@@ -60,6 +64,15 @@ def is_published(weights: str) -> bool:
         return False
 
 
+def _refuse_unknown_program(path: Path) -> None:
+    found = file_sha256(path)
+    if found not in PUBLISHED and found != environment().trusted_torchscript.lower():
+        raise PhotodupError(
+            f"{path} is not the TorchScript file that SSCD's authors publish, and TorchScript is a program that can "
+            f"write your files: if you trust who made it, set PHOTODUP_TRUSTED_TORCHSCRIPT={found}."
+        )
+
+
 class SscdModel:
     """`sscd:PATH`: a `.torchscript.pt` as the authors publish it, or an `.onnx` made from one.
 
@@ -72,7 +85,7 @@ class SscdModel:
         threads: CPU threads.
 
     Raises:
-        PhotodupError: no such file, or no encoder of square pictures in it.
+        PhotodupError: no such file, TorchScript that nobody vouches for, or no encoder of square pictures in it.
     """
 
     is_random, precision = False, "fp32"
@@ -87,6 +100,7 @@ class SscdModel:
         self.pretrained, self._entry = f"{PREFIX}{path}", ImageInput(np.float32, False, self.size)
         self.engine, load = "onnx", self._load_onnx
         if is_archive(path):
+            _refuse_unknown_program(path)
             self.engine, load = "pytorch", self._load_torchscript
         source, self._run = load(device, threads)
         self.name = PUBLISHED.get(source or file_sha256(path), UNRECOGNISED)

@@ -1,6 +1,7 @@
 """A photo as the page shows it: a JPEG by its catalogue id, re-encoded and cached; and two of them compared in words."""
 
 import errno
+import hashlib
 import io
 import os
 import re
@@ -21,6 +22,7 @@ from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
 from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
+from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 from photodup.photos.trash.trash_entries import Moved
 from photodup.photos.trash.trash_files import TRASH_FOLDER
 from photodup.safe_open import open_file, opened
@@ -33,6 +35,9 @@ _AS_IT_IS_PIXELS = 64_000_000
 # EXIF is in the first segments of a JPEG; the rest of a 20 MB file need not be read for it.
 _JPEG_HEADER_BYTES = 1_000_000
 _MOST_FIELDS = 40  # of EXIF, for one page
+# A cached picture may come with somebody else's library and show another photo than the one to be deleted, so that
+# each carries the signature of the user who made it, in hexadecimal digits behind the JPEG's end.
+_PURPOSE, _SIGNATURE_BYTES, _MOST_BYTES = "picture 1", 64, 100_000_000
 # How many are decoded at a time: one of 200 megapixels takes 1 GB.
 _making = threading.BoundedSemaphore(2)
 
@@ -116,12 +121,19 @@ def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
             return file.read()
         with suppress(OSError, OwnFolderError):
-            return own.read(*cached)
+            kept = own.read(*cached, most_bytes=_MOST_BYTES)
+            encoded, mark = kept[:-_SIGNATURE_BYTES], kept[-_SIGNATURE_BYTES:].decode("latin-1")
+            if is_signed(read_key(), _PURPOSE, _signed(photo, size, encoded), mark):
+                return encoded
         with _making:
             encoded = _make(file.read(), photo, size)
-    with suppress(OSError, OwnFolderError):  # a full disk or a read-only library costs time, not the page
-        own.write(encoded, *cached)
+    with suppress(OSError, PhotodupError):  # a full disk or a read-only library costs time, not the page
+        own.write(encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached)
     return encoded
+
+
+def _signed(photo: Photo, size: str, encoded: bytes) -> list[str]:
+    return [photo.md5, size, hashlib.sha256(encoded).hexdigest()]
 
 
 def _make(data: bytes, photo: Photo, size: str) -> bytes:

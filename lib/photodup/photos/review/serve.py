@@ -1,5 +1,6 @@
 """Starting the review page, `photodup review`: the web application put together, and its server."""
 
+import os
 import secrets
 import socket
 import threading
@@ -30,7 +31,7 @@ HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001
 # How long Ctrl-C waits for photos that are being moved. Were it cut short, the trash would finish it the next time.
 _FINISH_S = 60.0
-_STOP_S = 10.0  # and for the photo at hand, of work that may be stopped
+_STOP_S = 1.5  # and for work that may be stopped at any moment: what is done is written
 
 
 class ReviewServer:
@@ -118,7 +119,9 @@ class ReviewServer:
         return self
 
     def stop(self) -> None:
-        """Stop and wait for it, and for photos that are being moved."""
+        """Stop and wait for it, and for photos that are being moved; a second time it does nothing."""
+        if self._server.should_exit:
+            return
         self.folder.work.stop(_FINISH_S, _STOP_S)
         self._server.should_exit = True
         self._thread.join(10)
@@ -179,6 +182,13 @@ def review(
         if browser:
             webbrowser.open(server.url)
         server.wait(then=_say_what_is_open)
+    if (task := server.folder.work.running) and task.can_stop:
+        # Python would wait for its threads: for a batch of photographs, a model that loads, a server that is silent.
+        print(
+            f"Stopped while busy ({task.title[0].lower()}{task.title[1:]}): what was done before is kept.",
+            flush=True,
+        )
+        os._exit(0)
 
 
 def _say_what_is_open(session: ReviewSession, url: str) -> None:

@@ -12,7 +12,6 @@ compares everything once.
 
 import hashlib
 import re
-import zipfile
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from photodup.errors import PhotodupError
 from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.library.metadata import read_exposure
 from photodup.photos.search.hash_neighbours import HashPairs, near_hashes, nearest_hashes, search_radius
-from photodup.photos.search.neighbours import EXACT_BELOW, NeighbourIndex, Pairs
+from photodup.photos.search.neighbours import EXACT_BELOW, ArraysError, NeighbourIndex, Pairs, read_arrays
 from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
 
 # Chance pairs a photo that the hash may bring, alone and where an embedding is asked too. Then the hash is
@@ -106,6 +104,21 @@ def _hash_pairs(folder: Path, photos: Sequence[Photo], per_photo: float) -> tupl
 
 
 _VERSION = 2
+# The arrays of a state, of either kind, as `read_arrays` wants them.
+_Layout = dict[str, tuple[str | int, ...]]
+_STATE: _Layout = {
+    "version": ("<i8",),
+    "md5s": ("|S32", "row"),
+    "first": ("<i4", "pair"),
+    "second": ("<i4", "pair"),
+}
+_OF_MODEL: _Layout = _STATE | {
+    "bounds": ("<f8", 3), "similarity": ("<f4", "pair"), "method": ("<U",), "recall": ("<f8",), "nearest_recall": ("<f8",),
+}  # fmt: skip
+_OF_HASH: _Layout = _STATE | {"bits": ("<u8", "row"), "radius": ("<i8",), "distance": ("|u1", "pair")}
+# At most, with a fifth of the contents gone: `MAX_CROWD` and the nearest pairs of 12 bytes, an MD5 and a hash.
+_BYTES_A_ROW = 8192
+_METHOD = re.compile(r"exact|IVF \d{1,9} cells(, \d{1,9} searched)?")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 # With more than this share of the contents gone, everything is compared again: the index no longer fits what is
 # left, nor is the place of those that were among a photo's nearest taken by the next ones.
@@ -114,7 +127,7 @@ _MAX_GONE = 0.2
 
 def stored_order(folder: Path, digest: str, md5s: Sequence[str]) -> list[str]:
     """Return these contents in the order in which `stored_pairs` needs no copy of their vectors."""
-    return _known_first(_read(_model_store(folder, digest), "md5s"), md5s)
+    return _known_first(_read(_model_store(folder, digest), _OF_MODEL, len(md5s)), md5s)
 
 
 def stored_pairs(
@@ -140,7 +153,7 @@ def stored_pairs(
     store = _model_store(folder, digest)
     index = NeighbourIndex(vectors.shape[1], threshold, nearest_from=nearest_from, exact_below=exact_below)
     bounds = [index.threshold, index.lowest, index.nearest]
-    saved = _read(store)
+    saved = _read(store, _OF_MODEL, len(md5s))
     names = _known_first(saved, md5s)
     row = {md5: i for i, md5 in enumerate(md5s)}
     order = np.array([row[md5] for md5 in names], np.int64)
@@ -170,17 +183,17 @@ def stored_hash_pairs(
     """
     store = OwnFolder(folder).pairs("hash")
     radius = search_radius(len(md5s), per_photo)
-    saved = _read(store)
+    saved = _read(store, _OF_HASH, len(md5s))
     row = {md5: i for i, md5 in enumerate(md5s)}
     known, before = [], None
     stays = np.array([md5 in row for md5 in saved["md5s"]] if saved else [], bool)
     # In a library that grows the radius falls, and what was found within the larger one is at hand. By one
     # bit it may rise again before everything is searched anew: photos come and go.
-    if saved and "radius" in saved and radius <= saved["radius"] + 1 and _enough_left(stays):
+    if saved and radius <= saved["radius"] + 1 and _enough_left(stays):
         radius = min(radius, int(saved["radius"]))
         known = [md5 for md5, there in zip(saved["md5s"], stays, strict=True) if there]
         bits = np.array([int(hashes[row[md5]], 16) for md5 in known], np.uint64)
-        if len(saved["bits"]) == len(stays) and np.array_equal(bits, saved["bits"][stays]):
+        if np.array_equal(bits, saved["bits"][stays]):
             first, second, distance = _pairs_still_there(saved, stays, "distance")
             before = HashPairs(first, second, distance, radius).within(radius)
         else:
@@ -220,7 +233,7 @@ def _continued(
 ) -> tuple[int, Pairs | None]:
     """Fill the index with what was compared before and is still there; nothing if that does not fit."""
     cells = _cells(store)
-    if saved is None or "bounds" not in saved or saved["bounds"].tolist() != bounds:
+    if saved is None or saved["bounds"].tolist() != bounds:
         return 0, None
     there = set(names)
     stays = np.array([md5 in there for md5 in saved["md5s"]], bool)
@@ -229,13 +242,11 @@ def _continued(
     old = vectors[: np.count_nonzero(stays)]
     if not cells.exists():
         index.vectors = old
-    elif not zipfile.is_zipfile(cells):  # as in `_read`
-        return 0, None
-    try:
-        if cells.exists():
+    else:
+        try:
             index.load(cells, old, stays)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, PhotodupError):
-        return 0, None
+        except ArraysError:
+            return 0, None
     first, second, similarity = _pairs_still_there(saved, stays, "similarity")
     recall, nearest_recall = float(saved["recall"]), float(saved["nearest_recall"])
     return len(old), Pairs(first, second, similarity, str(saved["method"]), recall, 0, nearest_recall)
@@ -286,20 +297,24 @@ def _known_first(saved: dict | None, md5s: Sequence[str]) -> list[str]:
     return known + [md5 for md5 in md5s if md5 not in seen]
 
 
-def _read(store: Path, *names: str) -> dict | None:
-    """Read a state, or these parts of it; None if there is none, or none that this version understands."""
-    # Asked first: where the archive is cut short, np.load raises and leaves the file open.
-    if not zipfile.is_zipfile(store):
-        return None
+def _read(store: Path, layout: _Layout, n_now: int) -> dict | None:
+    """Read a state; None if there is none, or none that this version writes for a library of `n_now` contents."""
     try:
-        with np.load(store, allow_pickle=False) as saved:
-            if int(saved["version"]) != _VERSION:
-                return None
-            state = {name: saved[name] for name in names or saved.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        state = read_arrays(store, layout, 65_536 + _BYTES_A_ROW * n_now)
+    except ArraysError:
         return None
-    state["md5s"] = [md5.decode() for md5 in state["md5s"].tolist()]
-    return state
+    md5s, first, second = state["md5s"].tolist(), state["first"], state["second"]
+    is_sound = (
+        state["version"] == _VERSION
+        and len(set(md5s)) == len(md5s)
+        and bool(((first >= 0) & (first < second) & (second < len(md5s))).all())
+    )
+    if "method" in state:
+        values = np.concatenate([state["similarity"], [state["recall"], state["nearest_recall"]]])
+        is_sound &= bool(_METHOD.fullmatch(str(state["method"])) and (np.abs(values) <= 1).all())
+    else:
+        is_sound &= 0 <= state["radius"] <= 64 and bool((state["distance"] <= state["radius"]).all())
+    return state | {"md5s": [md5.decode("latin-1") for md5 in md5s]} if is_sound else None
 
 
 def _model_store(folder: Path, digest: str) -> Path:

@@ -9,6 +9,9 @@ Two bounds keep the number of pairs in proportion to the rows, whatever they sho
 nearest few of each row are pairs, and above it a crowd of equal pictures (a webcam's year) is not all with all.
 """
 
+import math
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +34,57 @@ _STORED = 8
 _MAX_HELD = 30_000_000
 # The search is not widened further than this for the sake of neighbours below the threshold.
 _MAX_NEAREST_PROBES = 32
+
+
+class ArraysError(PhotodupError):
+    """A file of arrays that is not as `np.savez` wrote it; compare again."""
+
+
+def read_arrays(
+    path: Path, layout: Mapping[str, tuple[str | int, ...]], most_bytes: int
+) -> dict[str, np.ndarray]:
+    """Return arrays that `np.savez` wrote, each checked by its header before memory is used for it.
+
+    A library's caches may be somebody else's: a file of 6 MB can unpack to 6 GB, and a header can promise any shape.
+
+    Args:
+        path: the file.
+        layout: each array's dtype as NumPy writes it (`<U` is any length) and its sizes; a size with a name is
+            the same wherever the name stands.
+        most_bytes: of the file, and of each array.
+
+    Raises:
+        ArraysError: an array is missing, compressed, cut short, too large or of another dtype or shape.
+    """
+    found: dict[str, np.ndarray] = {}
+    sizes: dict[str | int, int] = {}
+    try:
+        if path.stat().st_size > most_bytes:
+            raise ValueError("it is larger than a library of this size needs")
+        with zipfile.ZipFile(path) as archive:
+            for name, (kind, *dims) in layout.items():
+                member = archive.getinfo(f"{name}.npy")
+                if member.compress_type != zipfile.ZIP_STORED or member.file_size > most_bytes:
+                    raise ValueError(f"{name} is packed, or too large")
+                with archive.open(member) as data:
+                    if np.lib.format.read_magic(data) != (1, 0):
+                        raise ValueError(f"{name} is of another version")
+                    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(data)
+                    n_bytes = math.prod(shape) * dtype.itemsize
+                    wanted = [
+                        size if isinstance(size, int) else sizes.setdefault(size, given)
+                        for size, given in zip(dims, shape, strict=True)
+                    ]
+                    is_as_written = (
+                        dtype.str.startswith(str(kind)) and not is_fortran and list(shape) == wanted
+                    )
+                    is_whole = min(shape, default=0) >= 0 and data.tell() + n_bytes == member.file_size
+                    if not is_as_written or not is_whole:
+                        raise ValueError(f"{name} is {dtype} {shape}")
+                    found[name] = np.frombuffer(data.read(n_bytes), dtype).reshape(shape)
+    except Exception as error:  # zipfile's and NumPy's, a dozen kinds on damaged bytes
+        raise ArraysError(f"{path} is not as photodup wrote it ({error}): build it again.") from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -149,14 +203,22 @@ class NeighbourIndex:
             keep: bool for each row that was saved, where not all of them are still there.
 
         Raises:
-            PhotodupError: they are those of another number of rows; build them again.
+            ArraysError: they are damaged, or those of another number of rows; build them again.
         """
-        with np.load(path) as saved:
-            centres, cells, probes = saved["centres"], saved["cells"], int(saved["probes"])
+        layout: dict[str, tuple[str | int, ...]]
+        layout = {"centres": ("<f4", "cell", self.dim), "cells": ("<i4", "row", "near"), "probes": ("<i8",)}
+        saved = read_arrays(path, layout, 65_536 + len(vectors) * (64 + 4 * self.dim))
+        centres, cells, probes = saved["centres"], saved["cells"], int(saved["probes"])
+        if not (
+            probes > 0 < cells.size
+            and np.isfinite(centres).all()
+            and 0 <= cells.min() <= cells.max() < len(centres)
+        ):
+            raise ArraysError(f"{path} holds cells that no search makes.")
         if keep is not None and len(keep) == len(cells):
             cells = cells[keep]
-        if (len(cells), centres.shape[1]) != (len(vectors), self.dim):
-            raise PhotodupError(
+        if len(cells) != len(vectors):
+            raise ArraysError(
                 f"{path} was made for {len(cells)} rows, the catalogue has {len(vectors)}: build it again."
             )
         self.vectors = np.ascontiguousarray(vectors, np.float32)

@@ -107,15 +107,15 @@ class OwnFolder:
             return True
         return False
 
-    def read(self, *parts: str) -> bytes:
-        """Return a file's bytes, no link followed.
+    def read(self, *parts: str, most_bytes: int = -1) -> bytes:
+        """Return a file's bytes, or its first `most_bytes`, no link followed.
 
         Raises:
             OSError: it is not there, or cannot be read.
         """
         *folders, name = self._inside(parts)
         with self._opened(*folders) as folder:
-            return _read(folder, name)
+            return _read(folder, name, most_bytes)
 
     def write(self, data: bytes, *parts: str, durable: bool = False) -> None:
         """Write a file whole or not at all, its folders made, no link followed.
@@ -255,13 +255,13 @@ def is_own_folder(path: Path | str | bytes) -> bool:
     return OwnFolder(os.fsdecode(path)).is_marked
 
 
-def _read(folder: int, name: str) -> bytes:
+def _read(folder: int, name: str, most_bytes: int = -1) -> bytes:
     with open(open_file(PathInFolder(folder, name)), "rb") as file:
-        return file.read()
+        return file.read(most_bytes)
 
 
 def _check_marker(folder: int, path: Path) -> None:
     with suppress(OSError):
-        if _read(folder, MARKER).startswith(_MARK.encode()):
+        if _read(folder, MARKER, len(_ABOUT)).startswith(_MARK.encode()):
             return
     raise OwnFolderError(f"{printable(path)} was not made by photodup: nothing in it is touched.")

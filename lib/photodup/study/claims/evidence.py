@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.bench.record.json_files import reading
 from photodup.bench.stats.sentence import sentence
 from photodup.study.comparisons.measure import visit_key
 
@@ -55,8 +56,7 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
         | (served_by if columns.get("server") in ("fastapi", "triton") else here)
         | row
         for record in load_records(directory)
-        if record["status"] == "ok" and record["kind"] in READERS
-        for row in READERS[record["kind"]](record["config"], record["result"])
+        for row in _rows(directory, record)
     ]
     points = load_points(directory)
     if not len(points) and not rows and not (directory / "records").is_dir():
@@ -125,6 +125,13 @@ def model_environment(directory: Path) -> dict[str, Any]:
     )
     known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
     return facts | {"model": known | facts.get("model", {})} if facts or known else {}
+
+
+def _rows(directory: Path, record: Row) -> list[Row]:
+    if record["status"] != "ok" or record["kind"] not in READERS:
+        return []
+    with reading(f"{directory / 'records'}: {record['key']}"):
+        return [row for row in READERS[record["kind"]](record["config"], record["result"]) if row["backend"]]
 
 
 def _ladder(config: Row, result: Row) -> Iterator[Row]:

@@ -13,6 +13,7 @@ import numpy as np
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
+from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
 from photodup.bench.stats.sentence import row, sentence
@@ -191,7 +192,14 @@ def recorded(
     while (record := run.store.record(key, config=config(number))) is not None:
         is_ok = record["status"] == "ok"
         raw = run.store.raw(key, config=config(number)) if is_ok else {}
-        yield record, Visit.of_record(record["result"], raw) if is_ok else None
+        with reading(f"{run.directory / 'records'}: visit {number} of {key}"):
+            visit = Visit.of_record(record["result"], raw) if is_ok else None
+            if visit:  # what is computed from it below
+                read.remarks([visit])
+                np.concatenate(
+                    [np.array(of, float) for of in (visit.values, *visit.log_ratios, *visit.blocks_of(1))]
+                )
+        yield record, visit
         number += 1
 
 

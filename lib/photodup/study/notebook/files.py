@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from photodup.bench.record.json_files import read_json, read_text, reading
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
@@ -30,15 +31,29 @@ def notebooks(only: Iterable[str] = ()) -> list[Path]:
 
 def source_sha256(notebook: Path) -> str:
     """Return the digest of what a notebook does: its code cells and their tags, not prose, not outputs."""
-    cells = read_json(notebook, None)["cells"]
+    cells = read_notebook(notebook).cells
     code = [c for c in cells if c["cell_type"] == "code"]
     source = json.dumps([["".join(c["source"]), c["metadata"].get("tags", [])] for c in code])
     return hashlib.sha256(source.encode()).hexdigest()
 
 
-def read_json(path: Path, default: Any) -> Any:
-    """Return what a JSON file holds, or `default` where there is no such file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return default
+def study_rows(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's `study.json`, one for each notebook; none where there is no such file."""
+    return read_json(
+        directory / "study.json", [], notebook=str, status=str, seconds=(int, float), parameters=dict
+    )
+
+
+def read_notebook(path: Path) -> Any:
+    """Return a notebook that may be somebody else's.
+
+    Raises:
+        RecordError: it is damaged; names the file.
+    """
+    import nbformat
+
+    text = read_text(path)
+    with reading(path):
+        notebook = nbformat.v4.reads(text)
+        nbformat.validate(notebook)
+    return notebook

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from photodup import settings
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
+from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.embedding.backends import Backend
 from photodup.errors import PhotodupError
@@ -26,7 +27,6 @@ from photodup.serving.endpoints import (
     replaced,
 )
 from photodup.study.notebook import gaps
-from photodup.study.notebook.files import read_json
 from photodup.study.notebook.gaps import Gap, NotMeasured
 
 if TYPE_CHECKING:
@@ -183,8 +183,16 @@ def read_run(directory: Path) -> Run:
 
 
 def read_environment(directory: Path) -> dict[str, Any]:
-    """Return `environment.json` of a run's directory, or an empty dictionary."""
-    return read_json(directory / "environment.json", {})
+    """Return `environment.json` of a run's directory, or an empty dictionary.
+
+    Raises:
+        RecordError: it is damaged, or does not hold what pages name of a machine; names the file.
+    """
+    path = directory / "environment.json"
+    facts = read_json(path, {})
+    with reading(path):
+        describe_machine(facts), describe_weights(facts), device_of(facts), dict(facts.get("packages", {}))
+    return facts
 
 
 def describe_machine(facts: dict[str, Any]) -> str:

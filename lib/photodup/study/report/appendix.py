@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import nbformat
-
 from photodup.paths import project_root
-from photodup.study.notebook.files import notebooks, read_json
+from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, read_run
 
 _SAVED = re.compile(r'charts\.save\(\w+, run, "([\w-]+)"\)')
@@ -44,7 +42,7 @@ def appendix_table() -> str:
 
 def figures_of(path) -> list[str]:
     """Return the names under which a notebook saves its figures, in order."""
-    cells = nbformat.read(path, as_version=4).cells
+    cells = read_notebook(path).cells
     return [name for cell in cells if cell.cell_type == "code" for name in _SAVED.findall(cell.source)]
 
 
@@ -87,4 +85,4 @@ def agreement_text() -> str:
 
 
 def _study() -> Iterator[dict]:
-    yield from read_json(project_root() / "results" / REFERENCE / "study.json", [])
+    yield from study_rows(project_root() / "results" / REFERENCE)

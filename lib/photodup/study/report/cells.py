@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from photodup.paths import project_root
+from photodup.study.notebook.files import read_notebook
 from photodup.study.notebook.opening import write_opening
 
 _TAGS = frozenset(
@@ -56,7 +55,7 @@ def render_notebook(notebook: Path, run: str) -> str:
     from markupsafe import Markup
     from pygments.formatters import HtmlFormatter
 
-    executed = nbformat.read(notebook, as_version=4)
+    executed = read_notebook(notebook)
     write_opening(executed, run)  # a copy that papermill made opens with the reference run's answer
     cells = render_cells(executed.cells)
     light, dark = (

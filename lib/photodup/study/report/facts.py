@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from photodup.bench.pairs.declared import Basis, declarations
-from photodup.bench.record.json_files import slug
+from photodup.bench.record import latencies
+from photodup.bench.record.json_files import read_json, slug
+from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import does_decide
 from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
 from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
-from photodup.study.notebook.files import notebooks, read_json
+from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.opening import printed_answer
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 
@@ -46,7 +46,8 @@ def run_facts(directory: Path) -> dict[str, Any]:
     """Return what every page says first: `machine`, `weights` and `facts`, pairs of label and text."""
     env = read_environment(directory)
     facts = [("machine", describe_machine(env)), ("weights", describe_weights(env))] if env else []
-    facts.append(("records", str(len(list((directory / "records").glob("*.json"))))))
+    facts.append(("records", str(len(list(load_records(directory))))))
+    latencies.check(directory)
     return {
         "machine": describe_machine(env),
         "weights": env.get("model", {}).get("pretrained", ""),
@@ -54,9 +55,13 @@ def run_facts(directory: Path) -> dict[str, Any]:
     }
 
 
+def _verdict_rows(directory: Path) -> list[dict[str, Any]]:
+    return read_json(directory / "verdicts.json", [], claim=str, verdict=str, statement=str)
+
+
 def run_verdicts(directory: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of `verdicts.json` that were judged, and how many claims could not be."""
-    rows = read_json(directory / "verdicts.json", [])
+    rows = _verdict_rows(directory)
     judged = [row for row in rows if row["verdict"] != NOT_TESTABLE]
     return judged, len({row["claim"] for row in rows} - {row["claim"] for row in judged})
 
@@ -64,7 +69,7 @@ def run_verdicts(directory: Path) -> tuple[list[dict[str, Any]], int]:
 def executed_notebook(run: str, source: Path) -> Path | None:
     """Return the executed copy of a notebook in `run`: for the reference run, the committed notebook itself."""
     if run == REFERENCE:
-        stamped = nbformat.read(source, as_version=4).metadata.get("photodup", {})
+        stamped = read_notebook(source).metadata.get("photodup", {})
         if stamped.get("run") == REFERENCE:
             return source
     path = project_root() / "results" / run / "notebooks" / source.name
@@ -77,12 +82,12 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
     The answer is what the cell tagged `answer` printed in this run, never the prose of another one.
     """
     directory = project_root() / "results" / run
-    outcomes = {row["notebook"]: row for row in read_json(directory / "study.json", [])}
+    outcomes = {row["notebook"]: row for row in study_rows(directory)}
     for source in notebooks():
         executed = executed_notebook(run, source)
-        opening = nbformat.read(source, as_version=4).cells[0].source
+        opening = read_notebook(source).cells[0].source
         outcome = outcomes.get(source.stem, {})
-        answer = printed_answer(nbformat.read(executed, as_version=4)) if executed else ""
+        answer = printed_answer(read_notebook(executed)) if executed else ""
         yield {
             "stem": source.stem,
             "title": _first(r"^#\s*(.+)$", opening) or source.stem,
@@ -107,7 +112,12 @@ def state_of(directory: Path, stem: str, status: str) -> str:
     declared = declarations()
     basis = declared.rests_on.get(stem, Basis())
     names = [p.name for p in declared.pairs if p.is_primary and (p.notebook == stem or p.name in basis.pairs)]
-    rows = {row["name"]: row for row in read_json(directory / "outcomes.json", [])}
+    rows = {
+        row["name"]: row
+        for row in read_json(
+            directory / "outcomes.json", [], name=str, verdict=str, excludes_beyond=(int, float, type(None))
+        )
+    }
     found: list[bool | None] = [decides(rows[name]) for name in names if name in rows]
     found += [any((directory / "records").glob(f"{slug(name)}*.json")) or None for name in basis.records]
     found += [(directory / name).is_file() or None for name in basis.files]
@@ -146,7 +156,7 @@ def finding_rows(run: str) -> Iterator[dict[str, Any]]:
 
     Rows of `verdicts.json`, with `finding` added: the number of the finding, or a dash for its tables.
     """
-    rows = read_json(project_root() / "results" / run / "verdicts.json", [])
+    rows = _verdict_rows(project_root() / "results" / run)
     found = [
         row | {"finding": _first(r"finding (\d+)", row["source"]) or "–"}
         for row in rows

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import nbformat
-
+from photodup.study.notebook.files import read_notebook
 from photodup.study.notebook.opening import fewer_colours
 from photodup.study.report.cells import is_png
 from photodup.study.report.facts import executed_notebook
@@ -39,7 +38,7 @@ def notebook_figures(run: str, source: Path) -> list[PageFigure]:
     if executed is None:
         return []
     found, title, heading, caption = [], source.stem, "", ""
-    for cell in nbformat.read(executed, as_version=4).cells:
+    for cell in read_notebook(executed).cells:
         if cell.cell_type == "markdown":
             for line in cell.source.splitlines():
                 if line.startswith("# "):

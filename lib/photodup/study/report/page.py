@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from photodup.bench.record.record import load_records
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
-from photodup.study.notebook.files import notebooks, read_json
+from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import read_environment, run_directory
 from photodup.study.report.cells import environment, render_notebook
 from photodup.study.report.compare_page import write_comparison
@@ -60,7 +61,7 @@ def write_report(run: str) -> Path:
 
 def _commit(directory: Path) -> str:
     """The commit of the run's records, where they agree on one."""
-    commits = {read_json(path, {}).get("git_commit") for path in (directory / "records").glob("*.json")}
+    commits = {record["git_commit"] for record in load_records(directory)}
     return commits.pop() or "" if len(commits) == 1 else ""
 
 

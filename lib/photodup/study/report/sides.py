@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
-from photodup.study.notebook.files import read_json
+from photodup.study.notebook.files import study_rows
 from photodup.study.notebook.run import describe_machine, read_environment, run_directory
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ComparedRun:
                 for name, value in row.get("parameters", {}).items()
                 if name not in _PLACES and not name.endswith("_PORT")
             }
-            for row in read_json(self.directory / "study.json", [])
+            for row in study_rows(self.directory)
         }
 
     def conditions(self) -> set[str]:

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from photodup.errors import PhotodupError
-from photodup.study.notebook.files import notebooks
+from photodup.study.notebook.files import notebooks, read_notebook
 from photodup.study.notebook.run import run_directory
 from photodup.study.report.cells import Cell, environment, render_cells
 from photodup.study.report.facts import (
@@ -90,7 +88,7 @@ def run_slides(run: str) -> Iterator[Slide]:
     rows = {row["stem"]: row for row in notebook_rows(run)}
     for source in notebooks():
         if executed := executed_notebook(run, source):
-            yield from notebook_slides(nbformat.read(executed, as_version=4).cells, rows[source.stem])
+            yield from notebook_slides(read_notebook(executed).cells, rows[source.stem])
 
 
 def notebook_slides(cells: list[Any], row: dict[str, Any]) -> Iterator[Slide]:

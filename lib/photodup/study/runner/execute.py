@@ -18,12 +18,13 @@ from typing import Any
 import nbformat
 import yaml
 
+from photodup.bench.record.json_files import RecordError, read_json, reading
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.progress import bar
 from photodup.settings import inherited
-from photodup.study.notebook.files import notebooks, read_json, source_sha256
+from photodup.study.notebook.files import notebooks, read_notebook, source_sha256, study_rows
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE, Run, open_run
 from photodup.study.runner.servers import start_servers
@@ -333,13 +334,13 @@ def _is_current(
 
 
 def _n_code_cells(notebook: Path) -> int:
-    return sum(cell.cell_type == "code" for cell in nbformat.read(notebook, as_version=4).cells)
+    return sum(cell.cell_type == "code" for cell in read_notebook(notebook).cells)
 
 
 def _cells_done(output: Path) -> int:
     """Return how many cells papermill has completed, by the copy that it keeps saving."""
-    with suppress(ValueError):  # caught in the middle of a save
-        cells = read_json(output, {"cells": []})["cells"]
+    with suppress(RecordError):  # caught in the middle of a save
+        cells = read_json(output, {}).get("cells", [])
         return sum(
             c["metadata"].get("papermill", {}).get("status") == "completed"
             for c in cells
@@ -361,7 +362,8 @@ def _end_group(process: subprocess.Popen) -> None:
 
 
 def _read_outcomes(directory: Path) -> dict[str, NotebookOutcome]:
-    return {row["notebook"]: NotebookOutcome(**row) for row in read_json(directory / "study.json", [])}
+    with reading(directory / "study.json"):
+        return {row["notebook"]: NotebookOutcome(**row) for row in study_rows(directory)}
 
 
 def _write_outcomes(directory: Path, outcomes: dict[str, NotebookOutcome]) -> None:
@@ -391,7 +393,7 @@ def _render(path: Path) -> None:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read_notebook(path)
     client = NotebookClient(
         notebook,
         timeout=300,

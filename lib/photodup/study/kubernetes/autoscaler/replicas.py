@@ -69,6 +69,8 @@ class ControllerFlags:
 
     Attributes:
         cpu_initialization_period_s, initial_readiness_delay_s: until when a pod's CPU sample is not believed.
+        as_of_1_20: the three rules that Kubernetes 1.20 has otherwise. A metric that cannot be read does not forbid a
+            scale-down; stabilisation looks at the window of one direction; a rate counts changes of one direction.
     """
 
     sync_period_s: float = 15.0
@@ -78,6 +80,7 @@ class ControllerFlags:
     downscale_stabilization_s: float = 300.0
     scale_to_zero: bool = True
     configurable_tolerance: bool = True
+    as_of_1_20: bool = False
 
 
 def group(pods: Sequence[PodView], name: str, now: float, flags: ControllerFlags, *, is_cpu: bool) -> Groups:

@@ -18,7 +18,7 @@ from photodup.study.kubernetes.autoscaler import hpa, replicas
 from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, metric_target
 from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags, PodView
 
-RECORDED = json.loads(gzip.open(Path(__file__).parent / "data" / "hpa_recorded.json.gz").read())
+RECORDED = json.loads(gzip.decompress((Path(__file__).parent / "data" / "hpa_recorded.json.gz").read_bytes()))
 EPOCH = 1e6
 OLD = ControllerFlags(as_of_1_20=True)
 

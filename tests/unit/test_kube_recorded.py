@@ -69,6 +69,22 @@ def test_without_the_three_rules_of_1_20_the_answers_differ_where_those_rules_re
     assert "blind-metric-beside-cpu" in {name for name, *_ in other}
 
 
+def test_a_usage_at_the_very_edge_of_the_tolerance_scales_in_1_20_and_not_today():
+    """66 % of a target of 60 %: seen on the control plane, and nowhere in the recording."""
+    spec = {
+        "minReplicas": 2,
+        "maxReplicas": 6,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"averageUtilization": 60}}}],
+    }
+    views = [PodView(2, values={"cpu": 0.3315}, sampled_s=EPOCH)]
+    old, new = (
+        Autoscaler(spec, {"cpu": 0.5}, flags).sync(EPOCH + 1, 2, views).desired
+        for flags in (OLD, ControllerFlags())
+    )
+
+    assert (old, new) == (3, 2)
+
+
 class ForgetsRescales(Autoscaler):
     def remember(self, now, current, desired):
         pass

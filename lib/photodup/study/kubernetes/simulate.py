@@ -94,7 +94,7 @@ def simulate(
     Raises:
         PhotodupError: no readiness probe, no known start time, or a metric that is not simulated.
     """
-    return _Simulation(workload, curve, load, cluster or Cluster(), dt_s, replicas).run(duration_s)
+    return Simulation(workload, curve, load, cluster or Cluster(), dt_s, replicas).run(duration_s)
 
 
 def where_seconds_decide(
@@ -123,7 +123,7 @@ def where_seconds_decide(
     return [(start, end) for start, end in stretches if end - start > 2 * shift_s]
 
 
-class _Simulation:
+class Simulation:
     def __init__(
         self,
         workload: ScaledDeployment,

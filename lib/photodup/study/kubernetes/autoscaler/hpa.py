@@ -268,6 +268,8 @@ class Autoscaler:
 
     def _tolerances(self) -> Tolerances:
         default = self.flags.tolerance
+        if self.flags.as_of_1_20:
+            return Tolerances(default, default, by_distance=True)
         if not self.flags.configurable_tolerance:
             return Tolerances(default, default)
         down, up = (quantity(rules.get("tolerance", default)) for rules in (self.down, self.up))

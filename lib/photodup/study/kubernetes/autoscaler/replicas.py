@@ -45,12 +45,18 @@ class PodView:
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How far usage over target may lie from 1 without a change, by direction."""
+    """How far usage over target may lie from 1 without a change, by direction.
+
+    `by_distance`: 1.20 compares |1 - ratio|, which in floating point is more than 0.1 at a ratio of exactly 1.1.
+    """
 
     down: float = 0.1
     up: float = 0.1
+    by_distance: bool = False
 
     def hold(self, ratio: float) -> bool:
+        if self.by_distance:
+            return abs(1.0 - ratio) <= self.up
         return 1.0 - self.down <= ratio <= 1.0 + self.up
 
 
@@ -69,7 +75,7 @@ class ControllerFlags:
 
     Attributes:
         cpu_initialization_period_s, initial_readiness_delay_s: until when a pod's CPU sample is not believed.
-        as_of_1_20: the three rules that Kubernetes 1.20 has otherwise. A metric that cannot be read does not forbid a
+        as_of_1_20: the rules that Kubernetes 1.20 has otherwise. Exactly 1.1 is out of tolerance. A metric that cannot be read does not forbid a
             scale-down; stabilisation looks at the window of one direction; a rate counts changes of one direction.
     """
 

@@ -42,6 +42,20 @@ SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 OPENED = "127.0.0.1"
 _SAME_FORM = {"autoscaling/v2": "autoscaling/v2beta2", "policy/v1": "policy/v1beta1"}  # as 1.20 names them
 _GROUP = "metrics.k8s.io"
+_API_FLAGS = """
+    --bind-address=127.0.0.1 --advertise-address=127.0.0.1 --secure-port={port} --insecure-port=0
+    --token-auth-file=tokens.csv --authorization-mode=RBAC --endpoint-reconciler-type=none
+    --service-cluster-ip-range=10.96.0.0/16 --service-account-issuer=https://kubernetes.default.svc
+    --service-account-key-file={crt} --service-account-signing-key-file={key} --requestheader-client-ca-file={crt}
+    --tls-cert-file={crt} --tls-private-key-file={key} --proxy-client-cert-file={crt} --proxy-client-key-file={key}
+"""
+_CLIENT_FLAGS = """
+    --kubeconfig={config} --authentication-kubeconfig={config} --authorization-kubeconfig={config}
+    --bind-address=127.0.0.1 --port=0 --leader-elect=false --kube-api-qps=100 --kube-api-burst=200
+"""
+_MANAGER_FLAGS = """
+    --use-service-account-credentials=true --service-account-private-key-file={key} --node-monitor-grace-period=2h
+"""
 
 
 def tools_dir() -> Path:
@@ -79,18 +93,11 @@ class ControlPlane:
         _run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *pair, *subject)
         (folder / "tokens.csv").write_text('admin,admin,admin,"system:masters"\n')
         server = {"server": f"https://{OPENED}:{self.port}", "certificate-authority": str(self.certificate)}
-        self.config.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "here", "cluster": server}],
-                    "users": [{"name": "admin", "user": {"token": "admin"}}],
-                    "contexts": [{"name": "here", "context": {"cluster": "here", "user": "admin"}}],
-                    "current-context": "here",
-                }
-            )
-        )
+        here = {"cluster": "here", "user": "admin"}
+        config = {"clusters": [{"name": "here", "cluster": server}], "current-context": "here"}
+        config["users"] = [{"name": "admin", "user": {"token": "admin"}}]
+        config["contexts"] = [{"name": "here", "context": here}]
+        self.config.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
         self.api = httpx.Client(
             base_url=server["server"],
             headers={"Authorization": "Bearer admin"},
@@ -104,39 +111,11 @@ class ControlPlane:
         store = ["--data-dir=etcd", f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"]
         store += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
         self._start("etcd", *store, f"--initial-cluster=default={peer}")
-        pair = {"cert": self.certificate, "private-key": self.key}
-        self._start(
-            "kube-apiserver",
-            f"--etcd-servers={etcd}",
-            f"--bind-address={OPENED}",
-            f"--advertise-address={OPENED}",
-            f"--secure-port={self.port}",
-            "--insecure-port=0",
-            "--token-auth-file=tokens.csv",
-            "--authorization-mode=RBAC",
-            "--endpoint-reconciler-type=none",
-            "--service-cluster-ip-range=10.96.0.0/16",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={self.certificate}",
-            f"--service-account-signing-key-file={self.key}",
-            f"--requestheader-client-ca-file={self.certificate}",
-            *(f"--tls-{name}-file={file}" for name, file in pair.items()),
-            f"--proxy-client-cert-file={self.certificate}",
-            f"--proxy-client-key-file={self.key}",
-        )
+        self._start("kube-apiserver", f"--etcd-servers={etcd}", *self._flags(_API_FLAGS))
         self.until("kube-apiserver answers", lambda: self.api.get("/readyz").is_success)
-        common = [f"--{name}={self.config}" for name in ("kubeconfig", "authorization-kubeconfig")]
-        common += [f"--authentication-kubeconfig={self.config}", f"--bind-address={OPENED}", "--port=0"]
-        common += ["--leader-elect=false", "--kube-api-qps=100", "--kube-api-burst=200"]
-        self._start(
-            "kube-controller-manager",
-            *common,
-            f"--secure-port={_free_port()}",
-            "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={self.key}",
-            "--node-monitor-grace-period=2h",
-        )
-        self._start("kube-scheduler", *common, f"--secure-port={_free_port()}")
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            manages = _MANAGER_FLAGS if name == "kube-controller-manager" else ""
+            self._start(name, *self._flags(_CLIENT_FLAGS + manages), f"--secure-port={_free_port()}")
 
     def stop(self) -> None:
         """Stop what runs, the last started first."""
@@ -186,6 +165,9 @@ class ControlPlane:
         """Run kubectl against this control plane only; return its output."""
         return _run(tool("kubectl"), "--kubeconfig", str(self.config), *arguments, given=given)
 
+    def _flags(self, text: str) -> list[str]:
+        return text.format(port=self.port, config=self.config, crt=self.certificate, key=self.key).split()
+
     def _start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
@@ -220,7 +202,7 @@ class Namespace(Simulation):
     """One namespace of the control plane: its pods are listed, all else about them is simulated.
 
     Attributes:
-        rows: one per second, as in `SimulatedRun.steps`.
+        rows: `time_s`, `replicas`, `pods` and `ready` at the beginning and whenever a count has changed.
         syncs_s: when the autoscaler read the pods' metrics.
     """
 
@@ -275,7 +257,10 @@ class Namespace(Simulation):
             and (now - cluster.metrics_phase_s) % cluster.metrics_resolution_s == 0
         ):
             self._sample(now)
-        self.rows.append(self._advance(now))
+        row = self._advance(now)
+        row = {name: row[name] for name in ("time_s", "replicas", "pods", "ready")}
+        if not self.rows or {**row, "time_s": 0} != {**self.rows[-1], "time_s": 0}:
+            self.rows.append(row)
         self._show()
 
     def usage(self) -> list[dict[str, Any]]:
@@ -508,7 +493,7 @@ def experiment(curve: ServiceCurve, plan: Plan) -> dict[str, Any]:
             "version": LIVE_VERSION,
             "namespaces": {
                 name: {
-                    "rows": _changes(n.rows),
+                    "rows": n.rows,
                     "events": n.noted(),
                     "syncs_s": [round(at, 3) for at in n.syncs_s],
                 }
@@ -537,15 +522,6 @@ def foretold(curve: ServiceCurve, plan: Plan, name: str, syncs_s: Sequence[float
     )
     workload = read_workload(render({**OVERLAYS, "published": "k8s/published"}[name]))
     return simulate(workload, curve, plan.load(), duration_s=plan.duration_s, cluster=cluster)
-
-
-def _changes(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Return the first row, the last, and those with another count than the row before."""
-    names = ("replicas", "pods", "ready")
-    kept = [
-        b for a, b in pairwise([{}, *rows]) if b is rows[-1] or any(a.get(name) != b[name] for name in names)
-    ]
-    return [{name: row[name] for name in ("time_s", *names)} for row in kept]
 
 
 def _as_1_20_has_it(item: dict[str, Any]) -> dict[str, Any]:

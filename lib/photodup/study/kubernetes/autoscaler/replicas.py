@@ -75,8 +75,9 @@ class ControllerFlags:
 
     Attributes:
         cpu_initialization_period_s, initial_readiness_delay_s: until when a pod's CPU sample is not believed.
-        as_of_1_20: the rules that Kubernetes 1.20 has otherwise. Exactly 1.1 is out of tolerance. A metric that cannot be read does not forbid a
-            scale-down; stabilisation looks at the window of one direction; a rate counts changes of one direction.
+        as_of_1_20: the rules that Kubernetes 1.20 has otherwise. A usage at the edge of the tolerance is outside it;
+            a metric that cannot be read does not forbid a scale-down; stabilisation looks at the window of one
+            direction; a rate counts changes of one direction.
     """
 
     sync_period_s: float = 15.0

@@ -10,6 +10,8 @@
 # make judge    comparisons of two real servers with planted delays: nulls failed, delays found (about 55 minutes)
 # make site     every notebook and document as pages with a search, in build/site/index.html
 # make sizes    MB that `pip install .` and each extra fill, each in an environment of its own (USES="load serve")
+# make cluster-tools  a Kubernetes control plane without containers, built once from Debian's source (10 minutes)
+# make cluster-test  the real autoscaler, quota and disruption budget on it, against the simulator (9 minutes)
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
 PYTHON   ?= python3.11
 RUN      ?= quick
@@ -24,7 +26,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes cluster-tools cluster-test images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -124,6 +126,12 @@ fuzz: install
 # kubectl, helm and checkov for the manifests; notebook 09 is skipped where they cannot be had.
 tools:
 	@k8s/get-tools.sh || echo "Without these tools notebook 09 and the manifest checks are skipped." >&2
+
+cluster-tools:
+	@k8s/get-cluster-tools.sh
+
+cluster-test: install tools
+	$(BIN)/pytest -n 0 -v -rs tests/servers/test_kube_live.py
 
 # LAB_OPTIONS goes to JupyterLab: make lab LAB_OPTIONS="--no-browser --port=9999"
 lab: install

@@ -181,6 +181,19 @@ def test_every_document_is_in_the_index() -> None:
     assert {path.name for path in GUIDES} - {"README.md"} <= set(links(index))
 
 
+def test_the_first_notebook_has_the_index_and_a_picture_of_today() -> None:
+    """The picture names the last notebook, the usual ports and every engine, so that an addition is drawn too."""
+    assert "../docs/README.md" in links(
+        (ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8")
+    )
+    picture = (ROOT / "notebooks" / "images" / "architecture.svg").read_text(encoding="utf-8")
+    last = max(path.name[:2] for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    words = [f"notebooks 00 to {last}", ":8002", ":8003", ":8004", ":8005"]
+    words += ["PyTorch", "ONNX Runtime", "OpenVINO", "TensorRT", "Scan", "Embed", "Group", "Review"]
+
+    assert [word for word in words if word not in picture] == []
+
+
 def test_the_architecture_shows_the_three_places() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for heading in ("## On one machine", "## Against a rented machine", "## On Kubernetes"):

@@ -1,116 +1,103 @@
-"""Creating a cluster: every refusal, and that nothing half-made stays. Docker and kind are stand-ins here."""
+"""The real control plane: what Kubernetes 1.20.2 does with our manifests and the published ones (`make cluster-test`)."""
 
-import socket
+from itertools import pairwise
 
 import pytest
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes import live
+from photodup.study.kubernetes.curve import ServiceCurve
+
+CURVE = ServiceCurve((1.0, 2.0, 4.0, 8.0), (8.0, 14.0, 20.0, 22.0), (0.9, 1.5, 2.0, 2.0))
+PLAN = live.Plan(ramp=((4.0, 45.0), (60.0, 105.0), (4.0, 310.0)))
+
+REASON = live.missing()
+built = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return live.experiment(CURVE, PLAN)
+
+
+def changes(rows, column="replicas"):
+    """Return (second, value) of each change."""
+    return [(b["time_s"], b[column]) for a, b in pairwise(rows) if a[column] != b[column]]
+
+
+@built
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["published", "kind"])
+def test_the_real_autoscaler_does_what_the_simulation_foretells(seen, name):
+    there = seen["namespaces"][name]
+    told = live.foretold(CURVE, PLAN, name, there["syncs_s"])
+    real, simulated = changes(there["rows"]), [(at, to) for at, _, to in told.rescales()]
+
+    assert len(there["syncs_s"]) >= 28
+    assert [count for _, count in real] == [count for _, count in simulated]
+    assert max(abs(a - b) for (a, _), (b, _) in zip(real, simulated, strict=True)) <= 20
+
+
+@built
+@pytest.mark.long
+def test_the_published_quota_refuses_what_the_autoscaler_asks_for(seen):
+    there = seen["namespaces"]["published"]
+
+    assert max(row["replicas"] for row in there["rows"]) == 6
+    assert max(row["pods"] for row in there["rows"]) == 4
+    assert any("exceeded quota" in event["message"] for event in there["events"])
+
+
+@built
+@pytest.mark.long
+def test_an_update_at_max_replicas_keeps_every_pod_and_ends_within_the_quota(seen):
+    """A pod that is ending still counts, so the quota refuses the next one until it has gone; then it is made."""
+    assert seen["update"] == {"least_ready": 6, "most_pods": 7, "pods": 6, "updated": 6}
+    refused = [e for e in seen["namespaces"]["update"]["events"] if e["reason"] == "FailedCreate"]
+    assert all("exceeded quota" in event["message"] for event in refused)
+
+
+@built
+@pytest.mark.long
+def test_a_drain_gets_one_pod_and_the_next_when_its_replacement_is_ready(seen):
+    at_once, again, later = seen["drains"]
+
+    assert (at_once["granted"], at_once["refused"]) == (1, 5)
+    assert again["granted"] == 0 and later["granted"] == 1
 
 
 @pytest.fixture
-def stand_ins(tmp_path, monkeypatch):
-    """Put scripts named docker, kind and kubectl on an otherwise empty PATH; each writes what it was asked."""
-    log = tmp_path / "commands.log"
-    log.touch()
+def tools(tmp_path, monkeypatch):
+    """Return a function that puts a script in the place of a server; the cache is otherwise empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def install(name, body="exit 0"):
-        script = tmp_path / name
-        script.write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\n{body}\n')
+    def install(name, body):
+        script = live.tools_dir() / name
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(f"#!/bin/sh\n{body}\n")
         script.chmod(0o755)
 
-    for name in ("docker", "kind", "kubectl"):
-        install(name)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(live, "tool", lambda name: str(tmp_path / name))
-    monkeypatch.setattr(live, "render", lambda overlay: [])
-    monkeypatch.setattr(live, "check", lambda objects: [])
-    install.log = log
-    install.folder = tmp_path
     return install
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "sentence"),
-    [
-        ("docker", "exit 1", "Docker daemon does not answer"),
-        ("docker", '[ "$1" != image ]', "docker build -f docker/service.Dockerfile"),
-        ("kind", "echo photodup", "kind delete cluster --name photodup"),
-    ],
-)
-def test_what_stands_in_the_way_is_named_with_its_remedy(stand_ins, name, body, sentence):
-    stand_ins(name, body)
-
-    with pytest.raises(PhotodupError, match=sentence):
-        live.ready_to_create()
-
-
-@pytest.mark.parametrize("name", ["docker", "kind"])
-def test_a_missing_tool_is_named(stand_ins, name):
-    (stand_ins.folder / name).unlink()
-
-    assert live.missing().startswith(f"{name} is not installed")
-
-
-def test_a_taken_port_is_named(stand_ins):
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", live.PORT))
-        taken.listen()
-
-        with pytest.raises(PhotodupError, match="Port 8092 is taken"):
-            live.ready_to_create()
-
-
-def test_a_contradictory_overlay_is_refused(stand_ins, monkeypatch):
-    monkeypatch.setattr(live, "check", lambda objects: ["quota-admits-max · admits 4 pods"])
-
-    with pytest.raises(PhotodupError, match="quota-admits-max"):
-        live.ready_to_create()
-
-
-def test_a_cluster_is_made_used_and_deleted(stand_ins):
-    with live.cluster():
-        pass
-    asked = [" ".join(line.split()[:3]) for line in stand_ins.log.read_text().splitlines()]
-
-    assert asked.index("kind create cluster") < asked.index("kind load docker-image")
-    assert asked[-1] == "kind delete cluster"
-
-
-def test_a_half_made_cluster_is_deleted(stand_ins):
-    stand_ins("kubectl", "echo no such server >&2; exit 1")
-
-    with pytest.raises(PhotodupError, match="no such server"), live.cluster(keep=True):
-        pass
-    assert stand_ins.log.read_text().splitlines()[-1] == "kind delete cluster --name photodup"
-
-
-def test_a_cluster_that_cannot_be_deleted_is_named(stand_ins):
-    stand_ins("kind", '[ "$1" != delete ]')
-
-    with pytest.raises(PhotodupError, match="could not be removed: repeat"), live.cluster():
+def test_without_the_servers_the_remedy_is_named(tools):
+    with (
+        pytest.raises(PhotodupError, match=r"etcd is not in .*: `make cluster-tools` builds it"),
+        live.control_plane(),
+    ):
         pass
 
 
-def test_snapshot_reads_what_kubectl_lists():
-    ready = {"type": "Ready", "status": "True"}
-    status = {"conditions": [ready], "containerStatuses": [{"restartCount": 2}]}
-    metric = {"type": "Resource", "resource": {"current": {"averageUtilization": 398}}}
-    listing = {
-        "items": [
-            {"kind": "Deployment", "metadata": {}, "spec": {"replicas": 6}},
-            {"kind": "HorizontalPodAutoscaler", "metadata": {}, "status": {"currentMetrics": [metric]}},
-            {"kind": "Pod", "metadata": {}, "status": status},
-            {"kind": "Pod", "metadata": {}, "status": {}},
-            {"kind": "Pod", "metadata": {"deletionTimestamp": "now"}, "status": status},
-        ]
-    }
+def test_a_server_that_ends_is_named_with_its_last_words_and_nothing_stays(tools, monkeypatch):
+    monkeypatch.setattr(live, "tool", lambda name: name)
+    for name in live.SERVERS:
+        tools(name, "exec sleep 60")
+    tools("etcd", "sleep 1; echo the disk is full >&2; exit 1")
+    started = []
+    start = live.ControlPlane.start
+    monkeypatch.setattr(live.ControlPlane, "start", lambda plane: (started.append(plane), start(plane)))
 
-    assert live.snapshot(listing) == {
-        "replicas": 6,
-        "pods": 2,
-        "ready": 1,
-        "restarts": 2,
-        "cpu_percent_of_request": 398,
-    }
+    with pytest.raises(PhotodupError, match="etcd ended: the disk is full"), live.control_plane():
+        pass
+    assert not started[0].folder.exists()
+    assert all(process.poll() is not None for process in started[0].processes.values())

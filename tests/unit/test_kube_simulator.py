@@ -15,7 +15,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.kubernetes.curve import ServiceCurve, waiting_s
 from photodup.study.kubernetes.manifests import Probe, read_workload
-from photodup.study.kubernetes.simulate import Cluster, Load, simulate
+from photodup.study.kubernetes.simulate import Cluster, Load, simulate, where_seconds_decide
 
 
 def test_behavior_changes_the_first_step_from_two_pods():
@@ -295,3 +295,50 @@ def test_waiting_agrees_with_theory():
     assert mean == pytest.approx(0.8 / (2 * 0.2), rel=0.05)
     with pytest.raises(PhotodupError, match="grows for ever"):
         waiting_s(1.0, 1.0, 0.99)
+
+
+@pytest.mark.parametrize(("takes_s", "late"), [(0.0, True), (0.05, False)])
+def test_a_sync_that_takes_time_drifts_past_the_edge_of_the_window(takes_s, late):
+    """Without drift the 20th recommendation is exactly 300 s old, counts once more, and shrinking waits a period."""
+    plain = workload(hpa={k: v for k, v in workload().hpa.items() if k != "behavior"})
+    told = simulate(plain, ONE, BURST, duration_s=900, cluster=Cluster(sync_takes_s=takes_s))
+    busy = max(d.time_s for d in told.decisions if (d.proposal or 0) > 6)
+    waited = next(d.time_s for d in told.decisions if d.desired < d.current) - busy
+
+    assert (waited >= 315) == late and waited >= 300
+    gaps = {round(b.time_s - a.time_s, 6) for a, b in pairwise(told.decisions)}
+    assert gaps == {15.0 + takes_s}
+
+
+def test_an_unreadable_metric_forbids_to_shrink():
+    pending = {
+        "metric": {"name": "photodup_requests_pending"},
+        "target": {"type": "AverageValue", "averageValue": "15"},
+    }
+    both = workload(
+        hpa={
+            **workload().hpa,
+            "metrics": [*workload().hpa["metrics"], {"type": "External", "external": pending}],
+        }
+    )
+
+    def last(**changes):
+        told = simulate(both, ONE, BURST, duration_s=900, cluster=Cluster(**changes))
+        return int(told.steps["replicas"].iloc[-1])
+
+    assert (last(), last(unreadable=("photodup_requests_pending",))) == (2, 6)
+    with pytest.raises(
+        PhotodupError, match="'cpuu' cannot be unreadable: the autoscaler reads cpu, photodup"
+    ):
+        last(unreadable=("cpuu",))
+
+
+def test_where_seconds_decide_is_named():
+    """A burst of 16 s is seen whole by some phases of the autoscaler and not at all by others."""
+    rate = 3 * ONE.capacity_per_s
+    short = Load(rate_per_s=lambda t: rate if 60 <= t < 76 else 1.0)
+    near = Cluster(sync_phase_s=67.0 - 60.2)
+    found = where_seconds_decide(workload(), ONE, short, duration_s=400, cluster=near)
+    steady = where_seconds_decide(workload(), ONE, Load(rate_per_s=lambda t: 1.0), duration_s=400)
+
+    assert steady == [] and found and all(end - start > 2 for start, end in found)

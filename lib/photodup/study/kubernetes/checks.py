@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,18 +52,16 @@ def check(objects: list[dict[str, Any]], *, start_s: float | None = None) -> lis
         objects: as `render` returns them.
         start_s: measured seconds from container start to ready; the Deployment's annotation otherwise.
     """
-    findings = schema(objects)
-    if findings:
+    if findings := [*schema(objects)]:
         return findings
     workload = read_workload(objects)
     return [*quota(workload), *probes(workload, start_s), *references(objects, workload)]
 
 
-def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> list[Violation]:
-    """Return what Kubernetes' own schema of `version` refuses; unknown fields included."""
+def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> Iterator[Violation]:
+    """Find what Kubernetes' own schema of `version` refuses; unknown fields included."""
     import kubernetes_validate
 
-    findings = []
     for item in objects:
         if (item.get("apiVersion"), item.get("kind")) in CUSTOM_KINDS:
             continue
@@ -71,146 +70,90 @@ def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> 
             kubernetes_validate.validate(item, version, strict=True)
         except kubernetes_validate.ValidationError as error:
             path = ".".join(str(part) for part in error.path)
-            findings.append(Violation("schema", where, f"{path or 'object'}: {error.message}"))
+            yield Violation("schema", where, f"{path or 'object'}: {error.message}")
         except kubernetes_validate.SchemaNotFoundError:
-            findings.append(
-                Violation("schema", where, f"no such kind in Kubernetes {version}: check apiVersion.")
-            )
-    return findings
+            yield Violation("schema", where, f"no such kind in Kubernetes {version}: check apiVersion.")
 
 
-def quota(workload: ScaledDeployment) -> list[Violation]:
-    """Return each namespace limit that admits fewer pods than the autoscaler may ask for."""
-    findings = []
-    hard = workload.quota or {}
+def quota(workload: ScaledDeployment) -> Iterator[Violation]:
+    """Find each namespace limit that admits fewer pods than the autoscaler may ask for."""
+    hard, most, surge = workload.quota or {}, workload.max_replicas, workload.max_surge
     for name, need in workload.quota_needs().items():
         admitted = fits(hard[name], need)
-        for rule, pods, why in (
-            ("quota-admits-max", workload.max_replicas, f"maxReplicas {workload.max_replicas}"),
-            (
-                "quota-admits-surge",
-                workload.max_replicas + workload.max_surge,
-                f"maxReplicas {workload.max_replicas} and {workload.max_surge} surge pods of an update",
-            ),
-        ):
-            if admitted < pods:
-                findings.append(
-                    Violation(
-                        rule,
-                        f"ResourceQuota/{name}",
-                        f"admits {admitted} pods of {_number(need)} each, not {why}: raise it from "
-                        f"{_number(hard[name])} to {_number(need * pods)}, or lower maxReplicas.",
-                    )
-                )
-                break
+        rule, pods, why = "quota-admits-max", most, f"maxReplicas {most}"
+        if admitted >= most:
+            rule, pods, why = "quota-admits-surge", most + surge, f"{why} and {surge} surge pods of an update"
+        if admitted < pods:
+            message = f"admits {admitted} pods of {_number(need)} each, not {why}: raise it from "
+            message += f"{_number(hard[name])} to {_number(need * pods)}, or lower maxReplicas."
+            yield Violation(rule, f"ResourceQuota/{name}", message)
     limits = {name for name in hard if name.startswith(("requests.", "limits."))}
     for name in sorted(limits - set(workload.quota_needs())):
         kind, _, resource = name.partition(".")
         if resource in ("cpu", "memory"):
-            findings.append(
-                Violation(
-                    "quota-needs-resources",
-                    f"Deployment/{workload.name}",
-                    f"sets no {resource} in {kind}, but the quota has {name}: every pod would be refused.",
-                )
-            )
-    return findings
+            message = f"sets no {resource} in {kind}, but the quota has {name}: every pod would be refused."
+            yield Violation("quota-needs-resources", f"Deployment/{workload.name}", message)
 
 
-def probes(workload: ScaledDeployment, start_s: float | None = None) -> list[Violation]:
-    """Return probe settings that restart a pod which only starts slowly or is only busy."""
+def probes(workload: ScaledDeployment, start_s: float | None = None) -> Iterator[Violation]:
+    """Find probe settings that restart a pod which only starts slowly or is only busy."""
     where = f"Deployment/{workload.name}"
     start_s = start_s if start_s is not None else workload.start_s
     if start_s is None:
-        return [
-            Violation(
-                "probe-start-known", where, f"says nowhere how long it starts: annotate {START_SECONDS}."
-            )
-        ]
-    findings = []
-    needed = START_MARGIN * start_s
-    guard, field = (
-        (workload.startup, "startupProbe") if workload.startup else (workload.liveness, "livenessProbe")
-    )
+        message = f"says nowhere how long it starts: annotate {START_SECONDS}."
+        yield Violation("probe-start-known", where, message)
+        return
+    needed, ready, live = START_MARGIN * start_s, workload.readiness, workload.liveness
+    guard, field = (workload.startup, "startupProbe") if workload.startup else (live, "livenessProbe")
     if guard is not None and guard.budget_s < needed:
-        findings.append(
-            Violation(
-                "probe-allows-start",
-                where,
-                f"{field} gives up after {guard.budget_s:g} s, a start takes {start_s:g} s: raise failureThreshold "
-                f"to {int(-(-(needed - guard.initial_delay_s) // guard.period_s))}, or the pod restarts for ever.",
-            )
-        )
-    if workload.readiness is None:
-        findings.append(
-            Violation("probe-readiness", where, "has no readinessProbe: it gets traffic while loading.")
-        )
-    ready, live = workload.readiness, workload.liveness
+        failures = int(-(-(needed - guard.initial_delay_s) // guard.period_s))
+        message = f"{field} gives up after {guard.budget_s:g} s, a start takes {start_s:g} s: raise "
+        message += f"failureThreshold to {failures}, or the pod restarts for ever."
+        yield Violation("probe-allows-start", where, message)
+    if ready is None:
+        yield Violation("probe-readiness", where, "has no readinessProbe: it gets traffic while loading.")
     if ready and live and ready.path == live.path:
-        findings.append(
-            Violation(
-                "probe-live-is-ready",
-                where,
-                f"livenessProbe and readinessProbe both ask {live.path}: a pod that is not ready would be restarted "
-                "instead of rested; give liveness a path of its own.",
-            )
-        )
+        message = f"livenessProbe and readinessProbe both ask {live.path}: a pod that is not ready would be "
+        message += "restarted instead of rested; give liveness a path of its own."
+        yield Violation("probe-live-is-ready", where, message)
     if ready and live and live.period_s * live.failure_threshold <= ready.period_s * ready.failure_threshold:
-        findings.append(
-            Violation(
-                "probe-live-patience",
-                where,
-                f"livenessProbe restarts after {live.period_s * live.failure_threshold:g} s, no later than "
-                "readinessProbe withdraws the pod: give it more periods or more failures.",
-            )
-        )
-    return findings
+        message = f"livenessProbe restarts after {live.period_s * live.failure_threshold:g} s, no later than "
+        message += "readinessProbe withdraws the pod: give it more periods or more failures."
+        yield Violation("probe-live-patience", where, message)
 
 
-def references(objects: list[dict[str, Any]], workload: ScaledDeployment) -> list[Violation]:
-    """Return selectors, ports and budgets of one application that do not fit each other."""
-    findings = []
+def references(objects: list[dict[str, Any]], workload: ScaledDeployment) -> Iterator[Violation]:
+    """Find selectors, ports and budgets of one application that do not fit each other."""
     deployment = next(d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == workload.name)
-    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
-    names = {
-        port.get("name") for port in deployment["spec"]["template"]["spec"]["containers"][0].get("ports", [])
-    }
+    template = deployment["spec"]["template"]
+    labels = template["metadata"]["labels"].items()
+    names = {port.get("name") for port in template["spec"]["containers"][0].get("ports", [])}
     for service in of_kind(objects, "Service"):
         where = f"Service/{service['metadata']['name']}"
         if not service["spec"].get("selector", {}).items() <= labels:
-            findings.append(
-                Violation("selector", where, "selects none of the Deployment's pods: compare labels.")
-            )
+            yield Violation("selector", where, "selects none of the Deployment's pods: compare labels.")
         for port in service["spec"]["ports"]:
-            target = port.get("targetPort", port["port"])
+            target, node_port = port.get("targetPort", port["port"]), port.get("nodePort")
             if isinstance(target, str) and target not in names:
-                findings.append(
-                    Violation("port", where, f"targets port {target!r}, which no container names.")
-                )
-            if "nodePort" in port and port["nodePort"] not in _mapped_node_ports():
-                findings.append(
-                    Violation(
-                        "port", where, f"nodePort {port['nodePort']} is not mapped by k8s/kind.yaml: add it."
-                    )
-                )
+                yield Violation("port", where, f"targets port {target!r}, which no container names.")
+            if node_port is not None and node_port not in _mapped_node_ports():
+                message = f"nodePort {node_port} is not mapped by k8s/kind.yaml: add it."
+                yield Violation("port", where, message)
     for monitor in of_kind(objects, "PodMonitor"):
         where = f"PodMonitor/{monitor['metadata']['name']}"
         if not monitor["spec"]["selector"].get("matchLabels", {}).items() <= labels:
-            findings.append(
-                Violation("selector", where, "selects none of the Deployment's pods: compare labels.")
-            )
+            yield Violation("selector", where, "selects none of the Deployment's pods: compare labels.")
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             if endpoint.get("port") not in names:
                 message = f"scrapes port {endpoint.get('port')!r}, which no container names."
-                findings.append(Violation("port", where, message))
+                yield Violation("port", where, message)
     least = int(workload.hpa.get("minReplicas", 1))
     for budget in of_kind(objects, "PodDisruptionBudget"):
         kept = budget["spec"].get("minAvailable", 0)
         if budget["spec"].get("maxUnavailable") == 0 or (isinstance(kept, int) and kept >= least):
             where = f"PodDisruptionBudget/{budget['metadata']['name']}"
             message = f"lets none of {least} pods go: no node can be drained; write maxUnavailable: 1."
-            findings.append(Violation("budget-allows-drain", where, message))
-    return findings
+            yield Violation("budget-allows-drain", where, message)
 
 
 def policies(target: str, objects: list[dict[str, Any]]) -> list[Violation]:

@@ -1,248 +1,559 @@
-"""The real thing: a kind cluster on this machine, from nothing to torn down. Needs Docker, kind and kubectl.
+"""A real control plane on this machine, without containers: what the autoscaler, the quota and the budget really do.
 
-Not run where the reference results were made (no Docker there): what was checked is every refusal, and the order of
-commands against stand-ins.
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler of Kubernetes 1.20.2 run as processes on the loopback
+(`make cluster-tools` builds them once). The manifests of this repository are applied, autoscaler, ReplicaSets, quota,
+scheduler and evictions are Kubernetes' own. Played are the kubelet, the pods' work and the metrics server: each pod
+lives and serves as `simulate` has it, so what differs from a simulated run is what the simulation has wrong.
+
+It does not prove: a kubelet, an image, a network between pods, KEDA, or a rule newer than 1.20.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import socket
+import ssl
+import statistics
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
-from photodup.study.kubernetes.checks import check
-from photodup.study.kubernetes.manifests import OVERLAYS, render, tool
+import httpx
 
-NAME, CONTEXT, NAMESPACE, IMAGE, PORT = "photodup", "kind-photodup", "photodup", "photodup-service:cpu", 8092
-URL = f"http://127.0.0.1:{PORT}"
+from photodup.errors import PhotodupError
+from photodup.settings import environment
+from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
+from photodup.study.kubernetes.curve import ServiceCurve
+from photodup.study.kubernetes.manifests import OVERLAYS, of_kind, read_workload, render, tool
+from photodup.study.kubernetes.pods import Cluster, Cohort
+from photodup.study.kubernetes.simulate import Load, SimulatedRun, Simulation, simulate
+
+LIVE_VERSION = "1.20.2"
+SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+OPENED = "127.0.0.1"
+_SAME_FORM = {"autoscaling/v2": "autoscaling/v2beta2", "policy/v1": "policy/v1beta1"}  # as 1.20 names them
+_GROUP = "metrics.k8s.io"
+_API_FLAGS = """
+    --bind-address=127.0.0.1 --advertise-address=127.0.0.1 --secure-port={port} --insecure-port=0
+    --token-auth-file=tokens.csv --authorization-mode=RBAC --endpoint-reconciler-type=none
+    --service-cluster-ip-range=10.96.0.0/16 --service-account-issuer=https://kubernetes.default.svc
+    --service-account-key-file={crt} --service-account-signing-key-file={key} --requestheader-client-ca-file={crt}
+    --tls-cert-file={crt} --tls-private-key-file={key} --proxy-client-cert-file={crt} --proxy-client-key-file={key}
+"""
+_CLIENT_FLAGS = """
+    --kubeconfig={config} --authentication-kubeconfig={config} --authorization-kubeconfig={config}
+    --bind-address=127.0.0.1 --port=0 --leader-elect=false --kube-api-qps=100 --kube-api-burst=200
+"""
+_MANAGER_FLAGS = """
+    --use-service-account-credentials=true --service-account-private-key-file={key} --node-monitor-grace-period=2h
+"""
+
+
+def tools_dir() -> Path:
+    """Return the folder of the user's cache that `make cluster-tools` fills."""
+    return Path(environment().cache_home or Path.home() / ".cache") / "photodup" / "cluster-tools"
 
 
 def missing() -> str:
-    """Return in one sentence what keeps this machine from running a cluster, with its remedy; "" for nothing."""
-    for name, remedy in (
-        ("docker", "install Docker Engine or Docker Desktop"),
-        ("kind", "install kind from https://kind.sigs.k8s.io"),
-    ):
-        if shutil.which(name) is None:
-            return f"{name} is not installed: {remedy}."
+    """Return in one sentence what keeps this machine from running the control plane; "" for nothing."""
+    absent = [name for name in SERVERS if not (tools_dir() / name).is_file()]
+    if absent:
+        return (
+            f"{absent[0]} is not in {tools_dir()}: `make cluster-tools` builds it once, in about ten minutes."
+        )
     try:
         tool("kubectl")
     except PhotodupError as error:
         return str(error)
-    if _run("docker", "info", check=False).returncode:
-        return "The Docker daemon does not answer: start it (`systemctl start docker`, or Docker Desktop)."
     return ""
 
 
-def ready_to_create() -> None:
-    """Refuse before anything is made.
+class ControlPlane:
+    """The four servers in a folder of their own; `control_plane` starts and stops them.
 
-    Raises:
-        PhotodupError: a tool is missing, the manifests contradict themselves, the image is not built, a cluster
-            of this name exists, or port 8092 is taken; each with the command that fixes it.
+    `api` is an HTTP client with an administrator's rights.
     """
-    if reason := missing():
-        raise PhotodupError(reason)
-    if findings := check(render(OVERLAYS["kind"])):
-        raise PhotodupError(f"k8s/overlays/kind is wrong: {findings[0]}")
-    if _run("docker", "image", "inspect", IMAGE, check=False).returncode:
-        raise PhotodupError(
-            f"The image {IMAGE} is missing: `docker build -f docker/service.Dockerfile -t {IMAGE} .` builds it."
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+        self.port = _free_port()
+        self.config = folder / "kubeconfig"
+        self.certificate, self.key = folder / "tls.crt", folder / "tls.key"
+        subject = ["-subj", "/CN=photodup", "-addext", f"subjectAltName=DNS:localhost,IP:{OPENED}"]
+        pair = ["-keyout", str(self.key), "-out", str(self.certificate)]
+        _run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *pair, *subject)
+        (folder / "tokens.csv").write_text('admin,admin,admin,"system:masters"\n')
+        server = {"server": f"https://{OPENED}:{self.port}", "certificate-authority": str(self.certificate)}
+        here = {"cluster": "here", "user": "admin"}
+        config = {"clusters": [{"name": "here", "cluster": server}], "current-context": "here"}
+        config["users"] = [{"name": "admin", "user": {"token": "admin"}}]
+        config["contexts"] = [{"name": "here", "context": here}]
+        self.config.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+        self.api = httpx.Client(
+            base_url=server["server"],
+            headers={"Authorization": "Bearer admin"},
+            verify=ssl.create_default_context(cafile=str(self.certificate)),
+            timeout=60,
         )
-    if NAME in _run("kind", "get", "clusters").stdout.split():
-        raise PhotodupError(
-            f"A kind cluster {NAME!r} exists: `kind delete cluster --name {NAME}` removes it."
-        )
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", PORT))
-        except OSError:
-            raise PhotodupError(
-                f"Port {PORT} is taken: `ss -ltnp 'sport = :{PORT}'` names what listens there; stop it."
-            ) from None
+
+    def start(self) -> None:
+        """Start the servers, each when what it needs answers."""
+        etcd, peer = (f"http://{OPENED}:{_free_port()}" for _ in range(2))
+        store = ["--data-dir=etcd", f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"]
+        store += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+        self._start("etcd", *store, f"--initial-cluster=default={peer}")
+        self._start("kube-apiserver", f"--etcd-servers={etcd}", *self._flags(_API_FLAGS))
+        self.until("kube-apiserver answers", lambda: self.api.get("/readyz").is_success)
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            manages = _MANAGER_FLAGS if name == "kube-controller-manager" else ""
+            self._start(name, *self._flags(_CLIENT_FLAGS + manages), f"--secure-port={_free_port()}")
+
+    def stop(self) -> None:
+        """Stop what runs, the last started first."""
+        for process in reversed(self.processes.values()):
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.api.close()
+
+    def until(self, what: str, happened: Any, limit_s: float = 120.0) -> None:
+        """Wait until `happened()` is true.
+
+        Raises:
+            PhotodupError: a server ended meanwhile, or `limit_s` went by.
+        """
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    words = (self.folder / f"{name}.log").read_text(errors="replace").split()
+                    raise PhotodupError(f"{name} ended: {' '.join(words)[-400:]}")
+            with suppress(httpx.TransportError):
+                if happened():
+                    return
+            time.sleep(0.3)
+        raise PhotodupError(f"Waited {limit_s:.0f} s in vain until {what}.")
+
+    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """Create an object; a refusal is in the answer's status."""
+        return self.api.post(path, json=body)
+
+    def items(self, path: str) -> list[dict[str, Any]]:
+        """Return the objects of a list."""
+        return self.api.get(path).raise_for_status().json()["items"]
+
+    def patch(self, path: str, body: dict[str, Any]) -> None:
+        """Change an object; one that has gone meanwhile is no error."""
+        kind = {"Content-Type": "application/strategic-merge-patch+json"}
+        answer = self.api.patch(path, content=json.dumps(body), headers=kind)
+        if answer.status_code not in (404, 409):
+            answer.raise_for_status()
+
+    def kubectl(self, *arguments: str, given: str | None = None) -> str:
+        """Run kubectl against this control plane only; return its output."""
+        return _run(tool("kubectl"), "--kubeconfig", str(self.config), *arguments, given=given)
+
+    def _flags(self, text: str) -> list[str]:
+        return text.format(port=self.port, config=self.config, crt=self.certificate, key=self.key).split()
+
+    def _start(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [tools_dir() / name, *arguments], cwd=self.folder, stdout=log, stderr=log
+            )
 
 
 @contextmanager
-def cluster(*, keep: bool = False) -> Iterator[None]:
-    """Create the cluster, load the image, apply metrics-server and the kind overlay, wait; delete at the end.
-
-    Whatever fails on the way, a half-made cluster is deleted; where that fails too, the error names it.
-
-    Args:
-        keep: leave a working cluster behind, to look around in.
-    """
-    ready_to_create()
-    config = str(project_root() / "k8s" / "kind.yaml")
-    worked = False
-    try:
-        _run("kind", "create", "cluster", "--config", config, "--wait", "180s")
-        _run("kind", "load", "docker-image", IMAGE, "--name", NAME)
-        kubectl("apply", "-k", str(project_root() / "k8s" / "metrics-server"))
-        kubectl("apply", "-k", str(project_root() / OVERLAYS["kind"]))
-        kubectl("-n", "kube-system", "rollout", "status", "deployment/metrics-server", "--timeout=180s")
-        kubectl("-n", NAMESPACE, "rollout", "status", "deployment/photodup", "--timeout=300s")
-        worked = True
-        yield
-    finally:
-        if not (keep and worked):
-            delete()
-
-
-def delete() -> None:
-    """Delete the cluster.
+def control_plane() -> Iterator[ControlPlane]:
+    """Start a control plane with one node and no pods; stop it and remove all it wrote at the end.
 
     Raises:
-        PhotodupError: it is still there; names the command to repeat.
+        PhotodupError: it is not built, or a server ended; names the remedy or the server's last words.
     """
-    if _run("kind", "delete", "cluster", "--name", NAME, check=False).returncode:
-        raise PhotodupError(
-            f"The cluster {NAME!r} could not be removed: repeat `kind delete cluster --name {NAME}`."
+    if reason := missing():
+        raise PhotodupError(reason)
+    with tempfile.TemporaryDirectory(prefix="photodup-cluster-") as folder, ExitStack() as stack:
+        plane = ControlPlane(Path(folder))
+        stack.callback(plane.stop)
+        plane.start()
+        capacity = {"cpu": "1000", "memory": "1000Gi", "pods": "1000"}
+        ready = {"type": "Ready", "status": "True", "reason": "Played"} | dict.fromkeys(
+            ("lastHeartbeatTime", "lastTransitionTime"), _stamp(time.time())
         )
+        plane.post("/api/v1/nodes", {"metadata": {"name": "played"}}).raise_for_status()
+        status = {"conditions": [ready], "capacity": capacity, "allocatable": capacity}
+        plane.patch("/api/v1/nodes/played/status", {"status": status})
+        yield plane
 
 
-def kubectl(*arguments: str, check: bool = True) -> str:
-    """Run kubectl against the kind cluster only, whatever context the user works in; return its output."""
-    return _run(tool("kubectl"), "--context", CONTEXT, *arguments, check=check).stdout
+class Namespace(Simulation):
+    """One namespace of the control plane: its pods are listed, all else about them is simulated.
 
-
-@dataclass
-class Watch:
-    """Samples the cluster every `every_s` in a thread; use as a context manager.
-
-    `rows` hold time since the start, `replicas` (what the Deployment wants), `pods`, `ready` and the CPU the
-    autoscaler sees (per cent of the request, None before its first reading).
+    Attributes:
+        rows: `time_s`, `replicas`, `pods` and `ready` at the beginning and whenever a count has changed.
+        syncs_s: when the autoscaler read the pods' metrics.
     """
 
-    every_s: float = 2.0
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, plane: ControlPlane, name: str, objects: list[dict[str, Any]], *args: Any) -> None:
+        super().__init__(read_workload(objects), *args)
+        self.plane, self.name, self.objects = plane, name, objects
+        self.pods = f"/api/v1/namespaces/{name}/pods"
+        self.deployment = f"/apis/apps/v1/namespaces/{name}/deployments/{self.workload.name}"
+        self.cohorts_of: dict[str, Cohort] = {}
+        self.shown: dict[str, tuple[bool, bool]] = {}
+        self.names: dict[str, str] = {}
+        self.rows: list[dict[str, float]] = []
+        self.syncs_s: list[float] = []
+        self.began_s = 0.0
 
-    def __enter__(self) -> Watch:
-        self._began, self._stop = time.time(), threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True)
-        self._thread.start()
-        return self
+    def apply(self, *, replicas: int) -> None:
+        """Apply the objects, all but the autoscaler, with so many pods, and wait for the scheduler."""
+        self.plane.post("/api/v1/namespaces", {"metadata": {"name": self.name}}).raise_for_status()
+        self.replicas = replicas
+        for item in self.objects:
+            if item["kind"] not in (
+                "Namespace",
+                "HorizontalPodAutoscaler",
+                "Service",
+            ):  # one nodePort, thrice
+                self._apply(item)
+        self.plane.patch(self.deployment, {"spec": {"replicas": replicas}})
+        bound = lambda: sum("nodeName" in p["spec"] for p in self.plane.items(self.pods)) >= replicas  # noqa: E731
+        self.plane.until(f"{replicas} pods of {self.name} have a node", bound)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        found = json.loads(kubectl("-n", NAMESPACE, "get", "events", "-o", "json"))["items"]
-        self.events = [
-            {"reason": e["reason"], "message": e["message"], "at": e["lastTimestamp"]} for e in found
+    def scale(self) -> None:
+        """Apply the autoscaler; its first look is one period later."""
+        for item in of_kind(self.objects, "HorizontalPodAutoscaler"):
+            self._apply(item)
+
+    def begin(self, at: float) -> None:
+        """Let time run from `at` (Unix); pods that exist are warm."""
+        self.began_s = at
+        warm = self.cohorts[0]
+        for pod in self.plane.items(self.pods):
+            self.cohorts_of[pod["metadata"]["uid"]] = Cohort(**{**vars(warm), "count": 1, "values": {}})
+        self._list(0.0)
+        self._show()
+
+    def second(self, now: float) -> None:
+        """Let one second pass: list the pods, let them start, serve and end, and write their status."""
+        self.replicas = self.plane.api.get(self.deployment).raise_for_status().json()["spec"]["replicas"]
+        self._list(now)
+        cluster = self.cluster
+        if (
+            now >= cluster.metrics_phase_s
+            and (now - cluster.metrics_phase_s) % cluster.metrics_resolution_s == 0
+        ):
+            self._sample(now)
+        row = self._advance(now)
+        row = {name: row[name] for name in ("time_s", "replicas", "pods", "ready")}
+        if not self.rows or {**row, "time_s": 0} != {**self.rows[-1], "time_s": 0}:
+            self.rows.append(row)
+        self._show()
+
+    def usage(self) -> list[dict[str, Any]]:
+        """Return the items of a PodMetricsList, and note that the autoscaler looked."""
+        self.syncs_s.append(time.time() - self.began_s)
+        return [
+            {
+                "metadata": {"name": self.names[uid], "namespace": self.name},
+                "timestamp": _stamp(self.began_s + c.sampled_s),
+                "window": f"{self.cluster.metrics_resolution_s:g}s",
+                "containers": [
+                    {"name": "server", "usage": {"cpu": f"{c.values['cpu'] * 1e9:.0f}n", "memory": "1Mi"}}
+                ],
+            }
+            for uid, c in list(self.cohorts_of.items())
+            if "cpu" in c.values
         ]
 
-    def _loop(self) -> None:
-        while not self._stop.wait(self.every_s):
-            text = kubectl("-n", NAMESPACE, "get", "deployment,hpa,pods", "-o", "json", check=False)
-            if text:
-                self.rows.append(
-                    {"time_s": round(time.time() - self._began, 1), **snapshot(json.loads(text))}
+    def evict_all(self) -> dict[str, int]:
+        """Ask to evict every ready pod at once, as a drain does; count answers by granted and refused.
+
+        A Pending pod goes whatever the budget says: it serves nobody.
+        """
+        answers = {"granted": 0, "refused": 0}
+        for pod in self.plane.items(self.pods):
+            c = self.cohorts_of.get(pod["metadata"]["uid"])
+            if c and c.ready and "deletionTimestamp" not in pod["metadata"]:
+                name = pod["metadata"]["name"]
+                body = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
+                answer = self.plane.post(
+                    f"{self.pods}/{name}/eviction",
+                    body | {"metadata": {"name": name, "namespace": self.name}},
                 )
+                if answer.status_code != 429:
+                    answer.raise_for_status()
+                answers["refused" if answer.status_code == 429 else "granted"] += 1
+        return answers
+
+    def noted(self) -> list[dict[str, Any]]:
+        """Return the events about scaling and refusals: seconds since the beginning, reason, message, count."""
+        events = [
+            {
+                "time_s": round(_unix(e["firstTimestamp"]) - self.began_s, 1),
+                "reason": e["reason"],
+                "message": e["message"],
+                "count": e["count"],
+            }
+            for e in self.plane.items(f"/api/v1/namespaces/{self.name}/events")
+            if e["reason"] in ("SuccessfulRescale", "FailedCreate", "FailedScheduling")
+            and e["firstTimestamp"]
+        ]
+        return sorted(events, key=lambda e: e["time_s"])
+
+    def _apply(self, item: dict[str, Any]) -> None:
+        item = _as_1_20_has_it(item)
+        item["metadata"] = {**item["metadata"], "namespace": self.name}
+        self.plane.kubectl("apply", "-f", "-", given=json.dumps(item))
+
+    def _list(self, now: float) -> None:
+        """Take over which pods exist, which have a node and which are being deleted; let those go that are done."""
+        found = {pod["metadata"]["uid"]: pod for pod in self.plane.items(self.pods)}
+        for uid, pod in found.items():
+            c = self.cohorts_of.setdefault(uid, Cohort(1, now))
+            c.schedulable = "nodeName" in pod["spec"]
+            self.names[uid] = pod["metadata"]["name"]
+            if "deletionTimestamp" in pod["metadata"]:
+                if c.terminating_s is None:
+                    c.terminating_s, c.values = now, {}
+                if self._gone(c, now):
+                    now_ = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+                    self.plane.api.request("DELETE", f"{self.pods}/{self.names[uid]}", json=now_)
+        self.cohorts_of = {uid: c for uid, c in self.cohorts_of.items() if uid in found}
+        self.cohorts = list(self.cohorts_of.values())
+
+    def _show(self) -> None:
+        """Write the status of each pod that has changed, as a kubelet would."""
+        for uid, c in self.cohorts_of.items():
+            state = (c.running, c.ready)
+            if self.shown.get(uid) == state or not c.running:
+                continue
+            self.shown[uid] = state
+            started, changed = (
+                _stamp(self.began_s + s) for s in (c.created_s, c.ready_changed_s or c.created_s)
+            )
+            word = "True" if c.ready else "False"
+            conditions = [
+                {"type": kind, "status": word, "lastTransitionTime": changed}
+                for kind in ("Ready", "ContainersReady")
+            ]
+            status = {"phase": "Running", "startTime": started, "conditions": conditions}
+            self.plane.patch(f"{self.pods}/{self.names[uid]}/status", {"status": status})
 
 
-def snapshot(listing: dict[str, Any]) -> dict[str, Any]:
-    """Return one row of `Watch` from `kubectl get deployment,hpa,pods -o json`."""
-    items = listing["items"]
-    by_kind = {item["kind"]: item for item in items}
-    pods = [item for item in items if item["kind"] == "Pod" and "deletionTimestamp" not in item["metadata"]]
-    ready = [
-        pod
-        for pod in pods
-        if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-    ]
-    current = by_kind.get("HorizontalPodAutoscaler", {}).get("status", {}).get("currentMetrics") or [{}]
-    return {
-        "replicas": by_kind["Deployment"]["spec"]["replicas"],
-        "pods": len(pods),
-        "ready": len(ready),
-        "restarts": sum(
-            s["restartCount"] for pod in pods for s in pod["status"].get("containerStatuses", [])
-        ),
-        "cpu_percent_of_request": (current[0] or {})
-        .get("resource", {})
-        .get("current", {})
-        .get("averageUtilization"),
-    }
+@contextmanager
+def metrics_server(plane: ControlPlane, namespaces: Sequence[Namespace]) -> Iterator[None]:
+    """Serve metrics.k8s.io behind the API server, which finds it as a service called `localhost`."""
+    by_name = {namespace.name: namespace for namespace in namespaces}
+    version = f"{_GROUP}/v1beta1"
 
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-TOUR: tuple[tuple[str, Sequence[str]], ...] = (
-    ("what the server wrote", ("logs", "deployment/photodup", "--tail=5")),
-    ("inside a pod", ("exec", "deployment/photodup", "--", "id")),
-    ("what the metrics server sees", ("top", "pods")),
-    ("roll out a change", ("set", "env", "deployment/photodup", "LOG_LEVEL=debug")),
-    ("wait for it", ("rollout", "status", "deployment/photodup", "--timeout=300s")),
-    ("two revisions", ("rollout", "history", "deployment/photodup")),
-    ("roll back", ("rollout", "undo", "deployment/photodup")),
-    ("wait for it", ("rollout", "status", "deployment/photodup", "--timeout=300s")),
-    ("what a drain may evict", ("get", "pdb", "photodup")),
-)
+        def do_GET(self) -> None:
+            parts = self.path.partition("?")[0].strip("/").split("/")
+            body: dict[str, Any] = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version}
+            body["resources"] = [
+                {"name": "pods", "namespaced": True, "kind": "PodMetrics", "verbs": ["list"]}
+            ]
+            if len(parts) == 6 and parts[4] in by_name:
+                items = by_name[parts[4]].usage()
+                body = {"kind": "PodMetricsList", "apiVersion": version, "metadata": {}, "items": items}
+            data = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
 
+        def log_message(self, *_: object) -> None:
+            pass
 
-def tour() -> list[dict[str, str]]:
-    """Walk through the commands of a working day; return what each printed.
-
-    The last two evict a pod under the disruption budget: draining the only node evicts pods one by one, as far
-    as the budget lets it, and times out because nothing else can host them. The node is uncordoned again.
-    """
-    said = [
-        {
-            "step": step,
-            "command": " ".join(("kubectl", *command)),
-            "output": kubectl("-n", NAMESPACE, *command),
+    server = ThreadingHTTPServer((OPENED, 0), Handler)
+    server.daemon_threads = True
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(plane.certificate, plane.key)
+    # The handshake happens in the connection's thread: a client that never speaks holds up nobody.
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        service = {"type": "ExternalName", "externalName": "localhost"}
+        plane.post("/api/v1/namespaces", {"metadata": {"name": "played-metrics"}}).raise_for_status()
+        plane.post(
+            "/api/v1/namespaces/played-metrics/services", {"metadata": {"name": "metrics"}, "spec": service}
+        ).raise_for_status()
+        spec = {
+            "group": _GROUP,
+            "version": "v1beta1",
+            "insecureSkipTLSVerify": True,
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "service": {"namespace": "played-metrics", "name": "metrics", "port": server.server_port},
         }
-        for step, command in TOUR
-    ]
-    node = f"{NAME}-control-plane"
-    drain = ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=45s"]
-    drain += ["--pod-selector=app.kubernetes.io/name=photodup"]
-    done = _run(tool("kubectl"), "--context", CONTEXT, *drain, check=False)
-    kubectl("uncordon", node)
-    output = (done.stdout + done.stderr).strip()
-    return [*said, {"step": "drain", "command": " ".join(("kubectl", *drain)), "output": output}]
+        services = "/apis/apiregistration.k8s.io/v1/apiservices"
+        plane.post(services, {"metadata": {"name": f"v1beta1.{_GROUP}"}, "spec": spec}).raise_for_status()
+        path = f"/apis/{version}/namespaces/{namespaces[0].name}/pods"
+        plane.until("the API server finds the metrics", lambda: plane.api.get(path).is_success)
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
-def experiment(
-    *, requests: int = 600, concurrency: int = 16, ramp: Sequence[tuple[float, float]]
-) -> dict[str, Any]:
-    """Make a cluster, put the published load and then a ramp on it, walk the tour, remove it.
+@dataclass(frozen=True)
+class Plan:
+    """What is done when, in seconds since the beginning, and the load on the two that are scaled.
 
-    Args:
-        requests, concurrency: the published load: so many requests, from so many clients that wait.
-        ramp: (images per second, seconds) of the open loop that follows.
+    `ramp` holds (images per second, seconds); the last step ends the experiment.
+    """
+
+    ramp: tuple[tuple[float, float], ...]
+    start_s: float = 20.0
+    update_s: float = 20.0
+    drains_s: tuple[float, ...] = (250.0, 255.0, 310.0)
+
+    def rate_per_s(self, t: float) -> float:
+        """Return what clients send at `t`."""
+        for rate, seconds in self.ramp:
+            if t < seconds:
+                return rate
+            t -= seconds
+        return self.ramp[-1][0]
+
+    @property
+    def duration_s(self) -> float:
+        return sum(seconds for _, seconds in self.ramp)
+
+    def load(self) -> Load:
+        return Load(rate_per_s=self.rate_per_s)
+
+
+def experiment(curve: ServiceCurve, plan: Plan) -> dict[str, Any]:
+    """Scale the published manifests and ours under the same load, and update and drain a third Deployment.
 
     Returns:
-        `points` (one per load), `rows` and `events` of `Watch`, and `tour`.
+        `version`; `namespaces`: by name (`published`, `kind`, `update`) `rows` (one for each change of a count),
+        `events` and `syncs_s`; `update`: the fewest pods ready and the most that existed; `drains`: evictions
+        granted and refused, one row per attempt; `late_s`: by how much the slowest second was late.
+
+    Raises:
+        PhotodupError: the control plane is not built, or one of its servers ended.
     """
-    from photodup.bench.backends.adapters import adapter
-    from photodup.bench.load.load import measure
-    from photodup.bench.load.plan import Stopping
-    from photodup.bench.stats.facts import Load
-    from photodup.study.notebook.weights import payload_photos
+    cluster = Cluster(start_s=plan.start_s)
+    idle = Load()
+    with control_plane() as plane:
+        made = {
+            name: Namespace(plane, name, render(path), curve, load, cluster, 1.0, None)
+            for name, path, load in (
+                ("published", "k8s/published", plan.load()),
+                ("kind", OVERLAYS["kind"], plan.load()),
+                ("update", OVERLAYS["kind"], idle),
+            )
+        }
+        scaled = [made["published"], made["kind"]]
+        with metrics_server(plane, scaled):
+            for namespace in scaled:
+                namespace.apply(replicas=namespace.replicas)
+            made["update"].apply(replicas=made["update"].workload.max_replicas)
+            began, late = time.time(), 0.0
+            for namespace in made.values():
+                namespace.begin(began)
+            for namespace in scaled:
+                namespace.syncs_s.clear()
+                namespace.scale()
+            drains, updated = [], 0
+            for second in range(int(plan.duration_s)):
+                wait = began + second - time.time()
+                late = max(late, -wait)
+                time.sleep(max(0.0, wait))
+                if second == plan.update_s:
+                    plane.kubectl("-n", "update", "rollout", "restart", "deployment/photodup")
+                if second == plan.drains_s[0]:
+                    status = plane.api.get(made["update"].deployment).raise_for_status().json()["status"]
+                    updated = status.get("updatedReplicas", 0)
+                if second in plan.drains_s:
+                    drains.append({"time_s": second, **made["update"].evict_all()})
+                for namespace in made.values():
+                    namespace.second(float(second))
+        updating = [row for row in made["update"].rows if plan.update_s <= row["time_s"] < min(plan.drains_s)]
+        return {
+            "version": LIVE_VERSION,
+            "namespaces": {
+                name: {
+                    "rows": n.rows,
+                    "events": n.noted(),
+                    "syncs_s": [round(at, 3) for at in n.syncs_s],
+                }
+                for name, n in made.items()
+            },
+            "update": {
+                "least_ready": min(row["ready"] for row in updating),
+                "most_pods": max(row["pods"] for row in updating),
+                "pods": made["update"].workload.max_replicas,
+                "updated": updated,
+            },
+            "drains": drains,
+            "late_s": late,
+        }
 
-    photos, points = payload_photos(16), []
-    with cluster(), Watch() as watch:
-        loads = [(Load("closed_loop", concurrency=concurrency), Stopping(5.0, requests, 900.0))]
-        loads += [(Load("server", offered_per_s=rate), Stopping(s, 64, 2 * s)) for rate, s in ramp]
-        for load, stopping in loads:
-            point = measure(adapter("fastapi-pytorch-fp32-http-jpeg", URL), photos, load, stopping)
-            points.append({name: value for name, value in point.items() if name != "raw"})
-        toured = tour()
-    return {"points": points, "rows": watch.rows, "events": watch.events, "tour": toured}
+
+def foretold(curve: ServiceCurve, plan: Plan, name: str, syncs_s: Sequence[float]) -> SimulatedRun:
+    """Simulate one scaled namespace of `experiment` with 1.20's rules and the autoscaler's real seconds."""
+    flags = ControllerFlags(as_of_1_20=True)
+    apart_s = statistics.median(b - a for a, b in pairwise(syncs_s))
+    cluster = Cluster(
+        start_s=plan.start_s,
+        sync_phase_s=syncs_s[0],
+        sync_takes_s=max(0.0, apart_s - flags.sync_period_s),
+        flags=flags,
+    )
+    workload = read_workload(render({**OVERLAYS, "published": "k8s/published"}[name]))
+    return simulate(workload, curve, plan.load(), duration_s=plan.duration_s, cluster=cluster)
 
 
-def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if check and done.returncode:
+def _as_1_20_has_it(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the object as 1.20 knows it: older API versions, and two newer fields left out or spelt out."""
+    item = json.loads(json.dumps(item))
+    item["apiVersion"] = _SAME_FORM.get(item["apiVersion"], item["apiVersion"])
+    if item["kind"] == "PodDisruptionBudget":
+        item["spec"].pop("unhealthyPodEvictionPolicy", None)
+    for container in item.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+        pause = container.get("lifecycle", {}).get("preStop", {})
+        if "sleep" in pause:
+            pause["exec"] = {"command": ["sleep", str(pause.pop("sleep")["seconds"])]}
+    return item
+
+
+def _stamp(at: float) -> str:
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _unix(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((OPENED, 0))
+        return probe.getsockname()[1]
+
+
+def _run(*command: str, given: str | None = None) -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    if done.returncode:
         words = " ".join((done.stderr or done.stdout).split())[-300:]
-        raise PhotodupError(f"`{' '.join(command)}` failed: {words or done.returncode}")
-    return done
+        raise PhotodupError(f"`{' '.join(command[:4])}` failed: {words or done.returncode}")
+    return done.stdout

@@ -21,6 +21,8 @@ class Cluster:
         start_s: from a running container to a server that would answer /readyz; the Deployment's annotation
             by default.
         metrics_resolution_s: how often metrics-server (or Prometheus) samples; 60 in old installations.
+        sync_takes_s: what one sync takes. The controller waits its period after a sync, so two are 15.05 s apart.
+        unreadable: metrics, by name, that the autoscaler gets no answer for.
         max_in_flight: requests a pod holds before it answers 503.
         buffer: requests that something in front of the pods holds while none is ready (KEDA's HTTP interceptor,
             Knative's activator, a message queue); without it they are refused.
@@ -34,6 +36,8 @@ class Cluster:
     metrics_resolution_s: float = 15.0
     metrics_phase_s: float = 7.0
     sync_phase_s: float = 4.0
+    sync_takes_s: float = 0.05
+    unreadable: tuple[str, ...] = ()
     max_in_flight: float = 256.0
     buffer: float = 0.0
     probes_share_inference: bool = False

@@ -13,13 +13,13 @@ as ten.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, Decision
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, Decision, metric_target
 from photodup.study.kubernetes.autoscaler.keda import Keda
 from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
@@ -94,10 +94,36 @@ def simulate(
     Raises:
         PhotodupError: no readiness probe, no known start time, or a metric that is not simulated.
     """
-    return _Simulation(workload, curve, load, cluster or Cluster(), dt_s, replicas).run(duration_s)
+    return Simulation(workload, curve, load, cluster or Cluster(), dt_s, replicas).run(duration_s)
 
 
-class _Simulation:
+def where_seconds_decide(
+    workload: ScaledDeployment,
+    curve: ServiceCurve,
+    load: Load,
+    *,
+    duration_s: float,
+    cluster: Cluster | None = None,
+    shift_s: float = 1.0,
+) -> list[tuple[float, float]]:
+    """Return (from, until) of each stretch whose count depends on when the autoscaler looks, in seconds.
+
+    The run is simulated with syncs `shift_s` earlier and later. A count that only comes that much earlier or later
+    does not matter; one that stays different for longer does: no simulation foretells it.
+    """
+    cluster = cluster or Cluster()
+    phases = [max(0.0, cluster.sync_phase_s + shift) for shift in (-shift_s, 0.0, shift_s)]
+    runs = [
+        simulate(workload, curve, load, duration_s=duration_s, cluster=replace(cluster, sync_phase_s=phase))
+        for phase in phases
+    ]
+    counts = np.array([run.steps["replicas"] for run in runs])
+    edges = np.flatnonzero(np.diff((counts != counts[1]).any(axis=0), prepend=False, append=False))
+    stretches = edges.reshape(-1, 2).astype(float)
+    return [(start, end) for start, end in stretches if end - start > 2 * shift_s]
+
+
+class Simulation:
     def __init__(
         self,
         workload: ScaledDeployment,
@@ -114,6 +140,11 @@ class _Simulation:
         self.keda = Keda(workload.hpa, requests, cluster.flags) if "triggers" in workload.hpa else None
         self.hpa = self.keda.scaler if self.keda else Autoscaler(workload.hpa, requests, cluster.flags)
         check(self.hpa.metrics)
+        names = {metric_target(metric)[2] for metric in self.hpa.metrics}
+        if unknown := set(cluster.unreadable) - names:
+            raise PhotodupError(
+                f"{min(unknown)!r} cannot be unreadable: the autoscaler reads {', '.join(sorted(names))}."
+            )
         if self.hpa.min == 0 and all(m["type"] not in ("Object", "External") for m in self.hpa.metrics):
             raise PhotodupError("minReplicas 0 needs an Object or External metric: pods cannot tell at zero.")
         least = self.keda.min if self.keda else self.hpa.min
@@ -131,7 +162,7 @@ class _Simulation:
         import pandas as pd
 
         rows, decisions = [], []
-        flags, cluster = self.cluster.flags, self.cluster
+        cluster, sync_s = self.cluster, self.cluster.sync_phase_s
         for i in range(round(duration_s / self.dt)):
             now = i * self.dt
             if _tick(now, self.dt, cluster.metrics_resolution_s, cluster.metrics_phase_s):
@@ -143,9 +174,12 @@ class _Simulation:
                         (now, f"KEDAScaleTarget{'Activated' if count else 'Deactivated'} New size: {count}")
                     )
                     self.replicas = count
-            if _tick(now, self.dt, flags.sync_period_s, cluster.sync_phase_s):
+            if now >= sync_s:
                 existing = sum(c.count for c in self.cohorts if c.active)
-                decision = self.hpa.sync(now, self.replicas, self._views(), self.outside, existing=existing)
+                decision = self.hpa.sync(
+                    sync_s, self.replicas, self._views(), self.outside, existing=existing
+                )
+                sync_s = max(sync_s, now - self.dt) + cluster.flags.sync_period_s + cluster.sync_takes_s
                 decisions.append(decision)
                 if decision.desired != self.replicas:
                     self.events.append((now, f"SuccessfulRescale New size: {decision.desired}"))
@@ -178,13 +212,18 @@ class _Simulation:
         for c in self.cohorts:
             if c.container_s is not None and c.container_s <= now - resolution:
                 loaded = c.loaded >= self.kubelet.start_s
-                c.values = pod_values(c, self.curve, span, loaded=loaded, metrics=self.hpa.metrics)
+                c.values = self._readable(
+                    pod_values(c, self.curve, span, loaded=loaded, metrics=self.hpa.metrics)
+                )
                 c.sampled_s = now
             c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
         pending = self.buffer.level + sum(c.count * c.in_flight for c in self.cohorts)
         sent, waited_s, routed = (self.totals[name] for name in ("sent", "waited_s", "routed"))
-        self.outside = outside_values(pending, sent, waited_s, routed, span)
+        self.outside = self._readable(outside_values(pending, sent, waited_s, routed, span))
         self.totals = dict.fromkeys(self.totals, 0.0)
+
+    def _readable(self, values: dict[str, float]) -> dict[str, float]:
+        return {name: value for name, value in values.items() if name not in self.cluster.unreadable}
 
     def _reconcile(self, now: float) -> None:
         """Do the ReplicaSet's, the quota's and the scheduler's work."""

@@ -166,7 +166,7 @@ class Autoscaler:
         if not known:
             return None, None
         ratio, proposal = max(known, key=lambda answer: answer[1])
-        if len(known) < len(found) and proposal < current:
+        if len(known) < len(found) and proposal < current and not self.flags.as_of_1_20:
             return ratio, None  # a metric that cannot be read might have forbidden it
         return ratio, proposal
 
@@ -214,6 +214,8 @@ class Autoscaler:
         low = min([proposal, *(n for at, n in self._recorded() if at > up)])
         high = max([proposal, *(n for at, n in self._recorded() if at > down)])
         self._record(now, proposal, min(up, down))
+        if self.flags.as_of_1_20:
+            return low if proposal >= current else high
         return min(max(current, low), high)
 
     def limit(self, now: float, current: int, desired: int) -> int:
@@ -251,6 +253,8 @@ class Autoscaler:
             since = now - policy["periodSeconds"]
             added = sum(n for at, n in self.added if at > since)
             removed = sum(n for at, n in self.removed if at > since)
+            if self.flags.as_of_1_20:
+                added, removed = (added, 0) if up else (0, removed)
             start = current - added + removed
             if policy["type"] == "Pods":
                 limits.append(start + policy["value"] if up else start - policy["value"])
@@ -264,6 +268,8 @@ class Autoscaler:
 
     def _tolerances(self) -> Tolerances:
         default = self.flags.tolerance
+        if self.flags.as_of_1_20:
+            return Tolerances(default, default, by_distance=True)
         if not self.flags.configurable_tolerance:
             return Tolerances(default, default)
         down, up = (quantity(rules.get("tolerance", default)) for rules in (self.down, self.up))

@@ -45,12 +45,18 @@ class PodView:
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How far usage over target may lie from 1 without a change, by direction."""
+    """How far usage over target may lie from 1 without a change, by direction.
+
+    `by_distance`: 1.20 compares |1 - ratio|, which in floating point is more than 0.1 at a ratio of exactly 1.1.
+    """
 
     down: float = 0.1
     up: float = 0.1
+    by_distance: bool = False
 
     def hold(self, ratio: float) -> bool:
+        if self.by_distance:
+            return abs(1.0 - ratio) <= self.up
         return 1.0 - self.down <= ratio <= 1.0 + self.up
 
 
@@ -69,6 +75,9 @@ class ControllerFlags:
 
     Attributes:
         cpu_initialization_period_s, initial_readiness_delay_s: until when a pod's CPU sample is not believed.
+        as_of_1_20: the rules that Kubernetes 1.20 has otherwise. A usage at the edge of the tolerance is outside it;
+            a metric that cannot be read does not forbid a scale-down; stabilisation looks at the window of one
+            direction; a rate counts changes of one direction.
     """
 
     sync_period_s: float = 15.0
@@ -78,6 +87,7 @@ class ControllerFlags:
     downscale_stabilization_s: float = 300.0
     scale_to_zero: bool = True
     configurable_tolerance: bool = True
+    as_of_1_20: bool = False
 
 
 def group(pods: Sequence[PodView], name: str, now: float, flags: ControllerFlags, *, is_cpu: bool) -> Groups:

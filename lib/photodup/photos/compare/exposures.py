@@ -70,27 +70,25 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     y, x = np.mgrid[:_SIDE, :_SIDE].reshape(2, -1) / _SIDE - 0.5
     gradients = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1))[0]
 
-    def flattened(grey: np.ndarray) -> np.ndarray:
-        values = grey.ravel()
-        return (values - gradients @ (gradients.T @ values)).reshape(grey.shape)
+    def flattened(greys: np.ndarray) -> np.ndarray:
+        values = greys.reshape(-1, _SIDE**2)
+        return (values - values @ gradients @ gradients.T).reshape(greys.shape)
 
     greys = [cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32) for rgb in (first, second)]
     soft = [cv2.GaussianBlur(grey, (0, 0), 2) for grey in greys]
-    found = []
-    for top in range(0, shared.shape[0] - _SIDE + 1, _SIDE):
-        for left in range(0, shared.shape[1] - _SIDE + 1, _SIDE):
-            box = slice(top, top + _SIDE), slice(left, left + _SIDE)
-            values = [grey[box] for grey in greys]
-            # Noise is cut off at white and black.
-            if shared[box].all() and np.max(values) < 250 and np.min(values) > 5:
-                found.append((max(float(flattened(grey[box]).std()) for grey in soft), box))
-    even = sorted((one for one in found if one[0] < _EVEN), key=lambda one: one[0])[:_MOST_PLACES]
+    # Noise is cut off at white and black.
+    inside = shared & (cv2.max(*greys) < 250) & (cv2.min(*greys) > 5)
+    (all_inside, *places) = (_in_places(one) for one in (inside, *greys, *soft))
+    is_inside = all_inside.all(axis=(1, 2))
+    values, softer = [one[is_inside] for one in places[:2]], [one[is_inside] for one in places[2:]]
+    uneven = np.maximum(*(flattened(one).std(axis=(1, 2)) for one in softer))
+    even = np.argsort(uneven, kind="stable")[: min(_MOST_PLACES, int((uneven < _EVEN).sum()))]
     if len(even) < _LEAST_PLACES:
         return FineNoise()
     window = np.outer(np.hanning(_SIDE), np.hanning(_SIDE))
-    spectra = np.array(
-        [[np.fft.fft2(flattened(grey[box]) * window) for _, box in even] for grey in greys]
-    ) / np.sqrt(np.square(window).sum() * _SIDE**2)
+    spectra = np.array([np.fft.fft2(flattened(one[even]) * window) for one in values]) / np.sqrt(
+        np.square(window).sum() * _SIDE**2
+    )
     cycles = np.hypot(*np.meshgrid(np.fft.fftfreq(_SIDE), np.fft.fftfreq(_SIDE)))
     band = (cycles >= _LOW) & (cycles <= _HIGH)
     own = np.square(np.abs(spectra)).mean(axis=1) * band
@@ -99,6 +97,13 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     first_own, second_own = own.sum(axis=(1, 2))
     common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
     return FineNoise(float(first_own), float(second_own), float(common), float(weaker))
+
+
+def _in_places(picture: np.ndarray) -> np.ndarray:
+    """Return [n, side, side]: the whole squares of a picture [h, w], row by row."""
+    rows, columns = (length // _SIDE for length in picture.shape)
+    whole = picture[: rows * _SIDE, : columns * _SIDE].reshape(rows, _SIDE, columns, _SIDE)
+    return whole.swapaxes(1, 2).reshape(-1, _SIDE, _SIDE)
 
 
 def rounding_noise(traces: FileTraces, step: float, scale: float) -> float:

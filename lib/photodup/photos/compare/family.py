@@ -237,20 +237,20 @@ class LaidFamily:
         sharpest = sorted(self.laid, key=lambda row: -self._finest[row])
         for row in self.laid:
             others = [other for other in sharpest if other != row][:_JUDGES]
-            shown = [self._is_captioned(other, row) for other in others[:2]]
-            if len(set(shown)) == 2:  # else the third changes nothing
-                shown += [self._is_captioned(other, row) for other in others[2:]]
-            if 2 * sum(shown) > len(others):
+            seen = {other: self._compare_small(other, row) for other in others}
+            may_be = [other for other in others if seen[other].places]
+            lacking = 0
+            # Looked at finely only where they differ, and while it may still be most.
+            while may_be and 2 * lacking <= len(others) < 2 * (lacking + len(may_be)):
+                other = may_be.pop(0)
+                lacking += seen[other].is_caption or self._compare_contents(other, row)[0].is_caption
+            if 2 * lacking > len(others):
                 found.add(row)
         return found
 
-    def _is_captioned(self, first: int, second: int) -> bool:
-        """Return whether the second has a caption that the first has not; looked at finely only where they differ."""
+    def _compare_small(self, first: int, second: int) -> Contents:
         a, b = self.laid[first], self.laid[second]
-        found = compare_contents(a.rgb, b.rgb, _shared(a, b))
-        return bool(found.places) and (
-            found.is_caption or self._compare_contents(first, second)[0].is_caption
-        )
+        return compare_contents(a.rgb, b.rgb, _shared(a, b))
 
     def _judge(self) -> dict[int, Merit]:
         told = told_apart_from_margins(self.laid)

@@ -142,15 +142,17 @@ def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, so
     near = np.ones((soft + 4, soft + 4), np.uint8)
     limits = (cv2.dilate(second, near) >= _WHITE) | (cv2.erode(second, near) <= _BLACK)
     limits = limits[::step, ::step][seen]
-    terms = _terms(a)
+    # One, each channel, their squares and products: float32[10, n].
+    alone = a.T.astype(np.float32) / 255
+    terms = np.concatenate([np.ones_like(alone[:1]), alone, alone * alone, alone * alone[[1, 2, 0]]])
     by_channel = []
     for channel in range(3):
         wanted, cut = b[:, channel].astype(np.float32), limits[:, channel]
         known = np.where(cut & ((~cut).sum() >= 400), 0.02, 1.0).astype(np.float32)
         # First the channel alone, lighter or darker; then what the others add, as far as this picture can tell.
         plain = np.zeros(len(terms), np.float32)
-        alone = [0, 1 + channel]
-        plain[alone] = _fitted(terms[alone], wanted, known, np.array([0, 255], np.float32), 1e-6)
+        own = [0, 1 + channel]
+        plain[own] = _fitted(terms[own], wanted, known, np.array([0, 255], np.float32), 1e-6)
         by_channel.append(_fitted(terms, wanted, known, plain, _RIDGE))
     found, values = np.array(by_channel), first.astype(np.float32) / 255
     mapped = cv2.transform(values, found[:, [1, 2, 3, 0]])
@@ -177,15 +179,6 @@ def _fitted(
     return found
 
 
-def _terms(colours: np.ndarray) -> np.ndarray:
-    """Return float32[10, n]: one, each channel, their squares and products."""
-    red, green, blue = (colours[:, channel].astype(np.float32) / 255 for channel in range(3))
-    ones = np.ones_like(red)
-    return np.stack(
-        [ones, red, green, blue, red**2, green**2, blue**2, red * green, green * blue, blue * red]
-    )
-
-
 def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip: float) -> np.ndarray:
     """Return float32[h, w]: the difference that is not explained, in units of what is allowed there."""
     import cv2
@@ -196,11 +189,8 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     blurred, seen = _as_soft(colours[0][:, :, 0], colours[1][:, :, 0], shared)
     lowest, highest = reduce(cv2.min, blurred), reduce(cv2.max, blurred)
     difference = cv2.max(lowest - seen, seen - highest).clip(0)
-    is_white, is_black = (
-        (seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT),
-        (seen <= _BLACK) & (lowest <= _NEAR_LIMIT),
-    )
-    difference[is_white | is_black] = 0
+    difference[(seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)] = 0
+    difference[(seen <= _BLACK) & (lowest <= _NEAR_LIMIT)] = 0
     # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
     channels = [channel for rgb in pictures for channel in cv2.split(rgb)]
     cut = grown((reduce(cv2.max, channels) >= _WHITE) | (reduce(cv2.min, channels) <= _BLACK), 4)
@@ -215,12 +205,10 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     near = np.ones((3, 3), np.uint8)
     slopes = cv2.min(*(cv2.dilate(_slopes(one), near) for one in (blurred[0], seen)))
     busy = np.clip(2 * np.log2(1 + slopes), 0, 11).astype(np.uint8)
-    levels, usual = busy[shared], 0.0
-    by_level = np.split(
-        difference[shared][np.argsort(levels, kind="stable")], np.bincount(levels, minlength=12).cumsum()[:-1]
-    )
-    allowed = np.zeros(12, np.float32)
-    for level, there in enumerate(by_level):
+    levels, values = busy[shared], difference[shared]
+    allowed, usual = np.zeros(12, np.float32), 0.0
+    for level in range(12):
+        there = values[levels == level]
         usual = float(np.quantile(there, _USUAL)) if len(there) > 200 else usual
         allowed[level] = max(_FLOOR, _NOISE * usual)
     found = (difference - slip * slopes).clip(0) / allowed[busy]
@@ -241,13 +229,12 @@ def _as_soft(
     seen = cv2.GaussianBlur(seen, (0, 0), _BASE)
     wanted = cv2.norm(_slopes(seen), cv2.NORM_L2SQR, inside)
     found: list[np.ndarray] = []
-    enough = len(_BLURS)
-    for step, blur in enumerate(_BLURS):
-        if step > enough + _SOFTER:
-            break
+    softer = 0
+    for blur in _BLURS:
         found.append(cv2.GaussianBlur(predicted, (0, 0), float(np.hypot(blur, _BASE))))
-        if enough == len(_BLURS) and cv2.norm(_slopes(found[-1]), cv2.NORM_L2SQR, inside) <= wanted:
-            enough = step
+        softer += bool(softer) or cv2.norm(_slopes(found[-1]), cv2.NORM_L2SQR, inside) <= wanted
+        if softer > _SOFTER:
+            break
     return found, seen
 
 

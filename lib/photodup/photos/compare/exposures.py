@@ -70,6 +70,11 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     y, x = np.mgrid[:_SIDE, :_SIDE].reshape(2, -1) / _SIDE - 0.5
     gradients = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1))[0]
 
+    def in_places(grey: np.ndarray) -> np.ndarray:
+        rows, columns = (length // _SIDE for length in grey.shape)
+        whole = grey[: rows * _SIDE, : columns * _SIDE].reshape(rows, _SIDE, columns, _SIDE)
+        return whole.swapaxes(1, 2).reshape(-1, _SIDE, _SIDE)
+
     def flattened(greys: np.ndarray) -> np.ndarray:
         values = greys.reshape(-1, _SIDE**2)
         return (values - values @ gradients @ gradients.T).reshape(greys.shape)
@@ -78,10 +83,9 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     soft = [cv2.GaussianBlur(grey, (0, 0), 2) for grey in greys]
     # Noise is cut off at white and black.
     inside = shared & (cv2.max(*greys) < 250) & (cv2.min(*greys) > 5)
-    (all_inside, *places) = (_in_places(one) for one in (inside, *greys, *soft))
-    is_inside = all_inside.all(axis=(1, 2))
-    values, softer = [one[is_inside] for one in places[:2]], [one[is_inside] for one in places[2:]]
-    uneven = np.maximum(*(flattened(one).std(axis=(1, 2)) for one in softer))
+    usable = in_places(inside).all(axis=(1, 2))
+    values = [in_places(grey)[usable] for grey in greys]
+    uneven = np.maximum(*(flattened(in_places(grey)[usable]).std(axis=(1, 2)) for grey in soft))
     even = np.argsort(uneven, kind="stable")[: min(_MOST_PLACES, int((uneven < _EVEN).sum()))]
     if len(even) < _LEAST_PLACES:
         return FineNoise()
@@ -97,13 +101,6 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     first_own, second_own = own.sum(axis=(1, 2))
     common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
     return FineNoise(float(first_own), float(second_own), float(common), float(weaker))
-
-
-def _in_places(picture: np.ndarray) -> np.ndarray:
-    """Return [n, side, side]: the whole squares of a picture [h, w], row by row."""
-    rows, columns = (length // _SIDE for length in picture.shape)
-    whole = picture[: rows * _SIDE, : columns * _SIDE].reshape(rows, _SIDE, columns, _SIDE)
-    return whole.swapaxes(1, 2).reshape(-1, _SIDE, _SIDE)
 
 
 def rounding_noise(traces: FileTraces, step: float, scale: float) -> float:

@@ -8,6 +8,7 @@ to be a caption: lines of small strokes of one colour over a picture that is no 
 """
 
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -141,31 +142,34 @@ def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, so
     near = np.ones((soft + 4, soft + 4), np.uint8)
     limits = (cv2.dilate(second, near) >= _WHITE) | (cv2.erode(second, near) <= _BLACK)
     limits = limits[::step, ::step][seen]
-    terms = _terms(a)
+    # One, each channel, their squares and products: float32[10, n].
+    alone = a.T.astype(np.float32) / 255
+    terms = np.concatenate([np.ones_like(alone[:1]), alone, alone * alone, alone * alone[[1, 2, 0]]])
     by_channel = []
     for channel in range(3):
         wanted, cut = b[:, channel].astype(np.float32), limits[:, channel]
         known = np.where(cut & ((~cut).sum() >= 400), 0.02, 1.0).astype(np.float32)
         # First the channel alone, lighter or darker; then what the others add, as far as this picture can tell.
-        plain = np.zeros(terms.shape[1], np.float32)
-        plain[[0, 1 + channel]] = _fitted(
-            terms[:, [0, 1 + channel]], wanted, known, np.array([0, 255], np.float32), 1e-6
-        )
+        plain = np.zeros(len(terms), np.float32)
+        own = [0, 1 + channel]
+        plain[own] = _fitted(terms[own], wanted, known, np.array([0, 255], np.float32), 1e-6)
         by_channel.append(_fitted(terms, wanted, known, plain, _RIDGE))
-    values = _terms(first.reshape(-1, 3)) @ np.stack(by_channel, axis=1).astype(np.float32)
-    return values.reshape(first.shape).clip(0, 255)
+    found, values = np.array(by_channel), first.astype(np.float32) / 255
+    mapped = cv2.transform(values, found[:, [1, 2, 3, 0]])
+    mapped = cv2.add(mapped, cv2.transform(values * values[:, :, [1, 2, 0]], found[:, 7:]))
+    return cv2.add(mapped, cv2.transform(values * values, found[:, 4:7])).clip(0, 255)
 
 
 def _fitted(
     terms: np.ndarray, wanted: np.ndarray, known: np.ndarray, start: np.ndarray, ridge: float
 ) -> np.ndarray:
-    """Return the weights of terms float32[n, k] that give the wanted greys [n] in most places, drawn to `start`."""
-    target, weights, found = wanted, known, start
+    """Return the weights of terms float32[k, n] that give the wanted greys [n] in most places, drawn to `start`."""
+    target, weights, found, first = wanted, known, start, start @ terms
     for _ in range(8):
-        weighted = terms * weights[:, None]
-        little = ridge * weights.sum() * np.eye(terms.shape[1])
-        found = start + np.linalg.solve(weighted.T @ terms + little, weighted.T @ (target - terms @ start))
-        mapped = terms @ found
+        weighted = terms * weights
+        little = ridge * weights.sum() * np.eye(len(terms))
+        found = start + np.linalg.solve(weighted @ terms.T + little, weighted @ (target - first))
+        mapped = found.astype(np.float32) @ terms
         # A channel that was cut off at white or black may have had any value beyond, so the map may lead there.
         target = np.where(wanted >= _WHITE - 4, np.maximum(wanted, mapped), wanted)
         target = np.where(wanted <= _BLACK + 4, np.minimum(target, mapped), target)
@@ -175,86 +179,63 @@ def _fitted(
     return found
 
 
-def _terms(colours: np.ndarray) -> np.ndarray:
-    """Return float32[n, 10]: one, each channel, their squares and products."""
-    red, green, blue = (colours[:, channel].astype(np.float32) / 255 for channel in range(3))
-    ones = np.ones_like(red)
-    return np.stack(
-        [ones, red, green, blue, red**2, green**2, blue**2, red * green, green * blue, blue * red], axis=1
-    )
-
-
 def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip: float) -> np.ndarray:
     """Return float32[h, w]: the difference that is not explained, in units of what is allowed there."""
     import cv2
 
     height, width = shared.shape
-    colours = [cv2.cvtColor(rgb.astype(np.float32), cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second)]
-    difference = _beyond_blurs(
-        colours[0][:, :, 0], colours[1][:, :, 0], 1, _blurs(colours[0], colours[1], shared)
-    )
+    pictures = predicted, second.astype(np.float32)
+    colours = [cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb) for rgb in pictures]
+    blurred, seen = _as_soft(colours[0][:, :, 0], colours[1][:, :, 0], shared)
+    lowest, highest = reduce(cv2.min, blurred), reduce(cv2.max, blurred)
+    difference = cv2.max(lowest - seen, seen - highest).clip(0)
+    difference[(seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)] = 0
+    difference[(seen <= _BLACK) & (lowest <= _NEAR_LIMIT)] = 0
     # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
-    channels = np.concatenate([predicted, second], axis=2)
-    cut = grown(np.asarray(((channels >= _WHITE) | (channels <= _BLACK)).any(axis=2)), 4)
+    channels = [channel for rgb in pictures for channel in cv2.split(rgb)]
+    cut = grown((reduce(cv2.max, channels) >= _WHITE) | (reduce(cv2.min, channels) <= _BLACK), 4)
     small = width // 2, height // 2
     half = [cv2.resize(one[:, :, 1:], small, interpolation=cv2.INTER_AREA) for one in colours]
-    by_colour = np.maximum(*(_beyond_blurs(half[0][:, :, c], half[1][:, :, c], 2) for c in (0, 1)))
+    soft = [cv2.GaussianBlur(half[0], (0, 0), float(np.hypot(blur / 2, _BASE))) for blur in _BLURS]
+    its = cv2.GaussianBlur(half[1], (0, 0), _BASE)
+    by_colour = cv2.max(*cv2.split(cv2.max(reduce(cv2.min, soft) - its, its - reduce(cv2.max, soft)))).clip(0)
     by_colour = cv2.resize(by_colour, (width, height))
     difference = np.maximum(difference, by_colour - _SMEARED * cut)
-    sharp, seen = (cv2.GaussianBlur(one[:, :, 0], (0, 0), _BASE) for one in colours)
     # Where both have an edge nearby, it may lie beside itself; where one of them is even, nothing may.
     near = np.ones((3, 3), np.uint8)
-    slopes = np.minimum(cv2.dilate(_slopes(sharp), near), cv2.dilate(_slopes(seen), near))
-    busy = np.clip(2 * np.log2(1 + slopes), 0, 11).astype(int)
+    slopes = cv2.min(*(cv2.dilate(_slopes(one), near) for one in (blurred[0], seen)))
+    busy = np.clip(2 * np.log2(1 + slopes), 0, 11).astype(np.uint8)
+    levels, values = busy[shared], difference[shared]
     allowed, usual = np.zeros(12, np.float32), 0.0
     for level in range(12):
-        there = difference[shared & (busy == level)]
+        there = values[levels == level]
         usual = float(np.quantile(there, _USUAL)) if len(there) > 200 else usual
         allowed[level] = max(_FLOOR, _NOISE * usual)
     found = (difference - slip * slopes).clip(0) / allowed[busy]
     return np.where(shared, found, 0).astype(np.float32)
 
 
-def _blurs(predicted: np.ndarray, seen: np.ndarray, shared: np.ndarray) -> tuple[float, ...]:
-    """Return the blurs that may have turned one picture float32[h, w, 3] into the other, which is as soft as one of them.
+def _as_soft(
+    predicted: np.ndarray, seen: np.ndarray, shared: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return one picture's light float32[h, w] under the blurs that may have made the other of it, and the other's.
 
-    A compression softens places by some more, and a stronger blur than that wipes a small thing out.
+    The other is as soft as one of them. A compression softens places by some more, and a stronger blur than that wipes a
+    small thing out.
     """
     import cv2
 
-    def steepness(grey: np.ndarray, blur: float) -> float:
-        return float(
-            np.square(_slopes(cv2.GaussianBlur(grey, (0, 0), float(np.hypot(blur, _BASE))))[shared]).mean()
-        )
-
-    wanted = steepness(seen[:, :, 0], 0.0)
-    enough = next(
-        (i for i, blur in enumerate(_BLURS) if steepness(predicted[:, :, 0], blur) <= wanted), len(_BLURS)
-    )
-    return _BLURS[: enough + 1 + _SOFTER]
-
-
-def _beyond_blurs(
-    predicted: np.ndarray, seen: np.ndarray, shrink: int, blurs: tuple[float, ...] = _BLURS
-) -> np.ndarray:
-    """Return float32[h, w]: by how much a grey lies beyond what any blur of the predicted one gives there.
-
-    Args:
-        predicted, seen: float32[h, w].
-        shrink: pixels of the whole picture for one of these.
-        blurs: standard deviations, pixels of the whole picture.
-    """
-    import cv2
-
+    inside = shared.astype(np.uint8)
     seen = cv2.GaussianBlur(seen, (0, 0), _BASE)
-    blurred = [cv2.GaussianBlur(predicted, (0, 0), float(np.hypot(s / shrink, _BASE))) for s in blurs]
-    lowest, highest = np.minimum.reduce(blurred), np.maximum.reduce(blurred)
-    off = np.maximum(lowest - seen, seen - highest).clip(0)
-    if shrink == 1:
-        off[
-            ((seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)) | ((seen <= _BLACK) & (lowest <= _NEAR_LIMIT))
-        ] = 0
-    return off
+    wanted = cv2.norm(_slopes(seen), cv2.NORM_L2SQR, inside)
+    found: list[np.ndarray] = []
+    softer = 0
+    for blur in _BLURS:
+        found.append(cv2.GaussianBlur(predicted, (0, 0), float(np.hypot(blur, _BASE))))
+        softer += bool(softer) or cv2.norm(_slopes(found[-1]), cv2.NORM_L2SQR, inside) <= wanted
+        if softer > _SOFTER:
+            break
+    return found, seen
 
 
 def _slopes(grey: np.ndarray) -> np.ndarray:
@@ -271,6 +252,8 @@ def _places(excess: np.ndarray) -> tuple[list[Difference], np.ndarray]:
     import cv2
 
     hot = excess > 1
+    if not hot.any():
+        return [], hot
     near = cv2.morphologyEx(hot.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((5, 5), np.uint8))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(near, connectivity=8)
     weights = np.bincount(labels.ravel(), weights=(excess * hot).ravel(), minlength=count)
@@ -295,15 +278,17 @@ def _is_caption(
     if is_page(first, shared & ~hot):
         return False
     added = second.astype(np.float32) - predicted
-    strength = np.abs(added).max(axis=2)
+    strength = reduce(cv2.max, cv2.split(np.abs(added)))
     inner = hot & (strength >= max(40.0, float(np.quantile(strength[hot], 0.7))))
     if inner.sum() < 40:
         return False
     # Each pixel of a stroke lies between what was there and one ink: its edges are mixed of both.
     ink = np.median(second[inner].reshape(-1, 3), axis=0)
     towards = ink.astype(np.float32) - predicted
-    share = (added * towards).sum(axis=2) / np.maximum((towards**2).sum(axis=2), 100.0)
-    beside = np.abs(added - share[:, :, None] * towards).max(axis=2)
+    share = cv2.transform(added * towards, np.ones((1, 3))) / np.maximum(
+        cv2.transform(towards**2, np.ones((1, 3))), 100.0
+    )
+    beside = reduce(cv2.max, cv2.split(np.abs(added - share[:, :, None] * towards)))
     around = cv2.dilate(hot.astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
     strokes = (share > 0.45) & (beside <= _ONE_COLOUR) & around & (strength > _FLOOR)
     core = cv2.erode(strokes.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
@@ -384,10 +369,11 @@ def is_page(picture: np.ndarray, shared: np.ndarray) -> bool:
 
     if not shared.any():
         return False
-    codes = (picture[shared].astype(np.int32) >> 4) @ np.array([256, 16, 1])
-    levels = np.bincount(codes, minlength=4096)
-    common = np.argsort(levels)[-_EVEN_COLOURS:]
-    even = np.isin((picture.astype(np.int32) >> 4) @ np.array([256, 16, 1]), common)
+    red, green, blue = (channel.astype(np.int16) >> 4 for channel in cv2.split(picture))
+    codes = red << 8 | green << 4 | blue
+    is_common = np.zeros(4096, bool)
+    is_common[np.argsort(np.bincount(codes[shared], minlength=4096))[-_EVEN_COLOURS:]] = True
+    even = is_common[codes]
     if (even & shared).sum() < _PAGE_GROUND * shared.sum():
         return False
     rest = (shared & ~even).astype(np.uint8)

@@ -70,27 +70,29 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     y, x = np.mgrid[:_SIDE, :_SIDE].reshape(2, -1) / _SIDE - 0.5
     gradients = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1))[0]
 
-    def flattened(grey: np.ndarray) -> np.ndarray:
-        values = grey.ravel()
-        return (values - gradients @ (gradients.T @ values)).reshape(grey.shape)
+    def in_places(grey: np.ndarray) -> np.ndarray:
+        rows, columns = (length // _SIDE for length in grey.shape)
+        whole = grey[: rows * _SIDE, : columns * _SIDE].reshape(rows, _SIDE, columns, _SIDE)
+        return whole.swapaxes(1, 2).reshape(-1, _SIDE, _SIDE)
+
+    def flattened(greys: np.ndarray) -> np.ndarray:
+        values = greys.reshape(-1, _SIDE**2)
+        return (values - values @ gradients @ gradients.T).reshape(greys.shape)
 
     greys = [cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32) for rgb in (first, second)]
     soft = [cv2.GaussianBlur(grey, (0, 0), 2) for grey in greys]
-    found = []
-    for top in range(0, shared.shape[0] - _SIDE + 1, _SIDE):
-        for left in range(0, shared.shape[1] - _SIDE + 1, _SIDE):
-            box = slice(top, top + _SIDE), slice(left, left + _SIDE)
-            values = [grey[box] for grey in greys]
-            # Noise is cut off at white and black.
-            if shared[box].all() and np.max(values) < 250 and np.min(values) > 5:
-                found.append((max(float(flattened(grey[box]).std()) for grey in soft), box))
-    even = sorted((one for one in found if one[0] < _EVEN), key=lambda one: one[0])[:_MOST_PLACES]
+    # Noise is cut off at white and black.
+    inside = shared & (cv2.max(*greys) < 250) & (cv2.min(*greys) > 5)
+    usable = in_places(inside).all(axis=(1, 2))
+    values = [in_places(grey)[usable] for grey in greys]
+    uneven = np.maximum(*(flattened(in_places(grey)[usable]).std(axis=(1, 2)) for grey in soft))
+    even = np.argsort(uneven, kind="stable")[: min(_MOST_PLACES, int((uneven < _EVEN).sum()))]
     if len(even) < _LEAST_PLACES:
         return FineNoise()
     window = np.outer(np.hanning(_SIDE), np.hanning(_SIDE))
-    spectra = np.array(
-        [[np.fft.fft2(flattened(grey[box]) * window) for _, box in even] for grey in greys]
-    ) / np.sqrt(np.square(window).sum() * _SIDE**2)
+    spectra = np.array([np.fft.fft2(flattened(one[even]) * window) for one in values]) / np.sqrt(
+        np.square(window).sum() * _SIDE**2
+    )
     cycles = np.hypot(*np.meshgrid(np.fft.fftfreq(_SIDE), np.fft.fftfreq(_SIDE)))
     band = (cycles >= _LOW) & (cycles <= _HIGH)
     own = np.square(np.abs(spectra)).mean(axis=1) * band

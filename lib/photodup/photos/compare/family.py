@@ -1,6 +1,6 @@
 """What each member of a family shows, and how finely: measured on all of them laid over each other."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from photodup.photos.compare.content import Contents, compare_contents, where
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, share_held, spectra
 from photodup.photos.compare.exposures import displaced, rounding_noise
 from photodup.photos.compare.features import Features, features
-from photodup.photos.compare.margins import told_apart_from_margins
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.snapping import maps_to
 from photodup.photos.compare.tones import CLIPPED, chroma, gain, hues, lost_tones, tone_distance
@@ -72,6 +71,10 @@ _MANY = 5
 _FACTOR, _MOST_FACTORS = 1.08, 30
 # Greys by which the colours of paper lie apart at most, where grain is blurred away (pixels).
 _ONE_COLOUR, _SOFT = 20, 7
+# A part outside most other members, whose greys lie this near its median, may be border or sky alike.
+_FLAT, _MOSTLY = 10, 0.98
+# In what most members hold for a border, a member has something of its own if this share of it differs by so much.
+_DIFFERS, _OF_ITS_OWN, _BLUR = 40, 0.3, 9
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
@@ -237,23 +240,23 @@ class LaidFamily:
         sharpest = sorted(self.laid, key=lambda row: -self._finest[row])
         for row in self.laid:
             others = [other for other in sharpest if other != row][:_JUDGES]
-            shown = [self._is_captioned(other, row) for other in others[:2]]
-            if len(set(shown)) == 2:  # else the third changes nothing
-                shown += [self._is_captioned(other, row) for other in others[2:]]
-            if 2 * sum(shown) > len(others):
+            seen = {other: self._compare_small(other, row) for other in others}
+            may_be = [other for other in others if seen[other].places]
+            lacking = 0
+            # Looked at finely only where they differ, and while it may still be most.
+            while may_be and 2 * lacking <= len(others) < 2 * (lacking + len(may_be)):
+                other = may_be.pop(0)
+                lacking += seen[other].is_caption or self._compare_contents(other, row)[0].is_caption
+            if 2 * lacking > len(others):
                 found.add(row)
         return found
 
-    def _is_captioned(self, first: int, second: int) -> bool:
-        """Return whether the second has a caption that the first has not; looked at finely only where they differ."""
+    def _compare_small(self, first: int, second: int) -> Contents:
         a, b = self.laid[first], self.laid[second]
-        found = compare_contents(a.rgb, b.rgb, _shared(a, b))
-        return bool(found.places) and (
-            found.is_caption or self._compare_contents(first, second)[0].is_caption
-        )
+        return compare_contents(a.rgb, b.rgb, _shared(a, b))
 
     def _judge(self) -> dict[int, Merit]:
-        told = told_apart_from_margins(self.laid)
+        told = _told_apart_from_margins(self.laid)
         whole = np.any(list(told.values()), axis=0)
         # A coloured caption makes no colour picture.
         colours = [self._chroma[row][row in self._captioned] for row in self.laid]
@@ -447,6 +450,39 @@ class LaidFamily:
     def _is_symmetric(self, row: int) -> bool:
         own = self._features[row]
         return verify(own, own.mirrored()).is_copy() and _even(own)
+
+
+def _told_apart_from_margins(laid: Mapping[int, Laid]) -> dict[int, np.ndarray]:
+    """Return bool[h, w] by row: what each member shows of the picture, as far as that can be told from a margin."""
+    import cv2
+
+    frames = np.sum([one.frame.astype(int) for one in laid.values()], axis=0)
+    margins = {row: one.frame & ~one.picture for row, one in laid.items()}
+    voted = 2 * sum(margin.astype(int) for margin in margins.values()) >= np.maximum(frames, 1)
+    found = {}
+    for row, one in laid.items():
+        found[row] = one.picture & ~_undecided(one, frames, len(laid))
+        for other, margin in margins.items():
+            there = found[row] & voted & margin
+            if other != row and there.any():
+                # At the softer one's sharpness: the edge of a blurred border lies elsewhere, and is nothing of its own.
+                own, its = (
+                    cv2.blur(rgb, (_BLUR, _BLUR)).astype(np.int16) for rgb in (one.rgb, laid[other].rgb)
+                )
+                apart = np.abs(own - its).max(axis=2)[there]
+                if (apart > _DIFFERS).mean() < _OF_ITS_OWN:
+                    found[row] &= ~there
+    return found
+
+
+def _undecided(one: Laid, frames: np.ndarray, n: int) -> np.ndarray:
+    """Return bool[h, w]: what a member shows outside most others, where it is flat."""
+    outside = one.picture & (3 * frames <= n)
+    if not outside.any():
+        return outside
+    values = one.rgb[outside].astype(np.int16)
+    even = np.abs(values - np.median(values, axis=0)).max(axis=1) <= _FLAT
+    return outside if even.mean() >= _MOSTLY else np.zeros_like(outside)
 
 
 def _what_is_beyond(one: Laid, beyond: np.ndarray) -> str:

@@ -201,7 +201,9 @@ def judge(
     verdict, reason = "passed", "it flips no more decisions than the budget allows"
     if is_random:
         verdict = "undecided"
-        reason = "its weights are random, so changed decisions tell us nothing: serve it in the laboratory only"
+        reason = (
+            "its weights are random, so changed decisions tell us nothing: serve it in the laboratory only"
+        )
     elif figures["n_not_finite"]:
         verdict = "refused"
         reason = f"{figures['n_not_finite']} embeddings are not finite: use {next_better}"

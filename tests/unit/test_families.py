@@ -18,6 +18,7 @@ from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.photos.quality.edits import named
 
 
 def star(hub: int, others: range) -> dict[tuple[int, int], float]:
@@ -142,6 +143,18 @@ def test_yellow_writing_on_white_makes_no_colour_picture_of_a_grey_one(tmp_path,
     group = group_of(tmp_path)
     assert group.keeper.path.stem == "original", group.choice.reason
     assert marked(group) == {"caption", "other"}
+
+
+def test_a_caption_on_a_grey_picture_is_judged_by_whole_pictures_of_its_tones(tmp_path):
+    """Brightened, cropped and turned copies do not explain the caption, and must not outvote those that do."""
+    grey = ImageOps.contain(photo("astronaut"), (560, 560)).convert("L").convert("RGB")
+    save(grey, tmp_path / "original.jpg", quality=90)
+    names = ["border with text 5%", "brightness 1.4x", "crop 70%", "crop 80%", "mirror", "rotate 5°"]
+    for edit in named(names):
+        save(edit(grey).convert("RGB"), tmp_path / f"{edit.name}.jpg", quality=90)
+    group = group_of(tmp_path)
+    assert group.keeper.path.stem == "original", group.choice.reason
+    assert marked(group) >= {"border with text 5%", "crop 70%", "crop 80%"}
 
 
 @pytest.mark.parametrize(

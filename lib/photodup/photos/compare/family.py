@@ -236,10 +236,16 @@ class LaidFamily:
     def _find_captions(self) -> set[int]:
         """Return the members with a caption over the picture, as most others show."""
         found = set()
-        # The sharpest: beside a blurred picture every fine thing is something that it does not explain.
-        sharpest = sorted(self.laid, key=lambda row: -self._finest[row])
         for row in self.laid:
-            others = [other for other in sharpest if other != row][:_JUDGES]
+            # Of its tones, sharp and whole: a clipped picture, a blurred one and a crop do not explain what it shows.
+            others = sorted(
+                self.laid.keys() - {row},
+                key=lambda o: (
+                    self._tones[o] != self._tones[row],
+                    -self._finest[o],
+                    -self.laid[o].picture.sum(),
+                ),
+            )[:_JUDGES]
             seen = {other: self._compare_small(other, row) for other in others}
             may_be = [other for other in others if seen[other].places]
             lacking = 0

@@ -5,11 +5,13 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 import typer
 from support.paths import ROOT
 
 from photodup.cli import app
+from photodup.study.notebook.files import notebooks
 from photodup.study.runner.execute import declared_parameters
 
 DOCUMENTS = sorted(
@@ -29,6 +31,10 @@ GUIDES = sorted((ROOT / "docs").glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)|<img[^>]+src=\"([^\"]+)\"")
 BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NEEDS_MORE_THAN_THIS_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
+# Who acts comes first: no statement begins so, and no coinage stands for the field's word.
+RIDDLE = re.compile(
+    r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])|(betray\w*|for company|held against|it is told\b)"
+)
 BUILT = re.compile(r"^(results/(?!published|reference-cpu)|build/)")  # made by a command
 
 
@@ -201,6 +207,23 @@ def test_the_architecture_shows_the_three_places() -> None:
         assert "```mermaid" in section, heading
 
 
+def riddles(text: str) -> list[str]:
+    """Sentences that begin with something else than who acts; code, headings and questions are left out."""
+    prose = re.sub(r"```.*?```|^[#|].*?$|\[[^\]]*\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE)
+    paragraphs = [" ".join(one.split()) for one in re.split(r"\n\s*\n|\n[-*] ", prose)]
+    return [found[1] or found[2] for one in paragraphs for found in RIDDLE.finditer(one)]
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *notebooks()], ids=lambda path: path.stem)
+def test_sentences_begin_with_who_acts(path: Path) -> None:
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    else:
+        text = path.read_text(encoding="utf-8")
+    assert riddles(text) == []
+
+
 def test_planted_faults_are_found(tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("# A *heading*: with `code`\n")
     text = "[a](gone.md) [b](there.md#a-heading-with-code) [c](there.md#no) [d](https://x.org) `[e](f.md)`"
@@ -221,6 +244,10 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert not found("photodup study run --only 03 -p HOST 1.2.3.4   # a comment").strip()
     assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]
     assert unmarked("## A\n\nNot run here:\n\n```bash\nkubectl get pods\n```\n") == []
+    assert riddles("A.\n\nOf a clone, this installs. What is it? We ask.\n\nIt is\nheld against x.") == [
+        "Of a clone, this installs.",
+        "held against",
+    ]
     assert said_nowhere("| `never said at all` | x | y |", "") == ["never said at all"]
 
 

@@ -60,7 +60,8 @@ def reading(what: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
         @functools.wraps(read)
         def guarded(*arguments: Any) -> Read:
             try:
-                return read(*arguments)
+                with np.errstate(over="raise"):  # a number beyond float32 is none
+                    return read(*arguments)
             except _UNREADABLE as error:
                 text = " ".join(str(error).split())[:200]
                 raise AnswerError(f"{what} cannot be read ({type(error).__name__}: {text}).") from None

@@ -41,11 +41,6 @@ class UsedCatalogue(RuleBasedStateMachine):
         self.library.mkdir()
         self.seeds: dict[str, int] = {}
         self.n_writes = 0
-        # Hypothesis leaves whole rules out of a run: what the counts below demand happens in each.
-        for seed, name in enumerate(NAMES[:3]):
-            self.write(name, seed)
-        self.remove(NAMES[0])
-        self.scan_and_die(1)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -165,5 +160,13 @@ def test_whatever_is_done_to_a_catalogue_no_photograph_changes_and_a_scan_mends_
             suppress_health_check=list(HealthCheck),
         ),
     )
+    once = UsedCatalogue()  # Hypothesis leaves whole rules out of some runs
+    once.begin()
+    once.write(NAMES[0], 0)
+    once.write(NAMES[1], 1)
+    once.scan_and_die(1)
+    once.remove(NAMES[0])
+    once.no_photograph_changes()
+    once.teardown()
     print(", ".join(f"{count} {what}" for what, count in sorted(COUNTS.items())))
     assert all(COUNTS[what] for what in ("killed", "removed", "scanned", "written"))

@@ -236,15 +236,12 @@ class LaidFamily:
     def _find_captions(self) -> set[int]:
         """Return the members with a caption over the picture, as most others show."""
         found = set()
+        shown = {row: int(one.picture.sum()) for row, one in self.laid.items()}
         for row in self.laid:
             # Of its tones, sharp and whole: a clipped picture, a blurred one and a crop do not explain what it shows.
             others = sorted(
                 self.laid.keys() - {row},
-                key=lambda o: (
-                    self._tones[o] != self._tones[row],
-                    -self._finest[o],
-                    -self.laid[o].picture.sum(),
-                ),
+                key=lambda o: (self._tones[o] != self._tones[row], -self._finest[o], -shown[o]),
             )[:_JUDGES]
             seen = {other: self._compare_small(other, row) for other in others}
             may_be = [other for other in others if seen[other].places]

@@ -183,7 +183,7 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Whether the two say different things."""
+        """Return whether the two differ."""
         return self.left != self.right
 
 

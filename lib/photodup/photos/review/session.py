@@ -128,7 +128,7 @@ class DecisionJournal:
 
 
 def _is_sound(line: dict | None) -> TypeGuard[dict]:
-    """Whether a line is a decision as `write` writes it."""
+    """Return whether a line is a decision as `write` writes it."""
     if line is None or line.get("status") not in _STATUSES or not isinstance(line.get("group"), str):
         return False
     marks = [mark for mark in (line.get("remove"), line.get("apart")) if isinstance(mark, list)]

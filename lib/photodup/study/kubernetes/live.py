@@ -11,7 +11,6 @@ It does not prove: a kubelet, an image, a network between pods, KEDA, or a rule 
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import statistics
 import subprocess
@@ -30,6 +29,7 @@ from typing import Any
 import httpx
 
 from photodup.errors import PhotodupError
+from photodup.serving.process.ports import claim_ports
 from photodup.settings import environment
 from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
 from photodup.study.kubernetes.curve import ServiceCurve
@@ -85,14 +85,17 @@ class ControlPlane:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
-        self.port = _free_port()
+        self.ports = claim_ports(OPENED, dict.fromkeys((*SERVERS, "etcd's peers"), 0))
         self.config = folder / "kubeconfig"
         self.certificate, self.key = folder / "tls.crt", folder / "tls.key"
         subject = ["-subj", "/CN=photodup", "-addext", f"subjectAltName=DNS:localhost,IP:{OPENED}"]
         pair = ["-keyout", str(self.key), "-out", str(self.certificate)]
         _run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *pair, *subject)
         (folder / "tokens.csv").write_text('admin,admin,admin,"system:masters"\n')
-        server = {"server": f"https://{OPENED}:{self.port}", "certificate-authority": str(self.certificate)}
+        server = {
+            "server": f"https://{OPENED}:{self.ports['kube-apiserver']}",
+            "certificate-authority": str(self.certificate),
+        }
         here = {"cluster": "here", "user": "admin"}
         config = {"clusters": [{"name": "here", "cluster": server}], "current-context": "here"}
         config["users"] = [{"name": "admin", "user": {"token": "admin"}}]
@@ -107,7 +110,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start the servers, each when what it needs answers."""
-        etcd, peer = (f"http://{OPENED}:{_free_port()}" for _ in range(2))
+        etcd, peer = (f"http://{OPENED}:{self.ports[name]}" for name in ("etcd", "etcd's peers"))
         store = ["--data-dir=etcd", f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"]
         store += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
         self._start("etcd", *store, f"--initial-cluster=default={peer}")
@@ -115,7 +118,7 @@ class ControlPlane:
         self.until("kube-apiserver answers", lambda: self.api.get("/readyz").is_success)
         for name in ("kube-controller-manager", "kube-scheduler"):
             manages = _MANAGER_FLAGS if name == "kube-controller-manager" else ""
-            self._start(name, *self._flags(_CLIENT_FLAGS + manages), f"--secure-port={_free_port()}")
+            self._start(name, *self._flags(_CLIENT_FLAGS + manages), f"--secure-port={self.ports[name]}")
 
     def stop(self) -> None:
         """Stop what runs, the last started first."""
@@ -166,7 +169,9 @@ class ControlPlane:
         return _run(tool("kubectl"), "--kubeconfig", str(self.config), *arguments, given=given)
 
     def _flags(self, text: str) -> list[str]:
-        return text.format(port=self.port, config=self.config, crt=self.certificate, key=self.key).split()
+        return text.format(
+            port=self.ports["kube-apiserver"], config=self.config, crt=self.certificate, key=self.key
+        ).split()
 
     def _start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -415,7 +420,7 @@ def metrics_server(plane: ControlPlane, namespaces: Sequence[Namespace]) -> Iter
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done when, in seconds since the beginning, and the load on the two that are scaled.
+    """The times of an experiment, in seconds since the beginning, and the load on the two scaled namespaces.
 
     `ramp` holds (images per second, seconds); the last step ends the experiment.
     """
@@ -543,12 +548,6 @@ def _stamp(at: float) -> str:
 
 def _unix(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((OPENED, 0))
-        return probe.getsockname()[1]
 
 
 def _run(*command: str, given: str | None = None) -> str:

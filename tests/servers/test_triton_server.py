@@ -247,11 +247,11 @@ def test_version_2_replaces_version_1_without_a_failed_request(
     for thread in threads:
         thread.start()
     try:
-        time.sleep(0.3)
+        wait_until(lambda: failures or "1" in seen)
         new_graph = tiny_graph(tmp_path / "fp32-2.onnx", seed=7)
         folder = add_version(server.repository, model, 2, new_graph)
         server.load(model)
-        time.sleep(0.3)
+        wait_until(lambda: failures or "2" in seen)
     finally:
         stop.set()
         for thread in threads:

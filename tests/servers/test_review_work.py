@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from support.review_library import make_library, photo, save
+from support.service import until
 
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library import scan as scanning
@@ -34,11 +35,7 @@ def browsing(folder, **options):
 
 
 def until_idle(client) -> None:
-    for _ in range(3600):
-        if not client.get("work/state").json()["is_running"]:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the work never ends")
+    until(lambda: not client.get("work/state").json()["is_running"])
 
 
 @pytest.fixture
@@ -118,11 +115,8 @@ def test_a_scan_says_how_far_it_is_is_one_at_a_time_and_stops_cleanly(photos, sl
         assert "Looking for photos" in answer.text and ">Stop<" in answer.text
         second = client.post("scan")
         assert second.status_code == 409 and "still busy (looking for photos)" in second.text
-        for _ in range(200):
-            state = client.get("work/state").json()
-            if state.get("done"):
-                break
-            time.sleep(0.05)
+        until(lambda: client.get("work/state").json().get("done"))
+        state = client.get("work/state").json()
         assert state["doing"] == "Reading the photos" and 0 < state["done"] < state["total"] == 24
         client.post("work/stop")
         until_idle(client)
@@ -147,7 +141,7 @@ def test_a_server_that_stops_stops_the_scan_too_and_keeps_what_was_read(photos, 
         save(photo("coffee").rotate(number), photos / f"{number}.jpg")
     with browsing(photos) as (server, client):
         client.post("scan")
-        time.sleep(1.0)
+        until(lambda: client.get("work/state").json().get("done"))
         begun = time.monotonic()
         server.stop()
         assert server.folder.work.running is None

@@ -98,7 +98,7 @@ def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
     ("bound", "reason"),
     [
         ({"max_queue_size": 1}, "maximum queue size"),
-        ({"default_timeout_microseconds": 1000}, "timeout expired"),
+        ({"default_timeout_microseconds": 100_000}, "timeout expired"),
     ],
 )
 def test_a_queue_is_bounded_in_length_and_in_time(bound: dict, reason: str, tiny_triton) -> None:
@@ -247,11 +247,11 @@ def test_version_2_replaces_version_1_without_a_failed_request(
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: failures or "1" in seen)
+        until(lambda: failures or "1" in seen)
         new_graph = tiny_graph(tmp_path / "fp32-2.onnx", seed=7)
         folder = add_version(server.repository, model, 2, new_graph)
         server.load(model)
-        wait_until(lambda: failures or "2" in seen)
+        until(lambda: failures or "2" in seen)
     finally:
         stop.set()
         for thread in threads:

@@ -176,10 +176,16 @@ def infer(
 
 
 def executions(server, model: str) -> tuple[int, int]:
-    """Return (images answered, executions) of a model so far, over its versions."""
+    """Return (images answered, executions) of a model so far, over its versions.
+
+    Triton counts a request after it has answered it, so the counters are read until they rest.
+    """
     import tritonclient.grpc as client_module
 
-    time.sleep(0.1)  # Triton counts a request after it has answered it
+    seen: list[tuple[int, int]] = []
     with client_module.InferenceServerClient(server.grpc_url) as client:
-        found = client.get_inference_statistics(model).model_stats
-    return sum(s.inference_count for s in found), sum(s.execution_count for s in found)
+        while len(seen) < 3 or len(set(seen[-3:])) > 1:
+            time.sleep(0.1)
+            found = client.get_inference_statistics(model).model_stats
+            seen.append((sum(s.inference_count for s in found), sum(s.execution_count for s in found)))
+    return seen[-1]

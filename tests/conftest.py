@@ -15,6 +15,7 @@ from pathlib import Path
 # One thread a library, here and in every child: several processes of tests share two cores. NumPy reads it when imported.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
+import httpx
 import pytest
 from filelock import FileLock
 from hypothesis import settings
@@ -30,6 +31,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # A busy machine takes longer, and that is no fault: what a property takes is never asserted.
 settings.register_profile("photodup", deadline=None)
 settings.load_profile("photodup")
+
+for _wait in ("connect", "read", "write", "pool"):  # five seconds by default
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _wait, 120.0)
 
 os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend on a 600 MB download
 os.environ["PHOTODUP_ROOT"] = str(ROOT)

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import nbformat
 import pytest
 from support.paths import CHROMIUM, ROOT
+from support.service import answers, until
 
 if CHROMIUM is None:
     pytest.skip("Chromium is not installed (apt-get install chromium)", allow_module_level=True)
@@ -78,19 +77,14 @@ def lab(checkout, tmp_path_factory):
 
 
 def _address(process, log):
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    def address():
         text = log.read_text(errors="replace")
-        if found := re.search(r"(http://127\.0\.0\.1:\d+)/", text):
-            try:
-                with urllib.request.urlopen(f"{found[1]}/api", timeout=2):
-                    return found[1]
-            except (urllib.error.URLError, OSError):
-                pass
-        if process.poll() is not None:
-            break
-        time.sleep(0.5)
-    raise AssertionError(f"`make lab` did not start: {log.read_text(errors='replace')[-2000:]}")
+        assert process.poll() is None, f"`make lab` did not start: {text[-2000:]}"
+        found = re.search(r"(http://127\.0\.0\.1:\d+)/", text)
+        return found[1] if found and answers(f"{found[1]}/api") else ""
+
+    until(address, START_S)
+    return address()
 
 
 def run_all(browser, lab, checkout, name):

@@ -61,7 +61,7 @@ def until(page, expression: str) -> None:
     """Wait for a condition. Playwright's own wait evaluates strings in the page, which the page's policy forbids."""
     from playwright.sync_api import Error
 
-    for _ in range(200):
+    for _ in range(2400):
         try:
             if page.evaluate(expression):
                 return

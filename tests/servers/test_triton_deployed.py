@@ -5,13 +5,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
 from support.paths import ROOT
+from support.service import answers, until
 from support.triton import needs_triton, render_tiny
 
 from photodup.errors import PhotodupError
@@ -35,15 +35,13 @@ def started(repository: Path, key: str = ""):
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     url = f"http://127.0.0.1:{ports['http']}"
+
+    def is_ready() -> bool:
+        assert process.poll() is None, process.stdout.read().decode(errors="replace")
+        return answers(f"{url}/v2/health/ready")
+
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{url}/v2/health/ready").status_code == 200:
-                    break
-            time.sleep(0.1)
-        else:
-            raise AssertionError(process.stdout.read().decode(errors="replace"))
+        until(is_ready)
         yield url, f"127.0.0.1:{ports['grpc']}", process
     finally:
         with contextlib.suppress(ProcessLookupError):

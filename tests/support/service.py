@@ -1,5 +1,6 @@
 """Real services for the tests: their own process, real TCP. The fixtures of conftest stop what they start."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -26,16 +27,11 @@ class Running:
         return {name: float(value) for name, value in (ln.rsplit(" ", 1) for ln in lines if ln[0] != "#")}
 
     def wait(self, path: str = "/readyz", seconds: float = 300) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                if httpx.get(self.url + path, timeout=5).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
+        def is_ready() -> bool:
             assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.05)
-        raise AssertionError(f"not ready: {self.log.read_text()}")
+            return answers(self.url + path)
+
+        until(is_ready, seconds)
 
     def stop(self) -> int:
         """End the service; return its exit status. One that does not end within two minutes is a failure."""
@@ -45,6 +41,12 @@ class Running:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+
+
+def answers(url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(url, timeout=5).status_code == 200
+    return False
 
 
 def free_port() -> int:

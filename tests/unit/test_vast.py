@@ -267,7 +267,7 @@ def test_up_leaves_a_real_process_that_ends_with_the_record(account, tmp_path, m
         assert started[0].poll() is None, (tmp_path / "build/vast/rtx4090.log").read_text()
     finally:
         started[0].terminate()
-        started[0].wait(10)
+        started[0].wait(120)
     vast.down(account, "rtx4090")
     command = [sys.executable, "-m", "photodup.serving.vast", "rtx4090"]
     assert subprocess.run(command, timeout=300).returncode == 0

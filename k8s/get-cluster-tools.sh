@@ -30,6 +30,7 @@ for tool in apt-get dpkg-source make; do
 done
 
 mkdir -p "$tools"
+tools=$(cd "$tools" && pwd)
 work=$(mktemp -d "$tools/build.XXXXXX")
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 

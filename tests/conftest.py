@@ -18,7 +18,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ[
 import httpx
 import pytest
 from filelock import FileLock
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from support import report_runs, triton
 from support.paths import ROOT
 from support.service import Running, start
@@ -29,7 +29,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine takes longer, and that is no fault: what a property takes is never asserted.
-settings.register_profile("photodup", deadline=None)
+_NO_FAULTS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("photodup", deadline=None, suppress_health_check=_NO_FAULTS)
 settings.load_profile("photodup")
 
 for _wait in ("connect", "read", "write", "pool"):  # five seconds by default

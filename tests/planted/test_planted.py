@@ -70,5 +70,7 @@ def test_the_fault_is_found(name, tmp_path_factory):
     path.write_text(path.read_text(encoding="utf-8").replace(text, fault), encoding="utf-8")
     status = run_tests(tests, folder / "lib", log := folder / "log")
     said = log.read_text()
+    if not status and " passed" not in (last := said.splitlines()[-1]):  # a machine without Triton
+        pytest.skip(last)
     # Status 1 is a test that failed; an import that the fault breaks would be 2 or 4, and finds nothing.
     assert status == 1, f"{tests} ended with {status}: {said}"

@@ -1,8 +1,10 @@
 """Every place that writes a file past `photodup.files` and `photodup.safe_open`, with the reason why it may."""
 
 import ast
+import re
 
 import pytest
+from support.paths import ROOT
 from support.sources import everywhere, places
 
 _ALWAYS = {"write_text", "write_bytes", "copyfile", "copy2", "copytree", "copyfileobj", "savez", "symlink_to"}
@@ -78,3 +80,10 @@ def test_a_new_one_is_found(tmp_path, line):
 @pytest.mark.parametrize("line", ["open(path)", "open(path, 'rb')", "Image.open(path)", "file.write(text)"])
 def test_what_reads_is_not(line):
     assert places(line, is_one) == set()
+
+
+def test_no_process_of_ours_imports_from_the_folder_that_it_is_started_in():
+    """A library is somebody else's folder, and `python -m` looks there first unless it is told not to."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "lib").rglob("*.py")]
+    started = [bit for text in texts for bit in re.findall(r'\S+ "-m", \S+', text) if "bentoml" not in bit]
+    assert len(started) >= 7 and all(bit.startswith('"-P",') or '("-P",' in bit for bit in started), started

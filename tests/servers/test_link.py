@@ -18,7 +18,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.link import NO_LINK, needs_link
 from support.service import until
@@ -78,7 +78,6 @@ def tcp_packet(payload: bytes, source: bytes, target: bytes, *, partial: bool, o
     return bytes(ip) + bytes(segment)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=3000), st.binary(min_size=4, max_size=4), st.booleans(), st.booleans())
 def test_translation_keeps_both_checksums_right(payload, address, to_source, partial):
     before = tcp_packet(payload, b"\xc6\x12\0\x02", b"\xc6\x12\0\x01", partial=partial)
@@ -96,7 +95,6 @@ def test_translation_keeps_both_checksums_right(payload, address, to_source, par
         assert ones_sum(pseudo(after) + after[20:]) == 0xFFFF
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=9000), st.sampled_from([536, 1448]), st.sampled_from([b"", b"\1" * 12]))
 def test_a_superpacket_splits_into_the_segments_of_the_wire(payload, size, options):
     packet = tcp_packet(payload, b"\x7f\0\0\1", b"\xc6\x12\0\x02", partial=True, options=options)

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -144,7 +145,7 @@ def test_a_server_that_stops_stops_the_scan_too_and_keeps_what_was_read(photos, 
         until(lambda: client.get("work/state").json().get("done"))
         begun = time.monotonic()
         server.stop()
-        assert server.folder.work.running is None
+        until(lambda: server.folder.work.running is None)
         took_s = time.monotonic() - begun
         figure(took_s < 8, took_s)
     assert scan(photos, progress=False).n_unchanged > 0
@@ -321,7 +322,8 @@ def test_a_removal_says_how_far_it_is_and_no_other_page_is_shown_meanwhile(libra
     with browsing(library) as (server, client):
         until_idle(client)
         server.session.accept_all()
-        server.session.trash._files._step = lambda name: time.sleep(0.3)
+        go_on = threading.Event()
+        server.session.trash._files._step = lambda name: go_on.wait(120)
         plan = re.search(r'name="plan" value="(\w+)"', client.get("confirm").text)[1]
         waiting = client.post("remove", data={"plan": plan})
         assert "Removing photos" in waiting.text and ">Stop<" not in waiting.text
@@ -331,6 +333,7 @@ def test_a_removal_says_how_far_it_is_and_no_other_page_is_shown_meanwhile(libra
         assert refused.status_code == 409 and "this was not done" in refused.text
         keeper = next(iter(server.session.items.values())).group.keeper
         assert client.get(f"photo/{keeper.id}/small.jpg").headers["content-type"] == "image/jpeg"
+        go_on.set()
         until_idle(client)
         assert "3 moved" in client.get("work").text, "it was not stopped half way"
         back = client.post("undo")

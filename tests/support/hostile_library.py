@@ -172,21 +172,17 @@ def resumes_a_half_finished_restore(library: Path, outside: Path) -> None:
 
 
 @attack
-def has_a_link_for_a_journal(library: Path, outside: Path) -> None:
+def has_a_link_for_a_journal(library: Path, outside: Path, link=os.symlink) -> None:
     target = outside / "notes.txt"
     lines = json.dumps(line("purging", entry("x.jpg", f"items/{OP}/x.jpg")))
     target.write_text(f"{lines}\nthe last line of my notes has no end")
     (library / ".photodup-trash").mkdir()
-    (library / ".photodup-trash" / "journal.jsonl").symlink_to(target)
+    link(target, library / ".photodup-trash" / "journal.jsonl")
 
 
 @attack
 def has_a_hard_link_for_a_journal(library: Path, outside: Path) -> None:
-    target = outside / "notes.txt"
-    lines = json.dumps(line("purging", entry("x.jpg", f"items/{OP}/x.jpg")))
-    target.write_text(f"{lines}\nthe last line of my notes has no end")
-    (library / ".photodup-trash").mkdir()
-    os.link(target, library / ".photodup-trash" / "journal.jsonl")
+    has_a_link_for_a_journal(library, outside, os.link)
 
 
 @attack

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.groups.results import TierGroup
+from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.review.session import Item, ReviewSession
@@ -35,6 +36,14 @@ def save(
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, exif=exif)
     path.write_bytes(buffer.getvalue())
+
+
+def only_group(library: Path, **options) -> TierGroup:
+    """Scan a library of one family and return its group."""
+    scan(library, progress=False)
+    with Catalogue(library) as catalogue:
+        (group,) = find_tiers(catalogue, GroupingOptions(**options)).copies
+    return group
 
 
 HOSTILE = "<img src=x onerror=alert(1)>.jpg"

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.points import point as made_up
 
@@ -126,7 +126,6 @@ def test_empty_records_and_bad_workloads():
             Workload(**wrong)
 
 
-@settings(deadline=None)  # a shared machine
 @given(
     st.lists(st.tuples(st.floats(1, 1000), st.floats(0.1, 1000)), min_size=1, max_size=8), st.floats(1, 1000)
 )

@@ -57,7 +57,7 @@ def held(model: Model, batcher: Batcher, *requests: np.ndarray, wait_s: Sequence
     return futures
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20),
     batch_max=st.integers(1, 8),

@@ -5,7 +5,7 @@ import math
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.points import point
 from support.visits import plant_visits
@@ -353,7 +353,6 @@ def test_the_figure_shows_what_is_not_judged_hollow_and_leaves_out_what_has_no_n
     assert judged.get_xdata()[0] == pytest.approx(1.9 / 1.72, rel=0.01)
 
 
-@settings(deadline=None)  # a shared machine
 @given(
     centre=st.floats(0.05, 20.0),
     width=st.floats(1.0, 1.5),

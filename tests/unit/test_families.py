@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import photo, save
+from support.review_library import only_group, photo, save
 
 from photodup.embedding import imaging
 from photodup.photos.compare import pixels
@@ -42,7 +42,7 @@ def test_one_wrong_pair_joins_nothing_and_two_join():
     assert len(families(clique | {(0, 5): 1.0, (0, 6): 1.0}, rank)) == 2, "one photo is one witness"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sets(
         st.tuples(st.integers(0, 14), st.integers(0, 14)).filter(lambda pair: pair[0] < pair[1]), max_size=40
@@ -59,13 +59,6 @@ def test_nobody_is_in_two_families_and_each_member_has_a_proven_pair_inside(pair
             assert any(
                 (min(row, other), max(row, other)) in pairs for other in family.members if other != row
             )
-
-
-def group_of(library) -> TierGroup:
-    scan(library, progress=False)
-    with Catalogue(library) as catalogue:
-        (group,) = find_tiers(catalogue).copies
-    return group
 
 
 def marked(group: TierGroup) -> set[str]:
@@ -102,7 +95,7 @@ def test_the_original_is_kept_and_the_edit_may_go(tmp_path, original, edit):
     change, rule = EDITS[edit]
     save(original, tmp_path / "z" / "original.jpg", quality=90)
     save(change(original), tmp_path / f"{edit}.jpg", quality=95)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.stem, group.choice.rule) == ("original", rule), group.choice.reason
     assert marked(group) == {edit}, group.differs
 
@@ -110,7 +103,7 @@ def test_the_original_is_kept_and_the_edit_may_go(tmp_path, original, edit):
 def test_a_wider_view_is_kept_and_what_shows_more_elsewhere_stays(tmp_path, original):
     save(original.crop((0, 0, 440, 320)), tmp_path / "left.jpg")
     save(original.crop((50, 0, 480, 320)), tmp_path / "right.jpg")
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "left" and marked(group) == set()
     assert "shows more of the scene" in group.difference(group.members[0])
 
@@ -119,7 +112,7 @@ def test_finer_detail_in_a_crop_is_not_given_up_for_the_whole(tmp_path):
     sharp = photo("coffee")
     save(sharp.resize((200, 133), Image.Resampling.LANCZOS), tmp_path / "whole.jpg")
     save(sharp.crop((60, 40, 540, 360)), tmp_path / "fine.jpg")
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "whole" and marked(group) == set()
     assert group.difference(group.members[0]) == "holds finer detail"
 
@@ -127,7 +120,7 @@ def test_finer_detail_in_a_crop_is_not_given_up_for_the_whole(tmp_path):
 def test_black_and_white_is_never_suggested(tmp_path, original):
     save(original, tmp_path / "colour.jpg", quality=85)
     save(original.convert("L").convert("RGB"), tmp_path / "a grey.jpg", quality=95)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.stem, group.choice.reason) == ("colour", "in colour")
     assert marked(group) == set() and "black and white" in group.difference(group.members[0])
 
@@ -140,7 +133,7 @@ def test_yellow_writing_on_white_makes_no_colour_picture_of_a_grey_one(tmp_path,
     save(grey, tmp_path / "z" / "original.jpg", quality=90)
     save(written(grey), tmp_path / "caption.jpg", quality=95)
     save(grey, tmp_path / "other.jpg", quality=40)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "original", group.choice.reason
     assert marked(group) == {"caption", "other"}
 
@@ -152,7 +145,7 @@ def test_a_caption_on_a_grey_picture_is_judged_by_whole_pictures_of_its_tones(tm
     names = ["border with text 5%", "brightness 1.4x", "crop 70%", "crop 80%", "mirror", "rotate 5°"]
     for edit in named(names):
         save(edit(grey).convert("RGB"), tmp_path / f"{edit.name}.jpg", quality=90)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "original", group.choice.reason
     assert marked(group) >= {"border with text 5%", "crop 70%", "crop 80%"}
 
@@ -164,7 +157,7 @@ def test_a_file_of_four_pages_is_no_copy_of_its_first(tmp_path, original, suffix
     others = [photo(name).resize(original.size) for name in ("astronaut", "chelsea", "rocket")]
     original.save(tmp_path / f"pages.{suffix}", form, save_all=True, append_images=others)
     save(original, tmp_path / "first.jpg")
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "pages" and marked(group) == set()
     assert "the one to keep has 4 pages or frames" in group.difference(group.members[0])
 
@@ -173,7 +166,7 @@ def test_a_live_photo_stays_with_its_film(tmp_path, original):
     save(original.resize((300, 200)), tmp_path / "IMG_1.jpg")
     (tmp_path / "IMG_1.MOV").write_bytes(b"film")
     save(original, tmp_path / "sent.jpg")
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert marked(group) == set(), (group.keeper, group.differs)
 
 
@@ -223,7 +216,7 @@ def test_only_what_is_proven_against_the_keeper_itself_is_marked(tmp_path, origi
         for name in ("original", "small")
     }
     monkeypatch.setattr(pixels, "verify", blind)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "original" and marked(group) == {"half"}
     (small,) = [photo for photo in group.members if photo.path.stem == "small"]
     assert "not proven" in group.difference(small)
@@ -232,9 +225,9 @@ def test_only_what_is_proven_against_the_keeper_itself_is_marked(tmp_path, origi
 def test_what_was_measured_of_a_family_is_remembered(tmp_path, original, monkeypatch):
     save(original, tmp_path / "original.jpg")
     save(original.resize((240, 160)), tmp_path / "half.jpg")
-    first = group_of(tmp_path)
+    first = only_group(tmp_path)
     monkeypatch.setattr("photodup.photos.groups.judging.LaidFamily", lambda *a: pytest.fail("was measured"))
-    assert group_of(tmp_path) == first
+    assert only_group(tmp_path) == first
 
 
 @pytest.mark.parametrize("names", [("original",), ("original", "half")])

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.photos.search import candidates
@@ -62,7 +62,7 @@ def hashes(n: int, seed: int) -> np.ndarray:
     return bits
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 90), st.integers(0, 1000), st.integers(0, 30), st.integers(1, 50))
 def test_they_are_those_of_comparing_all_with_all(n, seed, radius, block):
     bits = hashes(n, seed)
@@ -71,7 +71,7 @@ def test_they_are_those_of_comparing_all_with_all(n, seed, radius, block):
     assert surely.items() <= found.items() <= perhaps.items()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(2, 80), st.integers(0, 1000), st.integers(0, 79))
 def test_new_rows_bring_their_own_pairs_only(n, seed, cut):
     bits, start = hashes(n, seed), min(cut, n)
@@ -114,7 +114,7 @@ def md5(value: object) -> str:
     return hashlib.md5(str(value).encode()).hexdigest()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(data=st.data())
 def test_kept_between_runs_they_are_those_of_a_fresh_comparison(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("store")

@@ -91,7 +91,6 @@ rates = st.fixed_dictionaries(
 behaviors = st.none() | st.fixed_dictionaries({}, optional={"scaleUp": rates, "scaleDown": rates})
 
 
-@settings(deadline=None)
 @given(
     bounds=st.tuples(st.integers(1, 20), st.integers(0, 20)),
     behavior=behaviors,
@@ -108,7 +107,6 @@ def test_never_outside_min_and_max(bounds, behavior, usage, start):
         assert low <= current <= high or (cores is None and current == before)
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(1, 40),
     unready=st.integers(0, 5),
@@ -128,7 +126,6 @@ def test_more_usage_never_asks_for_fewer_pods(n, unready, missing, usage, behavi
     assert desired(min(usage)) <= desired(max(usage))
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(1, 50),
     usage=st.lists(st.floats(0.541, 0.659), min_size=1, max_size=40),
@@ -212,7 +209,7 @@ def test_scale_down_waits_and_then_returns_to_the_minimum():
     assert outcome.steps["pods"].iloc[-1] == 2
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     rate=st.floats(0.0, 300.0),
     node=st.sampled_from([2.0, 8.0, math.inf]),
@@ -229,7 +226,7 @@ def test_requests_and_pods_are_accounted_for(rate, node, quota):
     assert steps["pods"].max() <= (quota or 6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rates=st.tuples(st.floats(0, 150), st.floats(0, 150)))
 def test_more_load_never_runs_fewer_pods_at_its_peak(rates):
     def peak(rate):
@@ -262,7 +259,6 @@ def test_a_metric_nobody_simulates_is_refused():
         simulate(by_metrics(moon_phase="1"), ONE, BURST, duration_s=10)
 
 
-@settings(deadline=None)
 @given(n=st.floats(0, 50), arrivals=st.floats(0, 500), dt=st.floats(0.1, 30))
 def test_a_step_of_the_curve_conserves_requests(n, arrivals, dt):
     after = ONE.step(n, arrivals, dt)

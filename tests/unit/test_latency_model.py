@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.bench.link import latency_model as model
@@ -47,7 +47,6 @@ def test_predictions_for_the_published_link():
     assert model.bandwidth_only_ms(FP32, 25, 210, 15, connection="warm") == pytest.approx(63, abs=1.5)
 
 
-@settings(deadline=None)
 @given(PAYLOADS, WINDOWS)
 def test_rounds_is_the_smallest_number_of_flights_that_carries_the_payload(payload_bytes, window):
     n = model.rounds(payload_bytes, window)
@@ -56,14 +55,12 @@ def test_rounds_is_the_smallest_number_of_flights_that_carries_the_payload(paylo
     assert carried >= model.segments(payload_bytes) > window * (2 ** (n - 1) - 1)
 
 
-@settings(deadline=None)
 @given(PAYLOADS, PAYLOADS, WINDOWS, WINDOWS)
 def test_more_bytes_never_need_fewer_rounds_and_a_wider_window_never_more(a, b, small, wide):
     assert model.rounds(min(a, b), small) <= model.rounds(max(a, b), small)
     assert model.rounds(a, max(small, wide)) <= model.rounds(a, min(small, wide))
 
 
-@settings(deadline=None)
 @given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000), st.sampled_from(model.CONNECTIONS), WINDOWS)
 def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connection, window):
     keywords = {"connection": connection, "initcwnd": window}
@@ -76,7 +73,6 @@ def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connec
     assert middle <= high + slack
 
 
-@settings(deadline=None)
 @given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000))
 def test_the_models_agree_on_a_warm_connection(payload_bytes, rtt_ms, rate):
     bandwidth = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate)
@@ -86,7 +82,6 @@ def test_the_models_agree_on_a_warm_connection(payload_bytes, rtt_ms, rate):
     assert idle == pytest.approx(bandwidth)
 
 
-@settings(deadline=None)
 @given(st.floats(1, 200), st.floats(5, 2000), st.floats(0, 50))
 def test_fit_finds_a_planted_link(rtt_ms, rate, server_ms):
     rows = [

@@ -76,7 +76,7 @@ def test_an_index_continues_after_a_restart(library, tmp_path):
         again.load(tmp_path / "index", library[:10])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 60), st.integers(0, 10_000), st.floats(0.3, 0.99))
 def test_stars_follow_the_rule_of_the_exact_grouping(n, seed, threshold):
     rng = np.random.default_rng(seed)
@@ -103,7 +103,7 @@ def test_the_bench_prints_its_figures(capsys):
         assert word in printed
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 80), st.integers(0, 10_000), st.floats(0.2, 0.95), st.integers(1, 79))
 def test_in_two_steps_or_in_one_the_pairs_are_the_same(n, seed, threshold, cut):
     """However a library grew, its pairs are those of its vectors; so are their order and similarities."""
@@ -118,7 +118,7 @@ def test_in_two_steps_or_in_one_the_pairs_are_the_same(n, seed, threshold, cut):
     assert (whole.first < whole.second).all() and (whole.similarity >= threshold - 1e-6).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 60), st.integers(0, 10_000), st.floats(0.2, 0.9))
 def test_a_stricter_threshold_finds_a_subset(n, seed, threshold):
     rng = np.random.default_rng(seed)
@@ -144,7 +144,7 @@ def brute_force(vectors, threshold, nearest_from, k):
     return {(int(i), int(j)) for i, j in zip(*np.nonzero(np.triu(wanted, 1)), strict=True)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 90), st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 89))
 def test_below_the_threshold_only_the_nearest_of_each_row_count(n, seed, k, cut):
     vectors, cut = unit(n, 4, seed), min(cut, n)

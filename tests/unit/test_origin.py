@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import photo
+from support.review_library import only_group, photo
 
 from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
-from photodup.photos.groups.tiers import GroupingOptions, find_tiers
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.metadata import (
     described_by_xmp,
@@ -50,13 +50,6 @@ def write(image: Image.Image, path: Path, *, quality: int = 92, data: bytes = b"
     if path.suffix != ".png":
         options["quality"] = quality
     image.save(path, **options)
-
-
-def group_of(library: Path, **options) -> TierGroup:
-    scan(library, progress=False)
-    with Catalogue(library) as catalogue:
-        (group,) = find_tiers(catalogue, GroupingOptions(**options)).copies
-    return group
 
 
 def going(group: TierGroup) -> set[str]:
@@ -101,10 +94,10 @@ def test_an_edit_goes_where_the_source_is_known_and_nothing_where_it_is_not(tmp_
         write(original, tmp_path / folder / "z" / "original.jpg", data=data)
         source = Image.open(tmp_path / folder / "z" / "original.jpg")
         write(RETONED[edit](source), tmp_path / folder / f"{edit}.jpg", quality=96)
-    known = group_of(tmp_path / "known")
+    known = only_group(tmp_path / "known")
     assert known.keeper.path.stem == "original" or edit == "sharpened", known.choice
     assert "original.jpg" not in going(known)
-    unknown = group_of(tmp_path / "unknown")
+    unknown = only_group(tmp_path / "unknown")
     assert going(unknown) <= ({f"{edit}.jpg"} if edit in ("sepia", "colourful") else set()), unknown.differs
 
 
@@ -121,7 +114,7 @@ def test_an_edit_by_name_loses_though_all_metadata_is_its_sources(tmp_path, orig
     write(original, tmp_path / "Camera" / "2022" / "IMG_1.JPG", data=exif())
     lighter = ImageEnhance.Brightness(original).enhance(1.08)
     write(lighter, tmp_path / "IMG_1-edited.jpg", quality=96, data=exif())
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.name, going(group)) == ("IMG_1.JPG", {"IMG_1-edited.jpg"})
     assert group.choice.reason == "the other is an edit, as its name says"
 
@@ -129,7 +122,7 @@ def test_an_edit_by_name_loses_though_all_metadata_is_its_sources(tmp_path, orig
 def test_the_owners_folder_may_prefer_the_edit(tmp_path, original):
     write(original, tmp_path / "Camera" / "IMG_1.JPG")
     write(ImageEnhance.Brightness(original).enhance(0.9), tmp_path / "Edited" / "IMG_1-edited.jpg")
-    group = group_of(tmp_path, rules=KeepRules(folders=["Edited"]))
+    group = only_group(tmp_path, rules=KeepRules(folders=["Edited"]))
     assert (group.keeper.path.name, going(group)) == ("IMG_1-edited.jpg", {"IMG_1.JPG"})
 
 
@@ -137,7 +130,7 @@ def test_the_owners_folder_may_prefer_the_edit(tmp_path, original):
 def test_neither_of_two_tones_is_suggested_without_a_sign(tmp_path, original, rules):
     write(original, tmp_path / "one.jpg", data=exif())
     write(ImageEnhance.Brightness(original).enhance(0.92), tmp_path / "two.jpg", quality=96, data=exif())
-    group = group_of(tmp_path, rules=rules)
+    group = only_group(tmp_path, rules=rules)
     assert going(group) == set() and "no file tells which came first" in group.differs[0]
 
 
@@ -160,7 +153,7 @@ def test_an_enlargement_loses_to_its_source(tmp_path, original):
         write(original, folder / "z" / "source.jpg", quality=quality)
         source = Image.open(folder / "z" / "source.jpg")
         write(source.resize((960, 640), Image.Resampling.BICUBIC), folder / "large.jpg", quality=96)
-        group = group_of(folder)
+        group = only_group(folder)
         assert "source.jpg" not in going(group), group.choice
         assert quality == 40 or (group.keeper.path.stem, going(group)) == ("source", {"large.jpg"})
 
@@ -171,7 +164,7 @@ def test_an_original_is_no_enlargement_of_its_smaller_copy(tmp_path, original):
         write(original, folder / "z" / "original.jpg")
         small = original.resize((round(480 * share), round(320 * share)))
         write(small, folder / "small.jpg", quality=97)
-        group = group_of(folder)
+        group = only_group(folder)
         assert (group.keeper.path.stem, going(group)) == ("original", {"small.jpg"}), group.choice
 
 
@@ -180,7 +173,7 @@ def test_coloured_writing_makes_no_colour_picture_of_one_with_a_single_hue(tmp_p
     with_text = Image.open(tmp_path / "z" / "original.jpg")
     ImageDraw.Draw(with_text).text((30, 240), "greetings from the sea", fill="lime", font_size=34)
     write(with_text, tmp_path / "caption.jpg", quality=96)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "original", group.choice
 
 
@@ -188,14 +181,14 @@ def test_a_sharpened_enlargement_never_replaces_its_source(tmp_path, original):
     write(original, tmp_path / "source.jpg")
     large = Image.open(tmp_path / "source.jpg").resize((960, 640), Image.Resampling.LANCZOS)
     write(large.filter(ImageFilter.UnsharpMask(2, 120, 2)), tmp_path / "large.jpg", quality=96)
-    assert "source.jpg" not in going(group_of(tmp_path))
+    assert "source.jpg" not in going(only_group(tmp_path))
 
 
 def test_a_lossless_file_is_kept_unless_it_was_made_of_the_jpeg(tmp_path, original):
     original.save(tmp_path / "first.tif")
     (tmp_path / "first").mkdir()
     write(Image.open(tmp_path / "first.tif"), tmp_path / "first" / "made.jpg", quality=88)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.format, going(group)) == ("TIFF", {"made.jpg"})
     assert group.choice.reason == "best format: TIFF, not made of a JPEG"
 
@@ -203,7 +196,7 @@ def test_a_lossless_file_is_kept_unless_it_was_made_of_the_jpeg(tmp_path, origin
 def test_a_lossless_file_made_of_a_jpeg_goes(tmp_path, original):
     write(original, tmp_path / "z" / "first.jpg", quality=88)
     Image.open(tmp_path / "z" / "first.jpg").save(tmp_path / "made.png")
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.format, going(group)) == ("JPEG", {"made.png"})
 
 
@@ -213,7 +206,7 @@ def test_between_a_heic_and_a_jpeg_of_one_size_nothing_is_suggested(tmp_path, or
     pillow_heif.register_heif_opener()
     write(original, tmp_path / "IMG_1.jpg", data=exif())
     write(Image.open(tmp_path / "IMG_1.jpg"), tmp_path / "IMG_1.heic", quality=95, data=data)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert "IMG_1.jpg" not in going(group)
 
 
@@ -223,7 +216,7 @@ def test_between_a_heic_and_a_jpeg_of_one_size_nothing_is_suggested(tmp_path, or
 def test_the_better_picture_does_not_replace_what_has_the_date_and_place(tmp_path, original):
     write(original, tmp_path / "sent.jpg")
     write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif())
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.name, going(group)) == ("sent.jpg", set())
     assert "has date, place and camera, which the one to keep lacks" in group.differs[0]
 
@@ -231,7 +224,7 @@ def test_the_better_picture_does_not_replace_what_has_the_date_and_place(tmp_pat
 def test_a_rated_thumbnail_stays_and_both_sides_are_named(tmp_path, original):
     write(original, tmp_path / "camera.jpg", data=exif())
     write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif(camera=False, rating=4))
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.name, going(group)) == ("camera.jpg", set())
     assert "has a rating of 4; the one to keep has date, place and camera" in group.differs[0]
 
@@ -239,7 +232,7 @@ def test_a_rated_thumbnail_stays_and_both_sides_are_named(tmp_path, original):
 def test_metadata_that_the_keeper_has_too_holds_nothing_back(tmp_path, original):
     write(original, tmp_path / "camera.jpg", data=exif())
     write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif())
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.name, going(group)) == ("camera.jpg", {"small.jpg"})
 
 
@@ -297,7 +290,7 @@ def test_the_file_with_a_rated_sidecar_is_never_suggested(tmp_path, original, na
     write(original if same_bytes else original.resize((360, 240)), tmp_path / "z" / "Archive" / "IMG_1.jpg")
     write(original, tmp_path / "a.jpg")
     (tmp_path / "z" / "Archive" / named).write_text(xmp('xmp:Rating="5"'))
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert "IMG_1.jpg" not in going(group)
     if same_bytes:
         assert (group.keeper.path.name, going(group)) == ("IMG_1.jpg", {"a.jpg"})
@@ -310,7 +303,7 @@ def test_copies_that_were_rated_otherwise_both_stay(tmp_path, original):
     for folder, stars in (("a", 5), ("b", 2)):
         write(original, tmp_path / folder / "IMG_1.jpg")
         (tmp_path / folder / "IMG_1.xmp").write_text(xmp(f'xmp:Rating="{stars}"'))
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert going(group) == set() and "a rating of" in group.differs[0]
 
 
@@ -332,7 +325,7 @@ def test_the_raw_beside_a_copy_does_not_leave_with_it(tmp_path, original):
     write(original, tmp_path / "sent.jpg")
     write(original.resize((240, 160)), tmp_path / "IMG_1.jpg")
     (tmp_path / "IMG_1.CR2").write_bytes(b"what the sensor saw")
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.name, going(group)) == ("sent.jpg", set())
     assert "has its RAW beside it" in group.differs[0]
 
@@ -416,7 +409,7 @@ def test_the_program_that_saved_a_file_says_nothing_beside_files_without_metadat
     found[0x0131] = "Adobe Photoshop CC 2017 (Windows)"
     write(original, tmp_path / "a.jpg", data=found.tobytes(), quality=95)
     write(original, tmp_path / "b.jpg", quality=40)
-    group = group_of(tmp_path)
+    group = only_group(tmp_path)
     assert (group.keeper.path.name, going(group)) == ("a.jpg", {"b.jpg"})
 
 
@@ -424,7 +417,7 @@ def test_an_edit_with_the_exposure_of_its_source_is_no_second_exposure(tmp_path,
     data = exif(SubsecTimeOriginal="25", ExposureBiasValue=-0.3, ExposureTime=0.008)
     write(original, tmp_path / "IMG_1.JPG", data=data)
     write(original.resize((240, 160)), tmp_path / "small.jpg", data=data)
-    assert going(group_of(tmp_path)) == {"small.jpg"}
+    assert going(only_group(tmp_path)) == {"small.jpg"}
 
 
 # ---- what settles equal files --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photodup.photos.search.candidates import stored_pairs
@@ -35,7 +35,7 @@ def fresh(md5s, vectors):
     return named(NeighbourIndex(vectors.shape[1], THRESHOLD).add(vectors), md5s)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_sequence_of_additions_and_removals_gives_the_pairs_of_a_fresh_comparison(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("store")

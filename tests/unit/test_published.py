@@ -4,7 +4,7 @@ import re
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.study.published import published
@@ -149,7 +149,6 @@ def test_units_stand_in_every_quantity_and_text_agrees_with_value():
     assert latency["quantity"].isin(["latency_ms", "latency_ms_p50", "latency_ms_mean"]).all()
 
 
-@settings(deadline=None)  # a shared machine
 @given(value=st.floats(0.01, 1e6), step=st.sampled_from([0.01, 0.1, 1.0]))
 def test_a_quotient_rounded_like_print_rounds_always_follows(value, step):
     rows = pd.DataFrame(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -34,7 +34,6 @@ def test_one_false_positive_in_the_middle():
     assert found.at_default == (1, 1)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=2, max_size=60))
 def test_average_precision_is_that_of_scikit_learn(pairs):
     from sklearn.metrics import average_precision_score
@@ -50,7 +49,6 @@ def test_a_tie_with_a_negative_is_no_recall():
     assert simple([0.9, 0.9, 0.1], [1, 0, 1]).recall_at_zero_fp == 0
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=2, max_size=60))
 def test_a_curve_only_gains_recall_as_the_threshold_falls(pairs):
     scores, positive = zip(*pairs, strict=True)
@@ -211,7 +209,6 @@ def test_a_bound_needs_scores():
 COSINES = st.lists(st.floats(0.02, 1), min_size=1, max_size=200)
 
 
-@settings(deadline=None)
 @given(COSINES, st.lists(st.floats(0.02, 1), max_size=200), COSINES)
 def test_chosen_cosines_keep_their_promises(copies, same_scene, strangers):
     copies, same_scene, strangers = (np.array(c, float) for c in (copies, same_scene, strangers))

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.errors import PhotodupError
@@ -16,7 +16,6 @@ def test_known_limits():
     assert roofline.cpu_peak_tflops(2, 3.0) == pytest.approx(0.192)
 
 
-@settings(deadline=None)  # a shared machine
 @given(st.floats(0.1, 1e5), st.integers(1, 8))
 def test_the_peak_throughput_is_a_share_of_one(factor, gpus):
     peak = 165.2 * 1000 / 8.82 * gpus

@@ -27,7 +27,7 @@ def photograph(size: int = 224) -> np.ndarray:
 
 @pytest.mark.parametrize("form", serialization.BODIES)
 @given(n=st.integers(1, 3), side=st.integers(1, 6), seed=st.integers(0, 9))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_body_gives_back_every_bit(form, n, side, seed):
     images = np.random.default_rng(seed).normal(size=(n, 3, side, side)).astype(np.float32)
 

@@ -188,7 +188,7 @@ def seen_of(visits) -> Observed:
 
 
 @given(families=st.lists(visit_lists, min_size=1, max_size=5), metric=st.sampled_from(sorted(METRICS)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_verdict_says_what_its_interval_says(families, metric):
     asked = [question(seen_of(v), str(i), metric=metric, is_primary=True) for i, v in enumerate(families)]
     for outcome in judge(asked):
@@ -203,7 +203,7 @@ def test_a_verdict_says_what_its_interval_says(families, metric):
 
 
 @given(visits=visit_lists)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_swapping_the_sides_turns_the_signs(visits):
     one = judged(seen_of(visits))
     other = judged(seen_of([[-value for value in visit] for visit in visits]))

@@ -69,7 +69,7 @@ def test_bursts_in_whole_waves_give_the_rate_they_have():
 
 # From 30 %: the warm-up cut takes a tenth, and what is left before an earlier step is less than the place found.
 @given(at=st.floats(0.3, 0.75), size=st.sampled_from([0.8, 1.15, 1.5]), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_planted_level_shift_is_found(at, size, seed):
     latency = noisy(400, seed, 0.05)
     latency[int(at * 400) :] *= size
@@ -176,7 +176,7 @@ def test_an_unknown_metric_is_refused():
 
 
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.01, 100), wave=st.sampled_from([1, 4, 8]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_scaling_time_scales_every_figure_and_keeps_the_verdict(seed, factor, wave):
     sample = closed_loop(noisy(480, seed, 0.2), wave)
     slower = Sample(sample.latency_ms * factor, sample.finished_s * factor)
@@ -197,7 +197,7 @@ def test_scaling_time_scales_every_figure_and_keeps_the_verdict(seed, factor, wa
     batch=st.integers(1, 32),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_interval_holds_its_figure_and_every_point_gets_a_verdict(latency, wave, batch, seed):
     order = np.random.default_rng(seed).permutation(len(latency))
     sample = closed_loop(latency, wave)

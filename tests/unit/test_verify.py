@@ -209,7 +209,7 @@ def test_the_map_is_found_where_it_was_made(drawings):
     assert errors and min(errors) < 1.5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(0.3, 3), st.floats(0.3, 3), st.floats(-50, 50), st.floats(-50, 50))
 def test_rescaling_a_map_keeps_what_lies_on_what(source, target, x, y):
     transform = np.array([[0.9, 0.1, x], [-0.1, 0.9, y]])

@@ -115,7 +115,7 @@ def running(**options: float | str) -> Iterator[str]:
         options: the command line's options, `delay_ms=5`.
     """
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    process = subprocess.Popen([sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-P", "-m", __name__, *arguments], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"

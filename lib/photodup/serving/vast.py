@@ -276,7 +276,7 @@ def _destroy(client: Any, name: str, instance: int) -> None:
 
 
 def _leave_watchdog(name: str) -> None:
-    command = [sys.executable, "-m", "photodup.serving.vast", name]
+    command = [sys.executable, "-P", "-m", "photodup.serving.vast", name]
     env = inherited(PHOTODUP_ROOT=str(project_root()))
     with (_folder() / f"{name}.log").open("a") as log:
         subprocess.Popen(

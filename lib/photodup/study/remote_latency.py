@@ -133,9 +133,8 @@ def draw_paths(axes: "Sequence[Axes]", table: "pd.DataFrame") -> None:
 def path_in_words(found: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:
     """Return one sentence: what a payload costs on each kind of connection over the real way, and what predicts it."""
     at = table[table["payload_bytes"] == payload_bytes].set_index("connection")["real_ms"]
-    parts = [
-        f"{at[kind]:.0f} ms on {_article(kind)}" for kind in KINDS if kind in at and at[kind] == at[kind]
-    ]
+    words = {"new": "a new connection", "idle": "one after a pause", "warm": "a warm one"}
+    parts = [f"{at[kind]:.0f} ms on {words[kind]}" for kind in words if kind in at and at[kind] == at[kind]]
     if not parts:
         return f"Over the real way ({found['rtt_ms']:.1f} ms) no request of {payload_bytes / 1e3:,.0f} KB was measured."
     measured = table[table["real_ms"].notna() & (table["rounds"] / table["bandwidth-only"] > 1.1)]
@@ -149,7 +148,3 @@ def path_in_words(found: Mapping[str, Any], table: "pd.DataFrame", payload_bytes
         f"{told}; where the two explanations differ ({len(measured)} points), counting round trips is off by "
         f"{error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%} (medians)."
     )
-
-
-def _article(kind: str) -> str:
-    return {"new": "a new connection", "idle": "one after a pause", "warm": "a warm one"}[kind]

@@ -76,7 +76,7 @@ class Dummy:
 
     def __init__(self, delay_ms: float = 0.0, delay_of: Callable[[int], float] | None = None) -> None:
         self._delay_of = delay_of or (lambda number: delay_ms)
-        self.n_requests = self.n_opened = 0
+        self.n_requests = 0
 
     def describe(self) -> dict[str, Any]:
         return {**self.backend.columns(), "channel": None}
@@ -88,7 +88,6 @@ class Dummy:
         return sum(map(len, prepared))
 
     def open(self) -> "Dummy":
-        self.n_opened += 1
         return self
 
     def request(self, prepared: list[bytes]) -> list[bytes]:

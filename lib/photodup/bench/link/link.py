@@ -147,7 +147,7 @@ class Link:
             "servers_far": self.servers_far,
         }
         self._relay = subprocess.Popen(
-            [sys.executable, "-m", MODULE, str(theirs.fileno()), json.dumps(config)],
+            [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), json.dumps(config)],
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # Ctrl-C is for the notebook, not for the relay
         )

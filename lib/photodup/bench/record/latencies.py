@@ -167,16 +167,23 @@ def _by_record(path: Path, *state: int) -> "dict[str, pa.Table]":
 
 def _read(path: Path) -> "pa.Table":
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     with reading(path):
         about = pq.read_metadata(path)
         if 4 * about.num_rows * about.num_columns > MOST_BYTES:
             raise ValueError(f"{about.num_rows:,} rows are more than any run has")
-        table = pq.read_table(path)
-        kinds = {"record": pa.string(), "request": pa.int32()}
+        # As a dictionary: one long name, repeated, would unpack to any size.
+        table = pq.read_table(path, read_dictionary=["record"])
+        kinds = {"record": pa.dictionary(pa.int32(), pa.string()), "request": pa.int32()}
         if wrong := [f.name for f in table.schema if f.type != kinds.pop(f.name, pa.float32())] or list(
             kinds
         ):
             raise ValueError(f"the column {wrong[0]} is missing or of another type")
-    return table
+        records = table["record"]
+        if records.null_count or any(
+            pc.any(pc.greater(pc.utf8_length(c.dictionary), 255)).as_py() for c in records.chunks
+        ):
+            raise ValueError("a row names no record")
+        return table.set_column(table.column_names.index("record"), "record", records.cast(pa.string()))

@@ -111,8 +111,10 @@ def judge_point(
 
 def _overload(sample: Sample) -> str:
     due = sample.scheduled_per_s
+    if due is None:
+        return ""
     answered = len(sample.finished_s) / float(np.max(sample.finished_s))
-    if due is None or answered >= KEPT_UP * due:
+    if answered >= KEPT_UP * due:
         return ""
     return f"the server was overloaded: {answered:.1f} of {due:.1f} requests/s were answered"
 

@@ -109,7 +109,7 @@ def export_apart(
     Raises:
         PhotodupError: the weights cannot be had, or the export differs from PyTorch.
     """
-    program = [sys.executable, "-m", "photodup.embedding.engines.encoder"]
+    program = [sys.executable, "-P", "-m", "photodup.embedding.engines.encoder"]
     command = [*program, str(directory or build_dir() / "models"), *variants]
     files: dict[str, Path] = {}
     result: dict[str, Any] = {"files": files}

@@ -283,7 +283,7 @@ class LaidFamily:
             added = one.added
             if row in self._captioned:
                 added += ("a caption",)
-            share = self._share(row)
+            share = min(1.0, self._finest[row] / (0.5 * one.scale))
             merits[row] = Merit(
                 pages=self._traces[row].pages,
                 in_colour=bool(
@@ -378,9 +378,6 @@ class LaidFamily:
         """Return whether most members have this scale: soft as it is, they were made from it, and not it from them."""
         same = sum(abs(other.scale / one.scale - 1) < _ONE_SCALE for other in self.laid.values())
         return 2 * same > len(self.laid)
-
-    def _share(self, row: int) -> float:
-        return min(1.0, self._finest[row] / (0.5 * self.laid[row].scale))
 
     def lacks(self, keeper: int, member: int) -> Lacking:
         """Return what a member has that the keeper would not keep; nothing where it may go."""

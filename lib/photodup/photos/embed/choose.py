@@ -259,6 +259,7 @@ def _passed(weights: str, folder: Path) -> Iterator[Notes]:
                 if source
                 else (one.model_name, one.model_pretrained) == (name, weights)
             )
+            weights_of = WeightsSource(Path(), one.model_name, one.model_pretrained, one.model_digest)
             if (
                 of_these
                 and not one.draft_size
@@ -266,13 +267,9 @@ def _passed(weights: str, folder: Path) -> Iterator[Notes]:
                 and precision in SUPPORTED.get(one.engine, ())
                 and can_compute(precision)
                 and util.find_spec(_PACKAGES.get(one.engine, one.engine))
-                and has_passed(_source(one), one.engine, precision, folder)
+                and has_passed(weights_of, one.engine, precision, folder)
             ):
                 yield one
-
-
-def _source(notes: Notes) -> WeightsSource:
-    return WeightsSource(Path(), notes.model_name, notes.model_pretrained, notes.model_digest)
 
 
 def _digest(notes: Notes) -> str:

@@ -54,12 +54,8 @@ def _crop(percent: float) -> Callable:
     return apply
 
 
-def _brightness(factor: float) -> Callable:
-    return lambda image: ImageEnhance.Brightness(image).enhance(factor)
-
-
-def _contrast(factor: float) -> Callable:
-    return lambda image: ImageEnhance.Contrast(image).enhance(factor)
+def _enhance(kind: Callable) -> Callable:
+    return lambda factor: lambda image: kind(image).enhance(factor)
 
 
 def _rotate(degrees: float) -> Callable:
@@ -108,8 +104,8 @@ TRANSFORMS: tuple[Transform, ...] = (
     *_graded("resize", "x", _resize, [0.5, 0.25, 0.125]),
     *_graded("jpeg q", "", _jpeg, [75, 30, 10]),
     *_graded("crop", "%", _crop, [90, 80, 70, 50]),
-    *_graded("brightness", "x", _brightness, [0.6, 1.4]),
-    *_graded("contrast", "x", _contrast, [0.6, 1.5]),
+    *_graded("brightness", "x", _enhance(ImageEnhance.Brightness), [0.6, 1.4]),
+    *_graded("contrast", "x", _enhance(ImageEnhance.Contrast), [0.6, 1.5]),
     *_graded("rotate", "°", _rotate, [2, 5, 15, 90]),
     Transform("mirror", "mirror", ImageOps.mirror),
     *_graded("blur", "%", _blur, [0.25, 0.5, 1]),

@@ -86,7 +86,8 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
     searched, crowds = _searched(bits)
     new = np.searchsorted(searched, start)
     codes = np.ascontiguousarray(bits[searched]).view(np.uint8).reshape(-1, 8)
-    found = [_no_pairs(radius), crowds._chosen(crowds.second >= start, radius)]
+    none = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
+    found = [none, crowds._chosen(crowds.second >= start, radius)]
     for mask in (np.uint64(0), np.uint64(MIRROR)):
         index = faiss.IndexBinaryFlat(64)
         index.add(codes[:new])
@@ -133,7 +134,3 @@ def _searched(bits: np.ndarray) -> tuple[np.ndarray, HashPairs]:
     second = np.tile(order[late], NEAREST)
     pairs = HashPairs(first, second, np.zeros(len(first), np.uint8), 0)
     return np.sort(order[place <= NEAREST]), pairs
-
-
-def _no_pairs(radius: int) -> HashPairs:
-    return HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)

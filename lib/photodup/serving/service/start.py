@@ -8,7 +8,7 @@ from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.settings import inherited
 
-PROGRAM = ("-m", "photodup.serving.service")
+PROGRAM = ("-P", "-m", "photodup.serving.service")
 # Whoever starts one from here measures queues, so they may grow; `photodup serve` alone refuses what waits long.
 PATIENT = {"MAX_WAIT_S": "60"}
 

@@ -11,6 +11,8 @@ It does not prove: a kubelet, an image, a network between pods, KEDA, or a rule 
 from __future__ import annotations
 
 import json
+import secrets
+import shutil
 import ssl
 import statistics
 import subprocess
@@ -70,6 +72,8 @@ def missing() -> str:
         return (
             f"{absent[0]} is not in {tools_dir()}: `make cluster-tools` builds it once, in about ten minutes."
         )
+    if not shutil.which("openssl"):
+        return "openssl is missing: apt-get install openssl."
     try:
         tool("kubectl")
     except PhotodupError as error:
@@ -91,19 +95,20 @@ class ControlPlane:
         subject = ["-subj", "/CN=photodup", "-addext", f"subjectAltName=DNS:localhost,IP:{OPENED}"]
         pair = ["-keyout", str(self.key), "-out", str(self.certificate)]
         _run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *pair, *subject)
-        (folder / "tokens.csv").write_text('admin,admin,admin,"system:masters"\n')
+        token = secrets.token_hex(16)  # the API server listens on loopback, where others may be
+        (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
         server = {
             "server": f"https://{OPENED}:{self.ports['kube-apiserver']}",
             "certificate-authority": str(self.certificate),
         }
         here = {"cluster": "here", "user": "admin"}
         config = {"clusters": [{"name": "here", "cluster": server}], "current-context": "here"}
-        config["users"] = [{"name": "admin", "user": {"token": "admin"}}]
+        config["users"] = [{"name": "admin", "user": {"token": token}}]
         config["contexts"] = [{"name": "here", "context": here}]
         self.config.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
         self.api = httpx.Client(
             base_url=server["server"],
-            headers={"Authorization": "Bearer admin"},
+            headers={"Authorization": f"Bearer {token}"},
             verify=ssl.create_default_context(cafile=str(self.certificate)),
             timeout=60,
         )
@@ -308,7 +313,7 @@ class Namespace(Simulation):
         """Return the events about scaling and refusals: seconds since the beginning, reason, message, count."""
         events = [
             {
-                "time_s": round(_unix(e["firstTimestamp"]) - self.began_s, 1),
+                "time_s": round(datetime.fromisoformat(e["firstTimestamp"]).timestamp() - self.began_s, 1),
                 "reason": e["reason"],
                 "message": e["message"],
                 "count": e["count"],
@@ -544,10 +549,6 @@ def _as_1_20_has_it(item: dict[str, Any]) -> dict[str, Any]:
 
 def _stamp(at: float) -> str:
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _unix(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()
 
 
 def _run(*command: str, given: str | None = None) -> str:

@@ -122,14 +122,15 @@ def execute_notebook(
     check_parameters(source, parameters)
     outcome = NotebookOutcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
     started, done = time.monotonic(), 0
-    total = _n_code_cells(source) + bool(parameters)  # papermill puts them into a cell of their own
+    n_cells = sum(cell.cell_type == "code" for cell in read_notebook(source).cells)
+    total = n_cells + bool(parameters)  # papermill puts them into a cell of their own
     with (
         bar(total=total, desc=source.stem, unit="cell") as shown,
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe nobody reads would block it
         tempfile.TemporaryDirectory(prefix="photodup-") as scratch,  # papermill writes through links
     ):
         executed = Path(scratch) / output.name
-        command = [sys.executable, "-m", "papermill", str(source), str(executed), "--no-progress-bar"]
+        command = [sys.executable, "-P", "-m", "papermill", str(source), str(executed), "--no-progress-bar"]
         command += ["--kernel", "python3", "--cwd", str(source.parent), "-y", json.dumps(dict(parameters))]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -331,10 +332,6 @@ def _is_current(
         and previous.parameters == parameters
         and (directory / "notebooks" / path.name).is_file()
     )
-
-
-def _n_code_cells(notebook: Path) -> int:
-    return sum(cell.cell_type == "code" for cell in read_notebook(notebook).cells)
 
 
 def _cells_done(output: Path) -> int:

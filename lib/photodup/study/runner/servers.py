@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.pairs.declared import Pair
-from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 from photodup.paths import project_root
 
@@ -34,7 +33,8 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     from photodup.serving.embedded import MODELS, embedded_servers
     from photodup.serving.endpoints import save_endpoints
 
-    backends = {b for b in _backends(pairs) if can_compute(b.precision)}
+    backends = {side.backend for pair in pairs for side in (pair.a, pair.b)}
+    backends = {b for b in backends if b.engine != "trt" and can_compute(b.precision)}
     exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
     if "openvino-int8" not in exported["files"]:
         backends = {b for b in backends if b.precision != "int8"}
@@ -57,10 +57,6 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_endpoints(running, path)
     return path
-
-
-def _backends(pairs: Iterable[Pair]) -> set[Backend]:
-    return {side.backend for pair in pairs for side in (pair.a, pair.b) if side.backend.engine != "trt"}
 
 
 def _exported(*, with_int8: bool) -> dict[str, Any]:
@@ -89,6 +85,6 @@ def _exported(*, with_int8: bool) -> dict[str, Any]:
 def _quantise() -> str:
     """Make the INT8 file in a process of its own, for it takes a gigabyte; return the last line it printed."""
     print("Quantising the model to INT8 (once; about a minute)", flush=True)
-    command = [sys.executable, "-m", "photodup", "export", "--precision", "int8"]
+    command = [sys.executable, "-P", "-m", "photodup", "export", "--precision", "int8"]
     done = subprocess.run(command, capture_output=True, text=True)
     return (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]

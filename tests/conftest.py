@@ -33,8 +33,9 @@ _NO_FAULTS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("photodup", deadline=None, suppress_health_check=_NO_FAULTS)
 settings.load_profile("photodup")
 
-for _wait in ("connect", "read", "write", "pool"):  # five seconds by default
-    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _wait, 120.0)
+vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(
+    connect=120, read=120, write=120, pool=120
+)  # not five seconds
 
 os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend on a 600 MB download
 os.environ["PHOTODUP_ROOT"] = str(ROOT)

@@ -172,10 +172,8 @@ def test_triton_refuses_a_bad_image_too(protocol, triton_url):
     ],
 )
 def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend, words, small_service):
-    service = small_service().url
-    address = address.format(
-        free=free_port(), service=service, service_address=service.removeprefix("http://")
-    )
+    url = small_service().url
+    address = address.format(free=free_port(), service=url, service_address=url.removeprefix("http://"))
     with pytest.raises(ServerError, match=words):
         connect(address, backend, patience=HASTY)
 

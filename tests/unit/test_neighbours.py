@@ -42,9 +42,7 @@ def test_the_index_reaches_its_recall_and_says_so(library):
 
 def test_a_narrow_search_is_caught_by_the_sample(library):
     """The planted fault: with recall asked for loosely, the reported recall must fall below 1."""
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=(4000, DIM)).astype(np.float32)
-    noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+    noise = unit(4000, DIM, 0)
     narrow = NeighbourIndex(DIM, 0.3, min_recall=0.0, exact_below=1000).add(noise)
     exact = as_set(NeighbourIndex(DIM, 0.3).add(noise))
     assert narrow.recall < 0.9
@@ -79,10 +77,7 @@ def test_an_index_continues_after_a_restart(library, tmp_path):
 @settings(max_examples=60)
 @given(st.integers(1, 60), st.integers(0, 10_000), st.floats(0.3, 0.99))
 def test_stars_follow_the_rule_of_the_exact_grouping(n, seed, threshold):
-    rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(n, 4)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    rank = rng.permutation(n).tolist()
+    vectors, rank = unit(n, 4, seed), np.random.default_rng(seed).permutation(n).tolist()
     pairs = NeighbourIndex(4, threshold).add(vectors)
     found = stars(pairs, n, rank=rank)
     expected = group_by_cosine(vectors, threshold, rank=rank)
@@ -107,9 +102,7 @@ def test_the_bench_prints_its_figures(capsys):
 @given(st.integers(2, 80), st.integers(0, 10_000), st.floats(0.2, 0.95), st.integers(1, 79))
 def test_in_two_steps_or_in_one_the_pairs_are_the_same(n, seed, threshold, cut):
     """However a library grew, its pairs are those of its vectors; so are their order and similarities."""
-    rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(n, 5)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = unit(n, 5, seed)
     whole = NeighbourIndex(5, threshold).add(vectors)
     index = NeighbourIndex(5, threshold)
     steps = [index.add(part) for part in np.split(vectors, [min(cut, n - 1)])]
@@ -121,9 +114,7 @@ def test_in_two_steps_or_in_one_the_pairs_are_the_same(n, seed, threshold, cut):
 @settings(max_examples=40)
 @given(st.integers(2, 60), st.integers(0, 10_000), st.floats(0.2, 0.9))
 def test_a_stricter_threshold_finds_a_subset(n, seed, threshold):
-    rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(n, 4)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = unit(n, 4, seed)
     loose, strict = (as_set(NeighbourIndex(4, t).add(vectors)) for t in (threshold, threshold + 0.09))
     assert strict <= loose
 

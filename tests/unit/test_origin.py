@@ -9,7 +9,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import only_group, photo
 
+from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
+from photodup.photos.compare.tones import hues
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
@@ -99,6 +101,29 @@ def test_an_edit_goes_where_the_source_is_known_and_nothing_where_it_is_not(tmp_
     assert "original.jpg" not in going(known)
     unknown = only_group(tmp_path / "unknown")
     assert going(unknown) <= ({f"{edit}.jpg"} if edit in ("sepia", "colourful") else set()), unknown.differs
+
+
+@pytest.mark.parametrize("light", [0.5, 0.8])
+def test_a_black_and_white_copy_does_not_make_a_lighter_one_the_source(tmp_path, original, light):
+    """Grey is a mix of the channels: one that is at its limit in the original has lost nothing against it."""
+    vivid = ImageEnhance.Color(ImageEnhance.Brightness(original).enhance(light)).enhance(2.5)
+    write(vivid, tmp_path / "original.jpg", quality=95)
+    write(ImageEnhance.Brightness(vivid).enhance(1.4), tmp_path / "lighter.jpg", quality=95)
+    write(ImageOps.grayscale(vivid), tmp_path / "grey.jpg", quality=95)
+    assert "original.jpg" not in going(only_group(tmp_path))
+
+
+def test_a_photograph_of_few_hues_is_no_sepia_beside_a_lighter_copy(original):
+    """A lighter copy clips a channel, which makes hues of one; what pixels of one light have stays."""
+    grey = np.asarray(original.convert("L"), float)[..., None] / 255
+    sunset = np.concatenate([255 * (1.6 * grey).clip(0, 1), 200 * grey**1.3, 90 * grey**2], 2)
+    sunset = Image.fromarray((sunset + 0.05 * (original - 255 * grey)).clip(0, 255).astype(np.uint8))
+    whole, at = np.ones(grey.shape[:2], bool), np.eye(2, 3)
+    own, lighter, print_ = (
+        hues(Laid(np.asarray(image), grey[..., 0], whole, whole, at, 1.0, image.size))
+        for image in (sunset, ImageEnhance.Brightness(sunset).enhance(1.4), sepia(sunset))
+    )
+    assert own > 0.7 * lighter and print_ < 0.35 * own
 
 
 @pytest.mark.parametrize("data", [exif(), b""])

@@ -270,8 +270,8 @@ def test_a_file_that_unpacks_to_more_than_a_run_has_is_not_read(deck):
     with pytest.raises(PhotodupError, match=r"latencies.parquet cannot be read \(60,000,000 rows"):
         write_reports(["a"])
     for names in (["x" * 20_000] * 20_000, ["x", None]):  # 400 MB; a row of no record
-        table = {"record": pa.array(names), "request": pa.array(range(len(names)), pa.int32())}
-        pq.write_table(pa.table(table), directory / "latencies.parquet")
+        rows = pa.table({"record": names, "request": pa.array(range(len(names)), pa.int32())})
+        pq.write_table(rows, directory / "latencies.parquet")
         with pytest.raises(PhotodupError, match=r"latencies.parquet cannot be read \(a row names no record"):
             write_reports(["a"])
 

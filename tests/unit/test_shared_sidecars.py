@@ -106,6 +106,19 @@ def remove_two_with_one_sidecar(folder) -> list:
     return done
 
 
+def killed_anywhere(tmp_path, act, *, at_least: int):
+    """Do it to the two removals, killed one step later each time until it goes through; yield the trash that recovers."""
+    for step in range(1000):
+        (folder := tmp_path / str(step)).mkdir()
+        first, second = remove_two_with_one_sidecar(folder)
+        try:
+            act(Trash(folder, stop_at(step)), first, second)
+            break
+        except Killed:
+            yield folder, Trash(folder), first
+    assert step > at_least, "it was killed at several steps, and then went through"
+
+
 def test_a_shared_sidecar_comes_back_with_the_first_photo_that_is_restored(tmp_path):
     first, second = remove_two_with_one_sidecar(tmp_path)
     restored = Trash(tmp_path).restore([first])
@@ -127,16 +140,7 @@ def test_purging_the_other_photo_leaves_the_sidecar_that_came_back(tmp_path):
 
 
 def test_a_restore_with_a_shared_sidecar_that_is_killed_anywhere_loses_nothing(tmp_path):
-    for step in range(1000):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        first, _second = remove_two_with_one_sidecar(folder)
-        try:
-            Trash(folder, stop_at(step)).restore([first])
-            break
-        except Killed:
-            pass
-        trash = Trash(folder)  # recovers
+    for folder, trash, _ in killed_anywhere(tmp_path, lambda t, first, _: t.restore([first]), at_least=8):
         everything = {name: md5_of(folder / name) for name in present(folder)}
         everything |= {
             m.home: md5_of(trash.root / m.trash) for o in trash.contents().listing for m in o.files
@@ -146,7 +150,6 @@ def test_a_restore_with_a_shared_sidecar_that_is_killed_anywhere_loses_nothing(t
         assert not set(in_trash) & set(present(folder)), "each file is in one place"
         trash.restore(trash.contents().listing)
         assert set(present(folder)) == set(everything) and trash.contents().listing == []
-    assert step > 8, "it was killed at several steps, and then went through"
 
 
 def test_a_line_of_somebody_else_cannot_take_a_sidecar_from_my_removal(tmp_path):
@@ -223,18 +226,8 @@ def test_a_photo_that_cannot_be_purged_keeps_its_sidecar(tmp_path):
 
 
 def test_a_purge_that_is_killed_anywhere_leaves_the_sidecar_to_the_photo_that_stays(tmp_path):
-    for step in range(1000):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        first, second = remove_two_with_one_sidecar(folder)
-        try:
-            Trash(folder, stop_at(step)).purge([second])
-            break
-        except Killed:
-            pass
-        trash = Trash(folder)  # recovers
+    for folder, trash, first in killed_anywhere(tmp_path, lambda t, _, second: t.purge([second]), at_least=4):
         homes = sorted(moved.home for operation in trash.contents().listing for moved in operation.files)
         assert homes in (["A.jpg", "A.png", "A.xmp"], ["A.jpg", "A.xmp"])
         trash.restore([operation for operation in trash.contents().listing if operation.id == first.id])
         assert {"A.jpg", "A.xmp"} <= set(present(folder))
-    assert step > 4, "it was killed at several steps, and then went through"

@@ -40,7 +40,8 @@ FINER = 1.12
 _HELD = 0.65
 # Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.
 _COLOURFUL, _GREYED = 3.0, 0.25
-# The same across the one hue that varies most: sepia has next to nothing there, and a photograph a quarter or more.
+# The same among pixels of one light: sepia has at most 0.16 of what a photograph has there, and a lighter or darker copy
+# at least 0.49 (104 families).
 _HUES, _ONE_HUE = 0.8, 0.35
 # What a strong compression makes of it, for each grey of its step: quality 10 adds 2 to 3, quality 30 about 0.5.
 _HUES_OF_STEP = 0.04
@@ -272,6 +273,13 @@ class LaidFamily:
             ),
             default=0.0,
         )
+        in_colour = {
+            row: bool(
+                (most < _COLOURFUL or own >= _GREYED * most)
+                and (most_hues < _HUES or self._hues[row] >= _ONE_HUE * most_hues)
+            )
+            for row, own in zip(self.laid, colours, strict=True)
+        }
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
         hub = next(iter(self.laid.values()))
         tones = list(self._tones.values())
@@ -279,22 +287,22 @@ class LaidFamily:
         turns = {row: angle(hub, one) for row, one in self.laid.items()}
         usual_turn = sorted(turns.values())[(len(turns) - 1) // 2]
         merits = {}
-        for (row, one), own_chroma in zip(self.laid.items(), colours, strict=True):
+        for row, one in self.laid.items():
             added = one.added
             if row in self._captioned:
                 added += ("a caption",)
             share = min(1.0, self._finest[row] / (0.5 * one.scale))
             merits[row] = Merit(
                 pages=self._traces[row].pages,
-                in_colour=bool(
-                    (most < _COLOURFUL or own_chroma >= _GREYED * most)
-                    and (most_hues < _HUES or self._hues[row] >= _ONE_HUE * most_hues)
-                ),
+                in_colour=in_colour[row],
                 shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
                 added=added,
                 pixels=round((one.scale * share) ** 2 * float(told[row].sum())),
+                # A grey copy has the tones of no channel.
                 lost_tones=max(
-                    (lost_tones(one, other) for o, other in self.laid.items() if o != row), default=0.0
+                    lost_tones(one, other)
+                    for o, other in self.laid.items()
+                    if in_colour[o] or not in_colour[row]
                 ),
                 tone=self._tones[row],
                 is_odd=len(tones) > 2

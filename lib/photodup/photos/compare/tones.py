@@ -6,6 +6,8 @@ from photodup.photos.compare.canvas import Laid, grown
 
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
 _TONES, CLIPPED = 8.0, 0.01
+# Parts of equal size into which the pixels of a picture fall, by their light.
+_LIGHTS = 24
 
 
 def gain(first: Laid, second: Laid) -> float:
@@ -43,16 +45,23 @@ def tone_distance(first: Laid, second: Laid, parts: int = 12) -> float:
 
 
 def hues(one: Laid) -> float:
-    """Return how much the colour varies across the hue in which it varies most, greys; small coloured things count not."""
+    """Return how much the colour varies among pixels of one light, greys; small coloured things count not.
+
+    In sepia and other one-coloured copies the light alone says what colour a pixel has, whatever their tone curve, and in
+    a photograph it does not, however few its hues are.
+    """
     import cv2
 
     blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
-    if len(found) < 3:
+    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)
+    if len(found) < _LIGHTS:
         return 0.0
-    low, high = np.percentile(found, (5, 95), axis=0)
-    usual = found[((found >= low) & (found <= high)).all(axis=1)]
-    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[0], 0.0))) if len(usual) > 2 else 0.0
+    left = found[:, 1:]
+    for part in np.array_split(np.argsort(found[:, 0]), _LIGHTS):
+        left[part] -= np.median(left[part], axis=0)
+    low, high = np.percentile(left, (5, 95), axis=0)
+    usual = left[((left >= low) & (left <= high)).all(axis=1)]
+    return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[-1], 0.0))) if len(usual) > 2 else 0.0
 
 
 def chroma(one: Laid) -> tuple[float, float]:

@@ -138,7 +138,7 @@ class KeepRules:
             if others and len(left) == 1:
                 rival = min(losing, key=lambda photo: values[photo.id])
                 return Choice(left[0], rule, self._reason(rule, left[0], rival, standards))
-        if len(photos) > 1 and standards.are_mirrored(left):
+        if len(photos) > 1 and len({standards.merit(photo).is_mirrored for photo in left}) > 1:
             return Choice(
                 left[0], None, "one is the other's mirror image, and no file tells which came first"
             )
@@ -227,10 +227,11 @@ class KeepRules:
         if rule == "source":
             return standards.origins.why(photo, rival) or "the others are edits of it"
         if rule == "content":
+            share = min(99, round(100 * other.shown / max(standards.most_shown, 1e-6)))
             return (
                 f"holds {merit.pages} pages or frames",
                 "in colour",
-                f"shows the most, the next {_percent(other.shown / max(standards.most_shown, 1e-6))} of it",
+                f"shows the most, the next {share} % of it",
                 f"the picture alone: the others have {' and '.join(other.added) or 'additions'}",
                 "has its film beside it (Live Photo)",
             )[first]
@@ -302,14 +303,6 @@ class _Standards:
     def pixels(self, photo: Photo) -> int:
         """Return the true pixels of a photo, or those of its file where they were not measured."""
         return self.merit(photo).pixels
-
-    def are_mirrored(self, photos: Sequence[Photo]) -> bool:
-        """Return whether some are the mirror images of others, as far as was measured."""
-        return len({self.merit(photo).is_mirrored for photo in photos}) > 1
-
-
-def _percent(share: float) -> str:
-    return f"{min(99, round(100 * share))} %"
 
 
 def _apart(best: int, next_best: int, millions: str, ones: str) -> str:

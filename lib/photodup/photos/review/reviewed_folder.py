@@ -245,7 +245,8 @@ class ReviewedFolder:
         **options: Any,
     ) -> None:
         self.root, self.encoders = existing_folder(root), encoders
-        self._catalogue, self._find, self._options = catalogue, find, options
+        self._catalogue, self._options = catalogue, options
+        self._find = find or (lambda opened: tiers_by_settings(opened, progress=with_bar, **self._options))
         self.session: ReviewSession | None = None
         self.work = TaskRunner()
         self.n_new = 0
@@ -274,14 +275,11 @@ class ReviewedFolder:
             PhotodupError: it was not scanned, or cannot be opened.
         """
         if self.session is None:
-            self.session = ReviewSession(self.root, self._catalogue, self._find or self._tiers)
+            self.session = ReviewSession(self.root, self._catalogue, self._find)
         else:
             self.session.refresh()
         self._count_new(self.session)
         return self.session
-
-    def _tiers(self, catalogue: Catalogue) -> Tiers:
-        return tiers_by_settings(catalogue, progress=with_bar, **self._options)
 
     def _count_new(self, session: ReviewSession) -> None:
         with session.open() as catalogue:

@@ -40,8 +40,8 @@ FINER = 1.12
 _HELD = 0.65
 # Colour: standard deviation of the chroma, greys. Below a quarter of the other's it is black and white.
 _COLOURFUL, _GREYED = 3.0, 0.25
-# The same among pixels of one light: sepia has at most 0.16 of what a photograph has there, and a lighter or darker copy
-# at least 0.49 (104 families).
+# The same among pixels of one light. In 90 families a photograph has at least 0.67 of what its lighter copy has there, and
+# sepia 0.09 of what the photograph has (median; three have more than 0.35).
 _HUES, _ONE_HUE = 0.8, 0.35
 # What a strong compression makes of it, for each grey of its step: quality 10 adds 2 to 3, quality 30 about 0.5.
 _HUES_OF_STEP = 0.04

@@ -33,9 +33,8 @@ _NO_FAULTS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("photodup", deadline=None, suppress_health_check=_NO_FAULTS)
 settings.load_profile("photodup")
 
-vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(
-    connect=120, read=120, write=120, pool=120
-)  # not five seconds
+# By itself httpx gives up after five seconds.
+vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(connect=120, read=120, write=120, pool=120)
 
 os.environ.setdefault("MODEL_PRETRAINED", "random:0")  # tests must not depend on a 600 MB download
 os.environ["PHOTODUP_ROOT"] = str(ROOT)

@@ -44,9 +44,7 @@ def pattern(words: str) -> Pattern:
         return Pattern(words, lambda rate, horizon, seed: np.arange(0, horizon, 1 / rate))
     if (found := re.fullmatch(r"bursts:(\d+)", words)) and int(found[1]) > 0:
         size = int(found[1])
-        # Bursts come at Poisson times; the mean rate is that asked for.
-        bursts = lambda rate, horizon, seed: np.repeat(arrivals_s(rate / size, horizon, seed), size)  # noqa: E731
-        return Pattern(words, bursts, is_steady=False)
+        return Pattern(words, lambda rate, horizon, seed: _bursts(rate, horizon, seed, size), is_steady=False)
     if found := re.fullmatch(rf"ramp:({_NUMBER})-({_NUMBER})", words):
         first, last = float(found[1]), float(found[2])
         if first + last > 0:
@@ -56,6 +54,11 @@ def pattern(words: str) -> Pattern:
     if words.startswith("trace:"):
         return _trace(words)
     raise PhotodupError(f"There is no arrival pattern {words!r}: use {HELP}.")
+
+
+def _bursts(rate: float, horizon: float, seed: int, size: int) -> np.ndarray:
+    """Bursts come at Poisson times; the mean rate is that asked for."""
+    return np.repeat(arrivals_s(rate / size, horizon, seed), size)
 
 
 def _ramp(first: float, last: float, horizon: float, seed: int) -> np.ndarray:

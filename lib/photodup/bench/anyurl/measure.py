@@ -259,6 +259,10 @@ class Headline:
     def error_share(self) -> float:
         return self.failed / max(1, self.answered + self.failed)
 
+    def is_rare(self, percentile: int) -> bool:
+        """Return True where fewer than ten answers lie beyond a percentile."""
+        return self.answered * (100 - percentile) < 1000
+
     def lines(self) -> list[str]:
         """Return the headline for a person."""
         failed = f"{self.failed:,} of {count(self.answered + self.failed, 'request')} failed ({self.error_share:.2%})"
@@ -266,8 +270,8 @@ class Headline:
         first = f"{number(self.requests_per_s)} requests/s, {count(self.answered, 'answer')}, {errors}"
         if not self.percentiles_ms:
             return [first]
-        parts = [  # few: fewer than ten answers lie beyond it
-            f"p{p} {number(value)} ms{' (few answers)' if self.answered * (100 - p) < 1000 else ''}"
+        parts = [
+            f"p{p} {number(value)} ms{' (few answers)' if self.is_rare(p) else ''}"
             for p, value in self.percentiles_ms.items()
         ]
         whose = "latency of those answered" if self.failed else "latency"

@@ -292,18 +292,15 @@ class LaidFamily:
             if row in self._captioned:
                 added += ("a caption",)
             share = min(1.0, self._finest[row] / (0.5 * one.scale))
+            # A grey copy has the tones of no channel.
+            witnesses = [o for o in self.laid if o != row and (in_colour[o] or not in_colour[row])]
             merits[row] = Merit(
                 pages=self._traces[row].pages,
                 in_colour=in_colour[row],
                 shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
                 added=added,
                 pixels=round((one.scale * share) ** 2 * float(told[row].sum())),
-                # A grey copy has the tones of no channel.
-                lost_tones=max(
-                    lost_tones(one, other)
-                    for o, other in self.laid.items()
-                    if in_colour[o] or not in_colour[row]
-                ),
+                lost_tones=max((lost_tones(one, self.laid[o]) for o in witnesses), default=0.0),
                 tone=self._tones[row],
                 is_odd=len(tones) > 2
                 and bool(

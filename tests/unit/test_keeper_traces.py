@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import photo
 
+from photodup.photos.compare.canvas import lay, small, without_margins
 from photodup.photos.compare.features import features
 from photodup.photos.compare.snapping import snapped
 from photodup.photos.compare.traces import coarsest_step
@@ -143,6 +144,16 @@ def test_a_border_around_a_picture_on_white_is_a_border(tmp_path):
     lighter = saved(ImageEnhance.Brightness(opened(original)).enhance(0.9), 92)
     found = keeper(tmp_path, a_framed=saved(framed, 96), original=original, z=lighter, **crops)
     assert found[0] == "original", found
+
+
+@pytest.mark.parametrize("light", [255 - 14, 255 - 12, 255 - 8, 90])
+def test_a_white_border_is_found_around_a_picture_on_any_ground(light):
+    ground = Image.new("RGB", (720, 620), (light,) * 3)
+    ground.paste(photo("coffee").resize((480, 320)), (120, 300))
+    framed = small(opened(saved(ImageOps.expand(ground, 30, "white"), 96)))
+    one = lay({0: framed}, {0: np.eye(2, 3)}, {0: (780, 680)})
+    without_margins({0: framed}, one)
+    assert one[0].added == ("a border",) and 0.8 < one[0].picture.mean() / (720 * 620 / 780 / 680) < 1
 
 
 def test_a_map_of_one_frame_is_made_exact():

@@ -11,7 +11,7 @@ from support.review_library import only_group, photo
 
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
-from photodup.photos.compare.tones import hues
+from photodup.photos.compare.tones import hues, lost_tones
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
@@ -200,6 +200,41 @@ def test_coloured_writing_makes_no_colour_picture_of_one_with_a_single_hue(tmp_p
     write(with_text, tmp_path / "caption.jpg", quality=96)
     group = only_group(tmp_path)
     assert group.keeper.path.stem == "original", group.choice
+
+
+def test_letters_over_a_white_sky_are_no_tones_that_it_lost():
+    sky = np.full((100, 200, 3), 255, np.uint8)
+    written = sky.copy()
+    written[20:80] = np.arange(200)[None, :, None]
+    whole = np.ones((100, 200), bool)
+    first, second = (
+        Laid(rgb, rgb[..., 0], whole, whole, np.eye(2, 3), 1.0, (200, 100)) for rgb in (sky, written)
+    )
+    assert lost_tones(first, second) > 0.1 and not lost_tones(first, second, [(0, 0.2, 1, 0.8)])
+
+
+def test_a_coloured_thing_that_one_copy_has_makes_no_colour_picture_of_it(tmp_path, original):
+    write(original.convert("L").convert("RGB"), tmp_path / "z" / "original.jpg")
+    source = Image.open(tmp_path / "z" / "original.jpg")
+    for share in (0.9, 0.7):
+        write(source.resize((round(480 * share), round(320 * share))), tmp_path / f"small{share}.jpg")
+    ImageDraw.Draw(source).ellipse((30, 230, 90, 290), fill="yellow", outline="black", width=6)
+    write(source, tmp_path / "sticker.jpg", quality=88)
+    group = only_group(tmp_path)
+    assert group.keeper.path.stem == "original", group.choice
+
+
+def test_an_original_of_little_colour_never_goes_for_a_more_vivid_copy(tmp_path, original):
+    """Only a tenth of the picture has any colour that the copy has more of."""
+    muted = ImageEnhance.Color(original).enhance(0)
+    muted.paste(Image.new("RGB", (150, 100), (132, 112, 106)), (300, 200))
+    write(muted, tmp_path / "original.jpg")
+    write(
+        ImageEnhance.Color(Image.open(tmp_path / "original.jpg")).enhance(1.6),
+        tmp_path / "vivid.jpg",
+        quality=95,
+    )
+    assert not going(only_group(tmp_path))
 
 
 def test_a_sharpened_enlargement_never_replaces_its_source(tmp_path, original):

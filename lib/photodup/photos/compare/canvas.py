@@ -216,15 +216,22 @@ def _flat_at_edges(rgb: np.ndarray) -> np.ndarray:
 def _even_frame(rgb: np.ndarray) -> tuple[int, int, int, int] | None:
     """Return the widths (left, top, right, bottom) of a border of one colour on all four sides; None without."""
     corner = np.median(rgb[:3, :3].reshape(-1, 3), axis=0)
-    near = np.abs(rgb.astype(np.int16) - corner).max(axis=2) <= _FLAT + 4
+    apart = np.abs(rgb.astype(np.int16) - corner).max(axis=2)
+    # A picture on a light ground inside a white border: first the limit that tells the one from the other.
+    frames = (_frame_of(apart <= limit) for limit in (_FLAT // 2, _FLAT + 4))
+    return next(filter(None, frames), None)
+
+
+def _frame_of(near: np.ndarray) -> tuple[int, int, int, int] | None:
+    """Return the widths of a frame along which bool[h, w] holds; None where it does not end along a line."""
     rows, columns = near.mean(axis=1) > 0.995, near.mean(axis=0) > 0.995
     widths = [
         int(np.argmin(line)) if not line.all() else len(line)
         for line in (columns, rows, columns[::-1], rows[::-1])
     ]
-    if min(widths) < 3 or widths[0] + widths[2] >= rgb.shape[1] or widths[1] + widths[3] >= rgb.shape[0]:
+    if min(widths) < 3 or widths[0] + widths[2] >= near.shape[1] or widths[1] + widths[3] >= near.shape[0]:
         return None
-    left, top, right, bottom = (width + 1 for width in widths)
+    left, top, right, bottom = (width + 2 for width in widths)  # the edge, and what rings beside it
     inner = near[top : near.shape[0] - bottom, left : near.shape[1] - right]
     # A frame ends along a line. A moon before a black sky does not.
     if (

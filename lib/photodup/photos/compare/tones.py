@@ -1,5 +1,7 @@
 """Tones and colours of members that lie on each other: how far apart they are, and what one of them lost."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from photodup.photos.compare.canvas import Laid, grown
@@ -21,27 +23,39 @@ def gain(first: Laid, second: Laid) -> float:
     return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
 
 
-def tone_distance(first: Laid, second: Laid, parts: int = 12) -> float:
-    """Return how far the tones or colours of two members lie apart, greys: of light, or of the colour that differs most.
+def tone_distance(first: Laid, second: Laid, parts: int = 12, *, left_out: int = 0) -> tuple[float, float]:
+    """Return how far the light and the colours of two members lie apart, greys.
 
-    The pixels of the first fall into as many equal parts, by light or colour; of each the median difference counts, which
-    neither noise nor another sharpness moves.
+    The pixels of the first fall into as many equal parts, by light or by a colour; of each the median difference counts,
+    which neither noise nor another sharpness moves. Other light moves all parts, so it is their mean without the largest,
+    which a caption may fill. More colour moves only those that have some, so it is the largest part.
+
+    Args:
+        first: one member.
+        second: the other.
+        parts: how many.
+        left_out: as many of the parts whose colours differ most count not: a caption may fill one.
     """
     import cv2
 
     shared = grown(first.picture & second.picture, -6)
     if shared.sum() < 2000:
-        return 0.0
+        return 0.0, 0.0
     one, other = (
-        cv2.cvtColor(cv2.GaussianBlur(laid.rgb, (0, 0), 3), cv2.COLOR_RGB2YCrCb)[shared].astype(np.float32)
+        cv2.cvtColor(cv2.GaussianBlur(laid.rgb.astype(np.float32), (0, 0), 3), cv2.COLOR_RGB2YCrCb)[shared]
         for laid in (first, second)
     )
-    found = []
-    for channel in range(3):
-        order = np.array_split(np.argsort(one[:, channel]), parts)
-        apart = (other - one)[:, channel]
-        found.append(np.mean([abs(float(np.median(apart[part]))) for part in order]))
-    return float(max(found))
+    apart = other - one
+    light, *colours = (
+        sorted(abs(float(np.median(apart[part, channel]))) for part in _parts(one[:, channel], parts))
+        for channel in range(3)
+    )
+    return float(np.mean(light[:-1])), max(colour[-1 - left_out] for colour in colours)
+
+
+def _parts(values: np.ndarray, n: int) -> list[np.ndarray]:
+    """Return the places of some values in so many parts of equal size, from the lowest."""
+    return np.array_split(np.argsort(values), n)
 
 
 def hues(one: Laid) -> float:
@@ -57,28 +71,38 @@ def hues(one: Laid) -> float:
     if len(found) < _LIGHTS:
         return 0.0
     left = found[:, 1:]
-    for part in np.array_split(np.argsort(found[:, 0]), _LIGHTS):
+    for part in _parts(found[:, 0], _LIGHTS):
         left[part] -= np.median(left[part], axis=0)
     low, high = np.percentile(left, (5, 95), axis=0)
     usual = left[((left >= low) & (left <= high)).all(axis=1)]
     return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[-1], 0.0))) if len(usual) > 2 else 0.0
 
 
-def chroma(one: Laid) -> tuple[float, float]:
-    """Return how much colour varies over the picture, greys: with small coloured things, and without them."""
+def chroma(one: Laid, inside: np.ndarray) -> tuple[float, float]:
+    """Return how much colour varies inside bool[h, w], greys: with small coloured things, and without them."""
     import cv2
 
     blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)[:, 1:]
+    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[inside].astype(np.float32)[:, 1:]
     if not len(found):
         return 0.0, 0.0
     low, high = np.percentile(found, (10, 90), axis=0)
     return float(np.hypot(*found.std(axis=0))), float(np.hypot(*((high - low) / 2.56)))
 
 
-def lost_tones(one: Laid, other: Laid) -> float:
-    """Return the share of the shared picture where `one` is at its lightest or darkest and the other is not."""
+def lost_tones(one: Laid, other: Laid, without: Iterable[tuple[float, float, float, float]] = ()) -> float:
+    """Return the share of the shared picture where `one` is at its lightest or darkest and the other is not.
+
+    Args:
+        one: the member that may have lost tones.
+        other: one that may have kept them.
+        without: left, top, right and bottom of places that count not, as shares of the canvas.
+    """
     shared = grown(one.picture & other.picture, -3)
+    sides = np.array(shared.shape[::-1] * 2)
+    for box in without:
+        left, top, right, bottom = np.round(box * sides).astype(int)
+        shared[top : bottom + 1, left : right + 1] = False
     n = int(shared.sum())
     if n < 500:
         return 0.0

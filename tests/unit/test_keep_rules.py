@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from photodup.demo.photographs import SOURCES
+from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import read_facts
@@ -46,3 +47,12 @@ def test_the_reason_can_be_shown_whatever_the_folders_name():
     best = replace(BASE, id=2, path=Path(folder, "b.jpg"), md5="1" * 32)
     choice = KeepRules(["folder"], folders=[folder]).choose([BASE, best])
     assert (choice.keeper.id, choice.reason) == (2, "preferred folder: caf\ufffd")
+
+
+def test_a_keeper_that_has_something_added_replaces_none_that_lacks_it():
+    other = replace(BASE, id=2, path=Path("b.jpg"), md5="1" * 32)
+    merits = {BASE.md5: Merit(added=("a border", "empty corners")), other.md5: Merit(added=("a border",))}
+    assert KeepRules().doubts(BASE, other, [BASE, other], merits, Relation()) == [
+        "the one to keep has empty corners"
+    ]
+    assert not KeepRules().doubts(other, BASE, [BASE, other], merits, Relation())

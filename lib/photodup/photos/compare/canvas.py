@@ -231,12 +231,11 @@ def _frame_of(near: np.ndarray) -> tuple[int, int, int, int] | None:
     ]
     if min(widths) < 3 or widths[0] + widths[2] >= near.shape[1] or widths[1] + widths[3] >= near.shape[0]:
         return None
-    left, top, right, bottom = (width + 2 for width in widths)  # the edge, and what rings beside it
+    left, top, right, bottom = (width + 1 for width in widths)
     inner = near[top : near.shape[0] - bottom, left : near.shape[1] - right]
-    # A frame ends along a line. A moon before a black sky does not.
-    if (
-        min(inner.shape) < 8
-        or max(line.mean() for line in (inner[0], inner[-1], inner[:, 0], inner[:, -1])) > 0.6
+    # A frame ends along a line, or the next, for resampling rings beside an edge. A moon before a black sky does not.
+    if min(inner.shape) < 8 or any(
+        min(side[0].mean(), side[1].mean()) > 0.6 for side in (inner, inner[::-1], inner.T, inner.T[::-1])
     ):
         return None
     return left, top, right, bottom

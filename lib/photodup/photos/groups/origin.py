@@ -143,6 +143,9 @@ class Origins:
             said.append(f"has other tones or colours, {unknown}")
         elif relation.is_mirrored:
             said.append(f"mirrored, {unknown}")
+        added = [self._merit(photo).added for photo in (keeper, other)]
+        if only_in_it := [one for one in added[0] if one not in added[1]]:
+            said.append(f"the one to keep has {' and '.join(only_in_it)}")
         if relation.is_sharper:
             said.append(f"the one to keep is sharper, perhaps only sharpened, {unknown}")
         if relation.is_smoother:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -308,36 +307,6 @@ def test_page_quotes_what_the_build_found_in_the_image():
     assert f"{record['unpacked_mb']} MB unpacked" in page
     assert f"{len(record['packages'])} Python packages" in page
     assert f"PyTorch alone is {torch} MB" in page
-
-
-def unknown(line: str) -> list[str]:
-    """List the commands and options of a `photodup ...` line that the program does not have."""
-    import typer
-
-    from photodup.cli import app
-
-    words = shlex.split(line, comments=True)[1:]
-    command, found = typer.main.get_command(app), []
-    while words and hasattr(command, "commands"):
-        name = words.pop(0)
-        if name not in command.commands:
-            return [name]
-        command = command.commands[name]
-    options = {option for parameter in command.params for option in parameter.opts}
-    found += [word for word in words if word.startswith("--") and word not in options]
-    return found
-
-
-def test_commands_of_the_page_exist():
-    page = (DOCKER / "README.md").read_text(encoding="utf-8")
-    lines = [
-        m.removeprefix(".venv-vast/bin/") for m in re.findall(r"^(?:\S*/)?photodup .*$", page, re.MULTILINE)
-    ]
-
-    assert len(lines) >= 6
-    assert [line for line in lines if unknown(line)] == []
-    assert unknown("photodup bench gpu") == ["gpu"]
-    assert unknown("photodup vast offers --price 3") == ["--price"]
 
 
 @pytest.mark.long

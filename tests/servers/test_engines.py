@@ -1,6 +1,5 @@
 """Engine and precision: every pair gives the embeddings it should, or one sentence with the next best thing."""
 
-import ast
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.images import photographs
-from support.paths import ROOT
 from support.triton import echo_graph, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.engines import model as engines
@@ -151,22 +149,6 @@ def test_a_file_that_is_no_encoder_is_refused_by_openvino(tmp_path):
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(PhotodupError, match=r"OpenVINO cannot load .*text\.onnx"):
         load_model(f"onnx:{path}", engine="openvino")
-
-
-def test_no_module_of_the_engines_imports_in_a_circle():
-    room = "photodup.embedding.engines."
-    imports = {}
-    for path in (ROOT / "lib/photodup/embedding/engines").glob("*.py"):
-        found = [
-            n.module
-            for n in ast.walk(ast.parse(path.read_text()))
-            if isinstance(n, ast.ImportFrom) and n.module
-        ]
-        imports[path.stem] = {module.removeprefix(room) for module in found if module.startswith(room)}
-    while free := [name for name, needs in imports.items() if not needs & imports.keys()]:
-        for name in free:
-            del imports[name]
-    assert not imports, f"these import each other: {imports}"
 
 
 @has_bf16

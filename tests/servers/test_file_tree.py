@@ -207,26 +207,3 @@ def test_demo_and_evaluate_change_nothing_else(tmp_path):
     now = tree.now()
     assert {path: now.get(path) for path in tree.before} == tree.before
     assert all(path.startswith("demo/") for path in now.keys() - tree.before.keys())
-
-
-@pytest.mark.parametrize("link", [".photodup", ".photodup/thumbnails", ".photodup/evidence.sqlite",
-                                  ".photodup/feedback.jsonl", ".photodup/review"])  # fmt: skip
-def test_a_library_with_links_changes_nothing_behind_them(tmp_path, link):
-    """As somebody may hand it over: links where photodup writes and deletes."""
-    library = make_library(tmp_path / "library")
-    with reviewing(library) as client:
-        look_at_everything(client)
-    users_files(tmp_path / "mine", tmp_path / "elsewhere")
-    target = library / link
-    if target.is_dir():
-        shutil.copytree(target, tmp_path / "mine", dirs_exist_ok=True)
-        shutil.rmtree(target)
-    elif target.exists():
-        target.unlink()
-    is_file = target.suffix in (".sqlite", ".jsonl")
-    target.symlink_to(tmp_path / "mine" / target.name if is_file else tmp_path / "mine")
-    tree = Tree(tmp_path / "mine")
-    for command in (["scan"], ["group"], ["review", "--port", 0]):
-        said = photodup(command[0], library, *command[1:], status=2)
-        assert "link" in said and said.count("\n") == 1, "one sentence"
-        tree.check()

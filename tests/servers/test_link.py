@@ -28,7 +28,8 @@ from photodup.bench.link import packets, tcp
 from photodup.bench.link.calibration import Calibration, calibrate
 from photodup.bench.link.handshakes import round_trip
 from photodup.bench.link.ladder import measure_ladder, measure_parallel
-from photodup.bench.link.link import Link, LinkError, LinkSpec, devices, leftovers
+from photodup.bench.link.link import Link, LinkError, LinkSpec, leftovers
+from photodup.bench.link.relay import DEVICE
 from photodup.errors import PhotodupError
 
 
@@ -51,6 +52,11 @@ def host_of_our_own():
 
 
 # --- packet surgery -------------------------------------------------------------------------------------
+
+
+def devices():
+    """Return the host ends of all emulated links here."""
+    return sorted(name for _, name in socket.if_nameindex() if name.startswith(DEVICE))
 
 
 def ones_sum(data: bytes) -> int:
@@ -162,12 +168,10 @@ def test_a_late_relay_takes_the_label_away(figure):
         tcp.send_to_sink(client, b"x" * 200_000)
         why_not = link.invalid_because()
         figure(not why_not, why_not)
-        assert why_not or link.label() == "4ms-50mbit-cubic-iw10"
         os.kill(link._relay.pid, signal.SIGSTOP)
         threading.Timer(0.1, os.kill, (link._relay.pid, signal.SIGCONT)).start()
         tcp.send_to_sink(client, b"x" * 20_000)
-        with pytest.raises(LinkError, match="ms late"):
-            link.label()
+        assert "ms late" in link.invalid_because()
         link._relay.kill()
         with pytest.raises(LinkError, match="relay of the emulated link died"):
             link.report()

@@ -35,7 +35,7 @@ def pods(*cores, ready=None, now=1000.0):
 
 
 def workload(**changes):
-    ready = Probe("/readyz", 0, 5, 5, 3, 1)
+    ready = Probe("/readyz", 0, 5, 5, 3)
     spec = {
         "minReplicas": 2,
         "maxReplicas": 6,
@@ -56,7 +56,7 @@ def workload(**changes):
         quota=None,
         startup=replace(ready, failure_threshold=12),
         readiness=ready,
-        liveness=Probe("/healthz", 0, 20, 10, 6, 1),
+        liveness=Probe("/healthz", 0, 20, 10, 6),
         max_surge=1,
         start_s=20.0,
         grace_s=40.0,

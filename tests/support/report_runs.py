@@ -33,20 +33,18 @@ def two_runs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write_notebook(path, title, question, figure_type="fragment", printed="42 of them"):
+def write_notebook(path, title, question, printed="42 of them"):
     opening = new_markdown_cell(
         f"# {title}\n\n**Question.** {question}\n\n**Answer** (reference run). other\n\n**Needs**"
     )
-    opening.metadata["slideshow"] = {"slide_type": "slide"}
     answer = new_code_cell("print()", outputs=[new_output("stream", text=printed)])
     answer.metadata["tags"] = ["answer"]
     figure = new_code_cell("secret_code()", outputs=[new_output("display_data", {"image/png": PIXEL})])
-    figure.metadata["slideshow"] = {"slide_type": figure_type}
     nbformat.write(new_notebook(cells=[opening, new_markdown_cell("left out"), figure, answer]), path)
 
 
 def add_notebooks(project):
-    """Give the project two executed notebooks and one verdict, enough for a report and a deck."""
+    """Give the project two executed notebooks and one verdict, enough for a report."""
     executed = project / "results" / "a" / "notebooks"
     executed.mkdir()
     for name in ("01_one", "02_two"):

@@ -235,9 +235,9 @@ UNREADABLE = """
 import json, os, sys
 from pathlib import Path
 from photodup.errors import PhotodupError
-from photodup.photos.library.hashing import read_facts
+from photodup.photos.library.hashing import read_facts_and_look
 from photodup.photos.library.scan import scan
-read_facts(Path(sys.argv[1], "a.jpg").read_bytes())  # nobody may be unable to import what is still missing
+read_facts_and_look(Path(sys.argv[1], "a.jpg").read_bytes(), None)  # nobody may be unable to import what is still missing
 os.setgid(65534); os.setuid(65534)  # root may read everything
 try:
     report = scan(sys.argv[3] if len(sys.argv) > 3 else sys.argv[1], sys.argv[2], progress=False)

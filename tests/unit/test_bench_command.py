@@ -61,21 +61,3 @@ def test_the_peak_of_memory_is_the_process_own():
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     before, after = map(float, said.split())
     assert before < 0.4 and after - before > 0.15 and len(ballast)
-
-
-def test_what_the_serving_benchmark_compares_is_declared():
-    from photodup.bench.pairs.declared import declarations
-    from photodup.selfbench import serving
-
-    assert set(serving.GOALS) <= {pair.name for pair in declarations().pairs}
-    assert all(
-        pair.notebook == serving.NOTEBOOK for pair in declarations().pairs if pair.name in serving.GOALS
-    )
-
-
-def test_a_ratio_is_held_against_its_goal():
-    from photodup.selfbench import serving
-
-    _, slow_enough = serving.GOALS[f"{serving.FAST}, one"]
-    _, fast_enough = serving.GOALS[f"{serving.FAST}, eight"]
-    assert slow_enough(0.4) and not slow_enough(0.5) and fast_enough(3.0) and not fast_enough(2.0)

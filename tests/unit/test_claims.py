@@ -12,7 +12,7 @@ from support.visits import plant_visits
 
 from photodup.bench.link.way import LOOPBACK, emulated
 from photodup.bench.pairs.declared import declarations
-from photodup.bench.record.record import RecordError, RunStore
+from photodup.bench.record.record import RunStore
 from photodup.bench.stats.interval import Interval
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
@@ -607,13 +607,3 @@ def test_a_damaged_claims_file_is_refused_with_its_place(old, new, said, tmp_pat
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(PhotodupError, match=said):
         load_claims(path)
-
-
-def test_a_damaged_record_is_named_by_file_and_field(tmp_path):
-    record(tmp_path / "run", {})
-    path = next((tmp_path / "run" / "records").glob("onnx-parity*.json"))
-    content = json.loads(path.read_text())
-    del content["started_at"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(RecordError, match=rf"{path.name}.*started_at"):
-        load_evidence(tmp_path / "run")

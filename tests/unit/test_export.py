@@ -9,11 +9,9 @@ from photodup.embedding.engines import export as exporting
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.export import (
     HALF,
-    IR_VERSION,
     VARIANTS,
     export,
     exported_path,
-    ir_version,
     is_intact,
     verify,
 )
@@ -195,11 +193,6 @@ def test_half_precision_is_written_into_the_graph_when_asked_for(tiny):
     assert graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     error = json.loads(path.with_suffix(".json").read_text())["max_relative_error"]
     assert 1e-6 < error < 1e-2
-
-
-def test_what_is_exported_is_read_by_the_oldest_server(tiny):
-    _, _, files = tiny
-    assert {ir_version(path) for path in files.values()} == {IR_VERSION}
 
 
 @pytest.mark.long  # the tiny encoder has the same test above

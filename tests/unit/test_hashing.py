@@ -1,12 +1,12 @@
 """Content and perceptual hashes: right for what they see, and scaled decoding costs next to nothing."""
 
 import hashlib
-import io
 
 import imagehash
 import numpy as np
 import pytest
 from PIL import Image
+from support.images import encoded, read_facts
 
 from photodup.demo.photographs import SOURCES, make_12mp
 from photodup.embedding.imaging import decode
@@ -17,14 +17,7 @@ from photodup.photos.library.hashing import (
     low_frequencies,
     md5,
     perceptual_hash,
-    read_facts,
 )
-
-
-def encoded(image: Image.Image, **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, **{"format": "JPEG", **options})
-    return buffer.getvalue()
 
 
 def test_scaled_decoding_changes_the_hash_by_at_most_the_stated_bits():
@@ -33,7 +26,7 @@ def test_scaled_decoding_changes_the_hash_by_at_most_the_stated_bits():
         for width in (700, 2600):
             image = source.open()
             image = image.resize((width, width * image.height // image.width), Image.Resampling.BICUBIC)
-            data = encoded(image, quality=85)
+            data = encoded(image, "JPEG", quality=85)
             drafted += decode(data, draft_size=DRAFT_SIZE).size != image.size
             worst = max(worst, hamming(read_facts(data).phash, str(imagehash.phash(decode(data)))))
     assert drafted > 15  # else nothing was scaled and nothing is tested
@@ -46,9 +39,7 @@ def bits(phash: str) -> np.ndarray:
 
 def test_the_hash_is_imagehashs_own_but_for_bits_within_1e_9_of_the_median():
     """500 crops: none differs. (10,440 crops of the held-out photographs of `tools/photographs`: none differed.)"""
-    assert read_facts(encoded(SOURCES[0].open(), format="PNG")).phash == str(
-        imagehash.phash(SOURCES[0].open())
-    )
+    assert read_facts(encoded(SOURCES[0].open(), "PNG")).phash == str(imagehash.phash(SOURCES[0].open()))
     rng, ties = np.random.default_rng(29), 0
     for image in [source.open().convert("L") for source in SOURCES[:20]]:
         for _ in range(25):
@@ -89,14 +80,14 @@ def test_orientation_is_applied_in_every_format(fmt, orientation):
     stored = upright.transpose(turn[orientation]) if orientation in turn else upright
     exif = Image.Exif()
     exif[0x0112] = orientation
-    facts = read_facts(encoded(stored, format=fmt, quality=95, exif=exif.tobytes()))
+    facts = read_facts(encoded(stored, fmt, quality=95, exif=exif.tobytes()))
     assert (facts.width, facts.height, facts.format) == (*upright.size, fmt)
     assert hamming(facts.phash, str(imagehash.phash(upright))) <= 4
 
 
 def test_a_blank_picture_has_no_hash():
     assert perceptual_hash(Image.new("RGB", (200, 100), "white")) is None
-    assert read_facts(encoded(Image.new("RGB", (1, 1), "red"), format="PNG")).phash is None
+    assert read_facts(encoded(Image.new("RGB", (1, 1), "red"), "PNG")).phash is None
 
 
 def test_md5_and_hamming():
@@ -108,7 +99,7 @@ def test_md5_and_hamming():
 def test_an_impossible_date_is_no_date(text):
     exif = Image.Exif()
     exif.get_ifd(0x8769)[0x9003] = text
-    assert read_facts(encoded(SOURCES[0].open(), exif=exif)).taken_at is None
+    assert read_facts(encoded(SOURCES[0].open(), "JPEG", exif=exif)).taken_at is None
 
 
 @pytest.mark.parametrize("offset", ["+99:99", "+24:00", "²²:³³", "+2:000", "later"])
@@ -117,7 +108,7 @@ def test_an_impossible_offset_does_not_cost_the_date(offset):
     exif = Image.Exif()
     exif.get_ifd(0x8769)[0x9003] = "2021:07:08 09:10:11"
     exif.get_ifd(0x8769)[0x9011] = offset
-    assert read_facts(encoded(SOURCES[0].open(), exif=exif)).taken_at == "2021-07-08T09:10:11"
+    assert read_facts(encoded(SOURCES[0].open(), "JPEG", exif=exif)).taken_at == "2021-07-08T09:10:11"
 
 
 def test_twelve_megapixels_are_scaled_eightfold(tmp_path):

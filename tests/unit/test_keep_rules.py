@@ -1,25 +1,22 @@
 """Keep rules on files as cameras write them."""
 
-import io
 import os
 from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
+from support.images import encoded, read_facts
 
 from photodup.demo.photographs import SOURCES
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.library.hashing import read_facts
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
 
 
 def format_of(image: Image.Image, name: str, **options) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, name, **options)
-    return read_facts(buffer.getvalue()).format
+    return read_facts(encoded(image, name, **options)).format
 
 
 def test_a_camera_jpeg_with_a_second_picture_is_no_worse_than_its_copy():

@@ -204,37 +204,6 @@ def test_values_that_no_scan_writes_are_refused_before_photographs_are_listed(tm
         catalogue.photos()
 
 
-def test_the_database_of_another_program_stays_as_it_is(tmp_path):
-    """Many programs keep their library in SQLite; `--catalogue` may name one by mistake."""
-    photo(tmp_path / "library/a.jpg")
-    other = tmp_path / "other.lrcat"
-    with sqlite3.connect(other) as connection:
-        connection.execute("CREATE TABLE Adobe_images (id INTEGER)")
-    connection.close()
-    before = other.read_bytes()
-    with pytest.raises(CatalogueError, match="database of another program"):
-        scan(tmp_path / "library", other, progress=False)
-    assert other.read_bytes() == before and sorted(os.listdir(tmp_path)) == ["library", "other.lrcat"]
-
-
-def test_only_a_catalogue_is_set_aside_as_damaged(tmp_path):
-    """A photograph named by mistake as the catalogue is not renamed; a catalogue elsewhere is."""
-    precious = photo(tmp_path / "precious.jpg")
-    before = precious.read_bytes()
-    photo(tmp_path / "library/a.jpg")
-    with pytest.raises(CatalogueError, match="no catalogue, or its beginning is destroyed"):
-        scan(tmp_path / "library", precious, progress=False)
-    assert sorted(os.listdir(tmp_path)) == ["library", "precious.jpg"] and precious.read_bytes() == before
-    elsewhere = tmp_path / "elsewhere.sqlite"
-    scan(tmp_path / "library", elsewhere, progress=False)
-    with open(elsewhere, "rb+") as file:
-        file.seek(4096)
-        file.write(bytes(range(256)) * 48)
-    assert scan(tmp_path / "library", elsewhere, progress=False).set_aside.name.startswith(
-        "elsewhere.sqlite."
-    )
-
-
 def test_two_scans_at_once_do_not_disturb_each_other(tmp_path):
     for i in range(60):
         photo(tmp_path / f"{i}.jpg", i)

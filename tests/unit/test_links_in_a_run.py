@@ -62,7 +62,6 @@ def executed(run: Path) -> None:
 OUTPUTS = {
     "index.html": lambda run: write_reports(["a"]),
     "notebooks/01_one.html": lambda run: write_reports(["a"]),
-    "slides.html": lambda run: write_reports(["a"], slides=True),
     "compare-b.html": lambda run: write_reports(["a", "b"], compare=True),
     "verdicts.json": lambda run: list(report_lines("a")),
     "latencies.parquet": compacted,
@@ -152,17 +151,15 @@ def test_an_executed_notebook_is_not_written_through_what_has_its_name(project, 
     assert tree(mine) == before
 
 
-@pytest.mark.parametrize("compare", [True, False])
-def test_a_link_that_the_user_names_is_his(project, tmp_path, compare):
+def test_a_link_that_the_user_names_is_his(project, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "page.html").symlink_to(tmp_path / "site" / "page.html")
-    runs = ["a", "b"] if compare else ["a"]
     for _ in range(2):
-        write_reports(runs, compare=compare, slides=not compare, output=tmp_path / "page.html")
+        write_reports(["a", "b"], compare=True, output=tmp_path / "page.html")
         assert (tmp_path / "page.html").is_symlink()
         assert (tmp_path / "site" / "page.html").read_text().startswith("<!")
     with pytest.raises(PhotodupError, match=r"null is not written \(it is no regular file\)"):
-        write_reports(runs, compare=compare, slides=not compare, output=Path("/dev/null"))
+        write_reports(["a", "b"], compare=True, output=Path("/dev/null"))
 
 
 ELSEWHERE = {

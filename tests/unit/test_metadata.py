@@ -2,9 +2,9 @@
 
 import pytest
 from PIL import Image, TiffImagePlugin
+from support.images import read_facts
 from support.review_library import photo
 
-from photodup.photos.library.hashing import read_facts
 from photodup.photos.library.metadata import count_fields
 
 SUFFIXES = (".jpg", ".tif", ".png", ".webp")

@@ -164,22 +164,6 @@ def test_threads_can_be_set():
     assert done.stdout.strip() == "1"
 
 
-@pytest.mark.filterwarnings("ignore:Specified provider")
-def test_a_session_that_falls_back_to_the_cpu_is_refused(tmp_path, monkeypatch, tiny_exports):
-    """ONNX Runtime itself opens it on the CPU: the build says that it has CUDA, its libraries do not load."""
-    import onnxruntime
-
-    path = tiny_exports["fp32"]
-    offered = ["CUDAExecutionProvider", *onnxruntime.get_available_providers()]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: offered)
-
-    with pytest.raises(
-        PhotodupError, match=r"CUDAExecutionProvider does not start here.*CPUExecutionProvider"
-    ):
-        load_model(pretrained=f"onnx:{path}")
-    assert load_model(pretrained=f"onnx:{path}", device="cpu").dim == 512
-
-
 def test_a_download_that_is_tried_again_is_told_once(capfd):
     import logging
 

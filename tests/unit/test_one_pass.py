@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.images import read_facts
 from support.library import CountingEmbedder, killed_scan, photo
 from support.triton import tiny_graph
 from typer.testing import CliRunner
@@ -24,7 +25,7 @@ from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
 from photodup.photos.embed.embed import OnePass, embed_library
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.hashing import Look, read_facts, read_facts_and_look
+from photodup.photos.library.hashing import Look, read_facts_and_look
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
 

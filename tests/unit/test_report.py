@@ -1,4 +1,4 @@
-"""The pages made from records: runs side by side, and the deck. Each law has its planted fault."""
+"""The pages made from records: runs side by side, and one run. Each law has its planted fault."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.paths import ROOT
-from support.report_runs import PIXEL, write_notebook
+from support.report_runs import write_notebook
 from support.visits import plant_visits
 
 from photodup.bench.pairs.declared import declarations
@@ -26,7 +26,6 @@ from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
 from photodup.study.report.page import write_reports
 from photodup.study.report.sides import environment_rows, open_sides, warnings
-from photodup.study.report.slides import write_slides
 
 
 def edit(path, change):
@@ -225,7 +224,6 @@ def received_run(deck):
     (directory / "study.json").write_text(json.dumps([row]))
     return directory, [
         lambda: write_reports(["a"]),
-        lambda: write_reports(["a"], slides=True),
         lambda: write_reports(["a", "b"], compare=True),
         lambda: read_all(read_run(directory)),
     ]
@@ -279,7 +277,6 @@ def test_a_file_that_unpacks_to_more_than_a_run_has_is_not_read(deck):
 def test_options_that_ask_for_two_things(project):
     for runs, options in (
         (["a", "b"], {}),
-        (["a"], {"compare": True, "slides": True}),
         (["a"], {"output": project / "x.html"}),
     ):
         with pytest.raises(PhotodupError):
@@ -323,7 +320,7 @@ def test_a_point_that_is_not_valid_decides_nothing():
     assert "does not carry" in compare.change(good, {"valid": True}, "latency_ms_p50").because
 
 
-# The deck
+# One run
 
 
 def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
@@ -351,77 +348,10 @@ def test_each_figure_has_a_heading_and_a_caption_from_the_prose_before_it(deck):
     assert "<h4>What was seen</h4>" in page and "<figcaption>Slow at first, later not</figcaption>" in page
 
 
-@pytest.mark.parametrize(
-    ("answer", "first"),
-    [
-        ("It takes 4.4 ms on one, 5 ms on two. That is all.", "It takes 4.4 ms on one, 5 ms on two."),
-        ("Use the JPEG: it is 2.7 % of the bytes and loses nothing that matters", None),
-        (
-            "A tensor takes long (25 ms of round trip). Then more.",
-            "A tensor takes long (25 ms of round trip).",
-        ),
-    ],
-)
-def test_a_finding_is_the_first_sentence_of_an_answer(answer, first):
-    from photodup.study.report.facts import first_sentence
-
-    assert first_sentence(answer)[0] == (first or answer)
-
-
 def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
     monkeypatch.setattr("photodup.study.report.figures.LARGEST_BYTES", 10)
 
     assert "data:image/png" not in write_reports(["a"]).read_text()
-
-
-def slides_of(page):
-    return page.split('<section class="slide')[1:]
-
-
-def test_the_deck_is_what_the_notebooks_mark_between_the_machine_and_the_verdicts(deck):
-    page = write_slides("a").read_text()
-    first, one, two, last, conclusion = slides_of(page)
-
-    machine = json.loads((deck / "results" / "a" / "environment.json").read_text())["cpu"]
-    assert machine in first and "random:0" in first
-    assert "01 · Look at one" in one and "Is it &lt;so&gt;?" in one
-    assert "42 of them" in one, "this run's answer"
-    assert "other" not in one, "not the sentence that the opening quotes from the reference run"
-    assert PIXEL in one and "secret_code" not in one
-    assert "02 · Look at two" in two
-    assert "It is so." in last and "1 contradicted" in last
-    assert conclusion.count("42 of them") == 2 and "What to take home" in conclusion
-    assert "left out" not in page
-
-
-def test_the_marks_decide(deck):
-    path = deck / "results" / "a" / "notebooks" / "01_one.ipynb"
-
-    write_notebook(path, "01 · Look at one", "?", figure_type="subslide")
-    assert len(slides_of(write_slides("a").read_text())) == 6, "a figure of its own"
-    write_notebook(path, "01 · Look at one", "?", figure_type="skip")
-    page = write_slides("a").read_text()
-    assert len(slides_of(page)) == 5 and PIXEL not in slides_of(page)[1]
-    write_notebook(path, "01 · Look at one", "?", figure_type="frgament")
-    with pytest.raises(PhotodupError, match="01_one, cell 2: 'frgament' is none of"):
-        write_slides("a")
-
-
-def test_a_deck_needs_an_executed_notebook(project):
-    with pytest.raises(PhotodupError, match="No notebook of the run 'a'"):
-        write_slides("a")
-    with pytest.raises(PhotodupError, match="no run 'nowhere'"):
-        write_slides("nowhere")
-
-
-def test_every_numbered_notebook_marks_its_opening_and_something_to_show():
-    from photodup.study.notebook.files import notebooks
-
-    for path in notebooks():
-        cells = nbformat.read(ROOT / "notebooks" / path.name, as_version=4).cells
-        marked = [c for c in cells if c.metadata.get("slideshow", {}).get("slide_type", "skip") != "skip"]
-        assert marked[:1] == cells[:1], f"{path.name}: the opening cell begins the slide"
-        assert len(marked) > 1, f"{path.name}: no figure or text is marked to be shown"
 
 
 def missing_places(prose):

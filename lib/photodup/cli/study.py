@@ -144,22 +144,6 @@ def study_readme() -> None:
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
 
 
-@study.command("agree", hidden=True)
-def study_agree(
-    first: Annotated[str, typer.Argument(help="directory under results/")],
-    second: Annotated[str, typer.Argument(help="another pass over the same comparisons")],
-) -> None:
-    """Tabulate the outcomes of two passes over the same comparisons, and whether they agree; nothing is measured."""
-    from photodup.study.comparisons import agreement
-    from photodup.study.notebook.run import read_run, run_directory
-
-    found = agreement.twice(*(read_run(run_directory(name)) for name in (first, second)))
-    print("\n".join(agreement.lines(found, (first, second))))
-    print(f"\n{agreement.summary(found)}")
-    for sentence in agreement.sentences(found):
-        print(f"- {sentence}")
-
-
 @study.command("outcomes")
 def study_outcomes(run: Annotated[str, typer.Argument(help="directory under results/")]) -> None:
     """Print every comparison of a run from its records, primary ones first, and its goals; nothing is measured."""
@@ -187,13 +171,12 @@ def report(
         list[str] | None, typer.Argument(help="directories under results/; default quick")
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="two runs or more, side by side")] = False,
-    slides: Annotated[bool, typer.Option("--slides", help="a deck to show, instead of the page")] = False,
-    output: Annotated[Path | None, typer.Option(help="file for --compare or --slides")] = None,
+    output: Annotated[Path | None, typer.Option(help="file for --compare")] = None,
 ) -> None:
-    """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison, or a deck."""
+    """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison."""
     from photodup.study.report.page import write_reports
 
-    print(write_reports(runs or ["quick"], compare=compare, slides=slides, output=output))
+    print(write_reports(runs or ["quick"], compare=compare, output=output))
 
 
 def audit(
@@ -222,9 +205,6 @@ def kube_check(
     directories: Annotated[
         list[Path] | None, typer.Argument(help="kustomizations; base and both overlays")
     ] = None,
-    start_seconds: Annotated[
-        float | None, typer.Option(help="measured seconds until ready, instead of the manifest's")
-    ] = None,
 ) -> None:
     """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
     from photodup.study.kubernetes.checks import check
@@ -232,7 +212,7 @@ def kube_check(
 
     found = 0
     for directory in directories or OVERLAYS.values():
-        findings = check(render(directory), start_s=start_seconds)
+        findings = check(render(directory))
         found += len(findings)
         said = [str(finding) for finding in findings] or ["nothing found"]
         print(*said, sep="\n", end=f"  ({directory})\n")
@@ -240,7 +220,7 @@ def kube_check(
         raise typer.Exit(1)
 
 
-BENCHMARKS = ("service", "serving", "scan", "one_pass", "load_generator", "grouping", "library", "statistics")
+BENCHMARKS = ("service", "one_pass", "load_generator", "grouping", "library", "statistics")
 
 benchmarks = typer.Typer(invoke_without_command=True)
 

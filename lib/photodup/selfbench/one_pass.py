@@ -8,11 +8,11 @@ reduced scale, the gate says, of trained weights.
 
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
-
-from photodup.selfbench.scan import rates_in_turn
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
@@ -88,6 +88,17 @@ def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | No
         "ratio_whole": rates["one_pass_whole"] / rates["two_passes"],
         "goal_photos_per_s": GOAL_PHOTOS_PER_S,
     }
+
+
+def rates_in_turn(sides: Mapping[str, Callable[[], object]], n: int, repeats: int) -> dict[str, float]:
+    """Return how many of n a second each side does, by the median of repeats that take turns."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(repeats):
+        for side, work in sides.items():
+            started = time.perf_counter()
+            work()
+            seconds[side].append(time.perf_counter() - started)
+    return {side: n / median(values) for side, values in seconds.items()}
 
 
 def _make(library: Path, n: int) -> None:

@@ -32,7 +32,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from photodup.bench.link.handshakes import TOLERANCE_MS, RoundTrip, round_trip
-from photodup.bench.link.relay import CLONE_NEWNET, DEVICE
+from photodup.bench.link.relay import CLONE_NEWNET
 from photodup.errors import PhotodupError
 
 T = TypeVar("T")
@@ -259,18 +259,6 @@ class Link:
             )
         return ""
 
-    def label(self) -> str:
-        """Return the label for a point measured since the last reset.
-
-        Raises:
-            LinkError: the link did not hold its promise, so the point must not be called by its name.
-        """
-        if reason := self.invalid_because():
-            raise LinkError(
-                f"No point may be labelled {self.spec.label}: {reason}; use a lower rate or a quiet machine."
-            )
-        return self.spec.label
-
     def measure_round_trip(self) -> RoundTrip:
         """Time TCP handshakes with a listener at the host's end; see `handshakes.round_trip`."""
         host = self.address if self.servers_far else "127.0.0.1"
@@ -340,8 +328,3 @@ def remove_leftovers() -> list[int]:
     while stale and set(leftovers()) & set(stale) and time.monotonic() < deadline:
         time.sleep(0.01)
     return stale
-
-
-def devices() -> list[str]:
-    """Return the host ends of all emulated links on this machine."""
-    return sorted(name for _, name in socket.if_nameindex() if name.startswith(DEVICE))

@@ -86,11 +86,6 @@ class RunStore:
     def name(self) -> str:
         return self.directory.name
 
-    @property
-    def measures(self) -> bool:
-        """Whether what is not recorded may be measured."""
-        return self._measure
-
     def measure_or_load(
         self, key: str, measure: Callable[[], dict[str, Any]], *, config: Mapping[str, Any], kind: str = ""
     ) -> dict[str, Any]:

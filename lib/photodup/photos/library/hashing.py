@@ -63,19 +63,16 @@ class Look:
     draft_size: int | None = None
 
 
-def read_facts(data: bytes, *, max_pixels: int = imaging.MAX_PIXELS) -> PhotoFacts:
-    """Hash and describe one encoded image; JPEGs are decoded at reduced scale.
+def read_facts_and_look(
+    data: bytes, look: Look | None, *, max_pixels: int = imaging.MAX_PIXELS
+) -> tuple[PhotoFacts, np.ndarray | None]:
+    """Hash and describe one encoded image; return uint8 [3, size, size] of the look's view too: it is decoded once.
+
+    Without a look JPEGs are decoded at reduced scale, and None is returned beside the facts.
 
     Raises:
         photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
     """
-    return read_facts_and_look(data, None, max_pixels=max_pixels)[0]
-
-
-def read_facts_and_look(
-    data: bytes, look: Look | None, *, max_pixels: int = imaging.MAX_PIXELS
-) -> tuple[PhotoFacts, np.ndarray | None]:
-    """Do what `read_facts` does and return uint8 [3, size, size] of the look's view too; the image is decoded once."""
     image = imaging.decode(data, max_pixels=max_pixels, draft_size=look.draft_size if look else DRAFT_SIZE)
     return _facts(data, image), look.view.pixels(image) if look else None
 

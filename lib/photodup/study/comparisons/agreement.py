@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photodup.bench.stats.comparison import Outcome, Verdict
-from photodup.bench.stats.sentence import sentence
 from photodup.study.comparisons.outcomes import read_all
 
 if TYPE_CHECKING:
@@ -71,11 +70,6 @@ def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
 def word(one: Twice) -> str:
     """Return whether the two intervals overlap, in a word."""
     return "yes" if one.agrees else "opposite" if one.is_opposite else "no"
-
-
-def sentences(comparisons: Iterable[Twice]) -> list[str]:
-    """Return both sentences of each comparison on which the passes do not agree."""
-    return [f"{sentence(one.first)} Then: {sentence(one.second)}" for one in comparisons if not one.agrees]
 
 
 def cell(outcome: Outcome) -> str:

@@ -76,10 +76,6 @@ class ServiceCurve:
         """Return the latency of a lone request, in seconds."""
         return self.in_flight[0] / self.throughput_per_s[0]
 
-    def scaled(self, speed: float) -> ServiceCurve:
-        """Return the curve of a pod that is `speed` times as fast at the same CPU."""
-        return ServiceCurve(self.in_flight, tuple(x * speed for x in self.throughput_per_s), self.cpu_cores)
-
     def rate_per_s(self, in_flight: float) -> float:
         return float(np.interp(in_flight, (0.0, *self.in_flight), (0.0, *self.throughput_per_s)))
 

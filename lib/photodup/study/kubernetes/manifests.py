@@ -32,7 +32,6 @@ _PROBE_DEFAULTS = {  # in the order of `Probe`
     "periodSeconds": 10,
     "timeoutSeconds": 1,
     "failureThreshold": 3,
-    "successThreshold": 1,
 }
 
 
@@ -45,7 +44,6 @@ class Probe:
     period_s: float
     timeout_s: float
     failure_threshold: int
-    success_threshold: int
 
     @property
     def budget_s(self) -> float:
@@ -118,18 +116,6 @@ def render(directory: str | Path) -> list[dict[str, Any]]:
         PhotodupError: kustomize refuses it; the message is kustomize's.
     """
     return _objects([tool("kubectl"), "kustomize", str(_path(directory))])
-
-
-def render_chart(*values: str | Path, release: str = "photodup", namespace: str = "photodup") -> list[dict]:
-    """Return the objects that Helm makes of k8s/chart with these values files.
-
-    Raises:
-        PhotodupError: Helm refuses the chart or a value; the message is Helm's.
-    """
-    command = [tool("helm"), "template", release, str(_path("k8s/chart")), "--namespace", namespace]
-    for file in values:
-        command += ["--values", str(_path(file))]
-    return _objects(command)
 
 
 def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:

@@ -24,8 +24,6 @@ class Cluster:
         sync_takes_s: what one sync takes. The controller waits its period after a sync, so two are 15.05 s apart.
         unreadable: metrics, by name, that the autoscaler gets no answer for.
         max_in_flight: requests a pod holds before it answers 503.
-        buffer: requests that something in front of the pods holds while none is ready (KEDA's HTTP interceptor,
-            Knative's activator, a message queue); without it they are refused.
         probes_share_inference: a probe waits behind the requests, as in a server that computes in its
             event loop.
     """
@@ -39,7 +37,6 @@ class Cluster:
     sync_takes_s: float = 0.05
     unreadable: tuple[str, ...] = ()
     max_in_flight: float = 256.0
-    buffer: float = 0.0
     probes_share_inference: bool = False
     flags: ControllerFlags = field(default_factory=ControllerFlags)
 

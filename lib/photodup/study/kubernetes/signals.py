@@ -1,10 +1,8 @@
-"""What an autoscaler can see of a simulated Deployment, and the buffer that holds requests while no pod is ready."""
+"""What an autoscaler can see of a simulated Deployment."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from photodup.errors import PhotodupError
@@ -14,39 +12,7 @@ from photodup.study.kubernetes.pods import Cohort
 
 # Per-pod metrics an autoscaler may name (type Pods), and metrics of the whole (types Object and External).
 POD_METRICS = ("triton_queue_time_ms", "triton_busy_share", "photodup_requests_in_flight")
-OUTSIDE_METRICS = ("photodup_requests_pending", "photodup_requests_per_s", "photodup_latency_ms")
-
-
-@dataclass
-class Buffer:
-    """Holds up to `size` requests in order while no pod is ready: an activator, a message queue, a proxy."""
-
-    size: float = 0.0
-    waiting: deque[list[float]] = field(default_factory=deque)  # [when it came, how many]
-
-    @property
-    def level(self) -> float:
-        return sum(many for _, many in self.waiting)
-
-    def take(self, now: float, arrivals: float) -> float:
-        """Keep what fits of `arrivals` and return what does not."""
-        kept = min(arrivals, max(0.0, self.size - self.level))
-        if kept > 0:
-            self.waiting.append([now, kept])
-        return arrivals - kept
-
-    def release(self, now: float, room: float) -> tuple[float, float]:
-        """Let up to `room` requests go, the oldest first; return how many and the seconds they waited, summed."""
-        gone = waited = 0.0
-        while self.waiting and room - gone > 1e-12:
-            came, many = self.waiting[0]
-            part = min(many, room - gone)
-            gone, waited = gone + part, waited + part * (now - came)
-            if part == many:
-                self.waiting.popleft()
-            else:
-                self.waiting[0][1] = many - part
-        return gone, waited
+OUTSIDE_METRICS = ("photodup_requests_pending", "photodup_latency_ms")
 
 
 def check(metrics: Sequence[dict[str, Any]]) -> None:
@@ -80,12 +46,9 @@ def pod_values(
     return values
 
 
-def outside_values(
-    pending: float, arrived: float, waited_s: float, routed: float, span_s: float
-) -> dict[str, float]:
-    """Return the metrics of the whole over the last `span_s` seconds: requests pending now, rate, mean latency."""
+def outside_values(pending: float, waited_s: float, routed: float) -> dict[str, float]:
+    """Return the metrics of the whole: requests pending now, and the mean latency since the last sample."""
     return {
         "photodup_requests_pending": pending,
-        "photodup_requests_per_s": arrived / span_s,
         "photodup_latency_ms": 1000 * waited_s / routed if routed else 0.0,
     }

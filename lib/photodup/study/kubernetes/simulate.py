@@ -3,8 +3,7 @@
 Everything that a manifest says is read from the manifest (`manifests`); the autoscaler is `autoscaler.hpa`; what a
 pod can do is a measured curve (`kube_curve`). Deterministic: no chance anywhere, so equal inputs give equal
 results. Requests are a fluid: queueing by chance inside a second is not in here (see `kube_curve.waiting_s`).
-Scaling is by the HorizontalPodAutoscaler or, with a ScaledObject's spec, by KEDA (`kube_keda`), to zero if its
-`minReplicas` says so; what comes then waits in `Cluster.buffer` for the first pod's cold start.
+Scaling is by the HorizontalPodAutoscaler, never to zero pods: no manifest here asks for that.
 
 Pods that were created together live alike, so they are simulated as one cohort; that makes 10,000 pods as cheap
 as ten.
@@ -20,12 +19,11 @@ import numpy as np
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, Decision, metric_target
-from photodup.study.kubernetes.autoscaler.keda import Keda
 from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import ScaledDeployment, fits
 from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet
-from photodup.study.kubernetes.signals import Buffer, check, outside_values, pod_values
+from photodup.study.kubernetes.signals import check, outside_values, pod_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,17 +82,13 @@ def simulate(
     duration_s: float,
     cluster: Cluster | None = None,
     dt_s: float = 1.0,
-    replicas: int | None = None,
 ) -> SimulatedRun:
     """Run `load` against `workload` for `duration_s`, beginning with warm pods.
-
-    Args:
-        replicas: pods at the beginning; the Deployment's `replicas` or minReplicas, whichever is more.
 
     Raises:
         PhotodupError: no readiness probe, no known start time, or a metric that is not simulated.
     """
-    return Simulation(workload, curve, load, cluster or Cluster(), dt_s, replicas).run(duration_s)
+    return Simulation(workload, curve, load, cluster or Cluster(), dt_s).run(duration_s)
 
 
 def where_seconds_decide(
@@ -131,28 +125,23 @@ class Simulation:
         load: Load,
         cluster: Cluster,
         dt_s: float,
-        replicas: int | None,
     ) -> None:
         self.workload, self.curve, self.load, self.cluster = workload, curve, load, cluster
         self.dt = dt_s
         self.kubelet = Kubelet(workload, curve, cluster, dt_s)
         requests = workload.requests if workload.scaling_requests is None else workload.scaling_requests
-        self.keda = Keda(workload.hpa, requests, cluster.flags) if "triggers" in workload.hpa else None
-        self.hpa = self.keda.scaler if self.keda else Autoscaler(workload.hpa, requests, cluster.flags)
+        self.hpa = Autoscaler(workload.hpa, requests, cluster.flags)
         check(self.hpa.metrics)
         names = {metric_target(metric)[2] for metric in self.hpa.metrics}
         if unknown := set(cluster.unreadable) - names:
             raise PhotodupError(
                 f"{min(unknown)!r} cannot be unreadable: the autoscaler reads {', '.join(sorted(names))}."
             )
-        if self.hpa.min == 0 and all(m["type"] not in ("Object", "External") for m in self.hpa.metrics):
-            raise PhotodupError("minReplicas 0 needs an Object or External metric: pods cannot tell at zero.")
-        least = self.keda.min if self.keda else self.hpa.min
-        self.replicas = max(workload.replicas, least) if replicas is None else replicas
-        self.hpa.scaled_to_zero = self.keda is None and self.replicas == self.hpa.min == 0
-        self.buffer = Buffer(cluster.buffer)
+        if self.hpa.min == 0:
+            raise PhotodupError("minReplicas 0 is not simulated: give the autoscaler one pod at least.")
+        self.replicas = max(workload.replicas, self.hpa.min)
         self.outside: dict[str, float] = {}
-        self.totals = dict.fromkeys(("sent", "waited_s", "routed"), 0.0)  # since the last sample
+        self.totals = dict.fromkeys(("waited_s", "routed"), 0.0)  # since the last sample
         warm = -3600.0
         self.cohorts = [Cohort(self.replicas, warm, True, warm, self.kubelet.start_s, True, True, warm)]
         self.events = self.kubelet.events
@@ -167,13 +156,6 @@ class Simulation:
             now = i * self.dt
             if _tick(now, self.dt, cluster.metrics_resolution_s, cluster.metrics_phase_s):
                 self._sample(now)
-            if self.keda and _tick(now, self.dt, self.keda.polling_interval_s, cluster.sync_phase_s):
-                count = self.keda.poll(now, self.replicas, self.outside)
-                if count != self.replicas:
-                    self.events.append(
-                        (now, f"KEDAScaleTarget{'Activated' if count else 'Deactivated'} New size: {count}")
-                    )
-                    self.replicas = count
             if now >= sync_s:
                 existing = sum(c.count for c in self.cohorts if c.active)
                 decision = self.hpa.sync(
@@ -217,9 +199,8 @@ class Simulation:
                 )
                 c.sampled_s = now
             c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
-        pending = self.buffer.level + sum(c.count * c.in_flight for c in self.cohorts)
-        sent, waited_s, routed = (self.totals[name] for name in ("sent", "waited_s", "routed"))
-        self.outside = self._readable(outside_values(pending, sent, waited_s, routed, span))
+        pending = sum(c.count * c.in_flight for c in self.cohorts)
+        self.outside = self._readable(outside_values(pending, self.totals["waited_s"], self.totals["routed"]))
         self.totals = dict.fromkeys(self.totals, 0.0)
 
     def _readable(self, values: dict[str, float]) -> dict[str, float]:
@@ -298,17 +279,13 @@ class Simulation:
         busy = {id(c): self.kubelet.cores(c) for c in self.cohorts}
         demand = sum(c.count * busy[id(c)] for c in self.cohorts)
         speed = min(1.0, self.cluster.node_cores / demand) if demand else 1.0
-        arrived = served = refused = unrouted = waiting = 0.0
+        arrived = served = refused = waiting = 0.0
         on = self.load.from_s <= now < self.load.until_s and self.answered < self.load.requests
-        sent = rate_dt = dt * self.load.rate_per_s(now) if on and self.load.rate_per_s else 0.0
-        if ready:
-            released, waiting = self._release(now, ready, rate_dt)
-            rate_dt += released
-        else:
-            unrouted = self.buffer.take(now, rate_dt)
+        sent = dt * self.load.rate_per_s(now) if on and self.load.rate_per_s else 0.0
+        unrouted = 0.0 if ready else sent
         for c in self.cohorts:
             before = c.in_flight
-            share = rate_dt / ready if c.active and c.ready and ready else 0.0
+            share = sent / ready if c.active and c.ready and ready else 0.0
             if self.load.in_flight and c.active and c.ready:  # clients that wait keep the pod filled
                 c.in_flight = self.load.in_flight / ready if on else 0.0
                 done = dt * speed * curve.rate_per_s(c.in_flight)
@@ -328,8 +305,8 @@ class Simulation:
             c.served += done
             refused += c.count * self.kubelet.live(c, now, latency, speed)
         self.answered += served
-        for name, value in (("sent", sent), ("waited_s", waiting), ("routed", arrived)):
-            self.totals[name] += value
+        self.totals["waited_s"] += waiting
+        self.totals["routed"] += arrived
         active = [c for c in self.cohorts if c.active]
         sampled = [c for c in active if "cpu" in c.values]
         request = self.workload.requests.get("cpu", 0.0)
@@ -348,22 +325,10 @@ class Simulation:
             "refused": refused,
             "unrouted": unrouted,
             "in_flight": sum(c.count * c.in_flight for c in self.cohorts),
-            "buffered": self.buffer.level,
             "latency_ms": 1000 * waiting / arrived if arrived else np.nan,
             "cpu_percent_of_request": 100 * usage,
             "restarts": sum(c.count * c.restarts for c in active),
         }
-
-    def _release(self, now: float, ready: int, sent: float) -> tuple[float, float]:
-        """Let the buffer fill the ready pods up to their limit; return requests and the seconds they waited."""
-        in_flight = sum(c.count * c.in_flight for c in self.cohorts if c.active and c.ready)
-        if not self.buffer.waiting:
-            return 0.0, 0.0
-        longest = now - self.buffer.waiting[0][0]
-        released = self.buffer.release(now, max(0.0, ready * self.cluster.max_in_flight - in_flight - sent))
-        if released[0] > 0 and not self.buffer.waiting:
-            self.events.append((now, f"BufferEmptied the longest wait was {longest:.0f} s"))
-        return released
 
 
 def _tick(now: float, dt: float, period: float, phase: float) -> bool:

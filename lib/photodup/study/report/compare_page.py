@@ -10,11 +10,11 @@ from typing import Any
 
 from photodup.bench.stats.sentence import number
 from photodup.embedding.backends import engine_family
+from photodup.files import real_path, write_atomically
 from photodup.study.comparisons import agreement
 from photodup.study.notebook.run import describe_machine, describe_weights, read_run
 from photodup.study.report import compare
 from photodup.study.report.cells import environment
-from photodup.study.report.facts import write_page
 from photodup.study.report.sides import ComparedRun, environment_rows, open_sides, warnings
 
 LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label", "repeat")
@@ -34,7 +34,8 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
         output: file to write instead of `results/<first>/compare-<others>.html`.
 
     Raises:
-        PhotodupError: an unknown run, or fewer than two.
+        PhotodupError: an unknown run, or fewer than two; a link in the run's folder where the page goes, or no regular
+            file at the name given.
     """
     sides = open_sides(names)
     rows = compare.shared_points(sides)
@@ -56,7 +57,12 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
             figure=_figure(sides, rows),
         )
     )
-    return write_page(page, sides[0].directory / f"compare-{'-'.join(names[1:])}.html", output)
+    if output is not None:  # a link that the user names is his; one in the folder of a run may be anybody's
+        write_atomically(real_path(output), page)
+        return output
+    path = sides[0].directory / f"compare-{'-'.join(names[1:])}.html"
+    write_atomically(path, page, within=path.parent.parent)
+    return path
 
 
 def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[ComparedRun]) -> list[str]:

@@ -12,34 +12,18 @@ from photodup.bench.record import latencies
 from photodup.bench.record.json_files import read_json, slug
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import does_decide
-from photodup.files import real_path, write_atomically
 from photodup.paths import project_root
 from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.opening import printed_answer
 from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
 
-# What README and the deck's last slide lead with: a question, the notebooks that answer it, and the figure for README.
+# What README leads with: a question, the notebooks that answer it, and the figure for README.
 FINDINGS = (
     ("What does a photo library gain?", ("01_scan_photos",), "01_held_out"),
     ("Which precision may be served?", ("05_trt_fp16",), "05_precisions"),
     ("Why is a remote server slow?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
 )
-
-
-def write_page(page: str, in_run: Path, output: Path | None) -> Path:
-    """Write a page into a run's folder, or where the user says; return its path.
-
-    The folder of a run may have come from somebody else, so no link in it is followed; a link that the user names is his.
-
-    Raises:
-        PhotodupError: there is a link in the run's folder where the page goes, or no regular file at the name given.
-    """
-    if output is None:
-        write_atomically(in_run, page, within=in_run.parent.parent)
-        return in_run
-    write_atomically(real_path(output), page)
-    return output
 
 
 def run_facts(directory: Path) -> dict[str, Any]:
@@ -129,12 +113,6 @@ def state_of(directory: Path, stem: str, status: str) -> str:
 def decides(row: Mapping[str, Any]) -> bool:
     """Return whether an answer may rest on a row of `outcomes.json` (METHOD: a verdict, or an interval inside ±5 %)."""
     return does_decide(row["verdict"], row["excludes_beyond"])
-
-
-def first_sentence(answer: str) -> tuple[str, str]:
-    """Return an answer's first sentence and the rest; a full stop inside a number or a short word ends none."""
-    match = re.match(r"(.{20,}?[^\W\d]{2,}[)%]?\.)\s+(?=[A-Z(])", answer)
-    return (match[1], answer[match.end() :]) if match else (answer, "")
 
 
 def page_address(run: str, source: Path) -> str:

@@ -1,4 +1,4 @@
-"""Write what `photodup report` was asked for: a run's `index.html`, which is read first, runs side by side, or a deck."""
+"""Write what `photodup report` was asked for: a run's `index.html`, which is read first, or runs side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from photodup.study.report.facts import (
     tally,
 )
 from photodup.study.report.figures import DECISION_NOTEBOOK, notebook_figures
-from photodup.study.report.slides import write_slides
 
 
 def write_report(run: str) -> Path:
@@ -73,26 +72,18 @@ def _flat(value: Any) -> str:
     return str(value)
 
 
-def write_reports(
-    runs: Sequence[str], *, compare: bool = False, slides: bool = False, output: Path | None = None
-) -> Path:
-    """Write what `photodup report` was asked for and return its path: a run's page, a comparison or a deck.
+def write_reports(runs: Sequence[str], *, compare: bool = False, output: Path | None = None) -> Path:
+    """Write what `photodup report` was asked for and return its path: a run's page or a comparison.
 
     Raises:
-        PhotodupError: an unknown run, or options that ask for two things at once.
+        PhotodupError: an unknown run, or options that do not fit each other.
     """
-    if compare and slides:
-        raise PhotodupError("Ask for --compare or --slides, not both: they are two different pages.")
     if compare:
         return write_comparison(runs, output)
     if len(runs) != 1:
         raise PhotodupError(
             f"One run at a time, or side by side: photodup report --compare {' '.join(runs)}."
         )
-    if slides:
-        return write_slides(runs[0], output)
     if output is not None:
-        raise PhotodupError(
-            "--output names the file of --compare or --slides; a report is results/RUN/index.html."
-        )
+        raise PhotodupError("--output names the file of --compare; a report is results/RUN/index.html.")
     return write_report(runs[0])

@@ -69,11 +69,7 @@ OUTPUTS = {
     "environment.json": measured,
     "figures/chart.png": drawn,
 }
-FOLDERS = {
-    "notebooks": lambda run: write_reports(["a"]),
-    "records": measured,
-    "figures": drawn,
-}
+FOLDERS = {"notebooks": lambda run: write_reports(["a"]), "records": measured, "figures": drawn}
 
 
 @pytest.mark.parametrize("planted", PLANTS)

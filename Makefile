@@ -77,7 +77,7 @@ test: install tools
 	@$(MAKE) --keep-going test-format test-code test-notebooks test-study
 
 # Also what measures figures (nothing runs beside that), every notebook on real servers, the browser-heavy parts, the
-# image, the policies of checkov, random kills and planted faults. Before each release.
+# image, the policies of checkov and planted faults. Before each release.
 test-all: install tools site
 	@PHOTODUP_IMAGES=1 $(MAKE) --keep-going GATE= STUDY= test-format test-code test-notebooks test-study test-figures
 

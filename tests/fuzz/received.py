@@ -15,16 +15,21 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from pathlib import Path
+from unittest import mock
 
 import nbformat
 import numpy as np
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from support.paths import ROOT
 from support.triton import tiny_graph
+from support.tuning import search_once
 
 from fuzz.images import keep, mutate
 from photodup.bench.record import latencies
+from photodup.bench.record.json_files import read_json
 from photodup.bench.record.record import RunStore, load_points
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
@@ -35,7 +40,7 @@ from photodup.photos.search.candidates import stored_pairs
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.serving.endpoints import load_endpoints
 from photodup.study.notebook.files import read_notebook, study_rows
-from photodup.study.notebook.run import read_environment
+from photodup.study.notebook.run import open_run, read_environment
 from photodup.study.report.cells import render_cells
 
 # Makes what is handed over in an empty folder, and returns what uses it.
@@ -82,6 +87,25 @@ def run(folder: Path) -> Callable[[], object]:
         latencies.check(folder / "run")
         read_environment(folder / "run")
         study_rows(folder / "run")
+
+    return use
+
+
+def search(folder: Path) -> Callable[[], object]:
+    search_once(folder / "run")
+    return partial(search_once, folder / "run")
+
+
+def parameters(folder: Path) -> Callable[[], object]:
+    """What papermill or the command line sets: they are opened in a project of their own."""
+    (folder / "given.json").write_text('{"run": "mine", "pytorch_port": 8002, "gpu": "L4", "gpus": 1}')
+    servers = sorted((ROOT / "notebooks" / "endpoints").glob("*.yaml"))[0]
+
+    def use() -> None:
+        given = {"endpoints": servers} | read_json(folder / "given.json")
+        asked = {name: given[name] for name in signature(open_run).parameters if name in given}
+        with mock.patch.dict(os.environ, PHOTODUP_ROOT=str(folder), PHOTODUP_MEASURE="0"):
+            assert open_run(**asked).directory.parent == folder / "results"
 
     return use
 
@@ -146,6 +170,8 @@ ROWS: dict[str, Row] = {
     "settings": settings,
     "cache": cache,
     "run": run,
+    "search": search,
+    "parameters": parameters,
     "notebook": notebook,
     "endpoints file": endpoints,
     "bundle": bundle,

@@ -8,13 +8,14 @@ from support.paths import CHROMIUM
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
-    """A headless Chromium that calls nobody by itself."""
+    """A headless Chromium that calls nobody by itself, and to which rebound.example is this machine."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed (apt-get install chromium)")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        flags.append("--host-resolver-rules=MAP rebound.example 127.0.0.1")
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield running
         running.close()

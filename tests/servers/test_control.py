@@ -29,9 +29,6 @@ def test_the_configuration_is_put_back_even_after_a_failure(tiny_triton) -> None
         inside = configuration(tiny_triton)
         assert not inside.HasField("dynamic_batching") and inside.parameters["threads"].string_value == "1"
     assert configuration(tiny_triton) == before
-    with (
-        pytest.raises(RuntimeError),
-        temporary_config(f"127.0.0.1:{tiny_triton.grpc_port}", MODEL, off),
-    ):
+    with pytest.raises(RuntimeError), temporary_config(f"127.0.0.1:{tiny_triton.grpc_port}", MODEL, off):
         raise RuntimeError("a point failed")
     assert configuration(tiny_triton) == before

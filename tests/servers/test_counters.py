@@ -37,7 +37,6 @@ def test_only_the_window_counts_not_what_was_before():
     columns = counters.triton_window(
         page(10, 10, 10, 0, 60_000_000), page(30, 90, 40, 8_000, 60_080_000), ["a"]
     )
-
     assert columns["server_requests"] == 20
     assert columns["server_batch_mean"] == pytest.approx(80 / 30)
     assert columns["server_queue_ms_mean"] == pytest.approx(0.4)
@@ -52,7 +51,6 @@ def test_a_restarted_server_is_noticed():
 
 def test_a_model_that_answered_nothing_has_no_columns():
     same = page(10, 10, 10, 0, 0)
-
     assert counters.triton_window(same, same, ["a"]) == {}
     assert counters.triton_window(same, same, ["typo"]) == {}
 
@@ -74,7 +72,6 @@ def test_missing_metrics_leave_the_point_alone():
         Stopping(0.2, 20, 1),
         probe=counters.probe("http://127.0.0.1:9", counters.fastapi_window),
     )
-
     assert "No metrics" in point["counters_error"] and point["n_requests"] > 0
     assert "server_queue_ms_mean" not in point
 
@@ -97,7 +94,6 @@ def test_the_service_is_counted_in_the_same_columns():
     stages.request(400)
     stages.execution(4, 4, 0.020)
     columns = counters.fastapi_window(before, counters.parse(stages.page().decode()))
-
     assert columns["server_requests"] == 4 and columns["server_batch_mean"] == 4
     assert columns["server_queue_ms_mean"] == pytest.approx(1.0)
     assert columns["server_compute_infer_ms_mean"] == pytest.approx(20.0)
@@ -115,7 +111,6 @@ def test_a_cold_start_is_taken_apart():
     columns = counters.cold_start(
         lambda: began.append(time.monotonic()), lambda: time.monotonic() - began[0] > 0.15, request
     )
-
     # No machine sleeps for less than it is told: lower bounds tell the parts apart.
     assert columns["ready_s"] >= 0.15 and columns["first_answer_ms"] >= 100
     assert columns["second_answer_ms"] >= 300
@@ -160,7 +155,6 @@ def test_counters_and_client_agree_under_every_channel_policy(triton, photos, ch
         Stopping(1, 64, 2),
         probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
     )
-
     assert point.get("status") != "failed", point["error"]
     assert "counters_error" not in point
     assert point["server_requests"] == pytest.approx(point["n_requests"], rel=0.1, abs=8)
@@ -183,7 +177,6 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos, 
         Stopping(0.5, 20, 1),
         probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
     )
-
     assert point["server_batch_mean"] == 1
     assert point["server_decode_ms_mean"] > 0
     figure(point["server_decode_ms_mean"] > 0.3, point)  # Pillow on a 224-pixel JPEG
@@ -222,7 +215,6 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
         min_cosine=0.9999,
         probe=counters.probe(service, counters.account_of(system.backend)),
     )
-
     assert point.get("status") != "failed", point["error"]
     assert point["cosine_min"] > 0.9999
     assert point["server_inferences"] == 2 * point["server_requests"]
@@ -255,7 +247,6 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     sent = [imaging.client_jpeg(photo, 90) for photo in photos] if wire == "jpeg" else photos
     pixels = np.stack([imaging.to_uint8(imaging.decode(photo)) for photo in sent])
     normal = imaging.normalize(pixels).astype(np.float16 if wire == "fp16" else np.float32)
-
     assert answer.dtype == np.float32
     np.testing.assert_allclose(answer, tiny_embedding(normal), atol=2e-4)
     np.testing.assert_allclose(answer[2], alone[0], atol=1e-6)
@@ -301,7 +292,6 @@ def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
 ):
     url = triton.grpc_url if "grpc" in backend else triton.http_url
     point = measure(adapter(backend, url, **options), photos, Load("single_stream"), Stopping(0.2, 8, 1))
-
     assert point["status"] == "failed" and said in point["error"]
 
 
@@ -309,7 +299,6 @@ def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
 def test_nobody_at_the_grpc_port_is_a_failed_point(photos, channel):
     system = adapter("triton-onnx-fp32-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
     point = measure(system, photos, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))
-
     assert point["status"] == "failed" and "127.0.0.1:9" in point["error"]
 
 

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,16 +49,14 @@ def checkout(tmp_path_factory, demo_dir) -> Iterator[Path]:
         yield folder
 
 
-def gpu_stand_in(metrics_url: str) -> ThreadingHTTPServer:
-    """Serve the metrics page of a real Triton with the lines of two GPUs added."""
+def stand_in(body: Callable[[], str]) -> ThreadingHTTPServer:
+    """Serve one page; whoever asks for it closes it."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = (httpx.get(metrics_url, timeout=60).text + STAND_IN).encode()
             self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body().encode())
 
         def log_message(self, *_: object) -> None: ...
 
@@ -78,7 +76,8 @@ def rented(endpoints: Endpoints) -> Iterator[dict[str, int]]:
         next(url for name, url in named.items() if name.startswith("triton") and protocol in name)
         for protocol in ("-http-", "-grpc-")
     )
-    page = gpu_stand_in(endpoints.metrics["triton"])
+    # The metrics page of a real Triton with the lines of two GPUs added.
+    page = stand_in(lambda: httpx.get(endpoints.metrics["triton"], timeout=60).text + STAND_IN)
     with closing(page.socket):
         service = next(url for name, url in named.items() if name.startswith("fastapi"))
         yield {
@@ -158,9 +157,7 @@ def test_the_readme_line_records_gpu_price_and_cost(checkout, machine):
     tiny = sizes_of({"visits": 2, "blocks": 3, "block_s": 0.3, "quads": 2, "slice_s": 0.2, "alone_s": 0})
     with run.store:  # as `photodup study run` does, before any notebook
         measure_comparisons(run, engines, tiny, say=lambda _: None)
-
     code, said, notebook = execute(checkout, documented(machine), {"EXPLORE": False})
-
     assert code == 0, said
     text = printed(notebook)
     assert "FastAPI's metrics" in text and "cannot be used" not in text, "every address answers"
@@ -178,9 +175,7 @@ def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, machine)
     line = documented(machine | {"PYTORCH_PORT": 9}, "03_set_up_triton")
     line = [*line[: line.index("GPU") - 1], "-p", "RUN", "without-fastapi"]
     sizes = {"N_PHOTOS": 4, "N_LONE": 4, "SECONDS": 0.2, "IN_FLIGHT": [1, 4]}
-
     code, said, notebook = execute(checkout, line, sizes)
-
     assert code == 0, said
     assert f"FastAPI ({HOST}:9) cannot be used" in printed(notebook)
     folder = checkout / "results" / "without-fastapi"
@@ -197,9 +192,7 @@ def test_a_notebook_ends_at_once_where_nothing_answers(checkout, strict):
         HOST,
         dict.fromkeys(("PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"), 0),
     )
-
     code, said, notebook = execute(checkout, documented(dead, "03_set_up_triton"), {"STRICT": strict})
-
     assert (code != 0) is strict
     if strict:
         assert "Nothing answers: FastAPI" in said
@@ -216,40 +209,18 @@ def test_a_mistyped_parameter_fails(checkout):
     assert code != 0 and "This notebook has no parameter HSOT: it declares RUN," in said
 
 
-def test_what_servers_state_decides_what_is_recorded(service_stand_in):
+def test_what_servers_state_decides_what_is_recorded():
     def stated(info: dict) -> tuple[str, int]:
-        return gpu_of(
-            Endpoints(name="x", backends={"fastapi-pytorch-fp32-http-jpeg": service_stand_in(info)})
-        )
+        with stand_in(lambda: json.dumps(info)) as page:
+            url = f"http://{HOST}:{page.server_port}"
+            found = gpu_of(Endpoints(name="x", backends={"fastapi-pytorch-fp32-http-jpeg": url}))
+            page.shutdown()
+        return found
 
     assert stated({"device": "cuda", "gpus": ["NVIDIA L4", "NVIDIA L4"]}) == ("NVIDIA L4", 2)
     assert stated({"device": "cuda"}) == (UNNAMED_GPU, 1)
     assert stated({"device": "cpu", "gpus": []}) == ("none", 1)
     assert stated({}) == ("unknown", 1)
-
-
-@pytest.fixture
-def service_stand_in():
-    """Return a function that serves `/info` of a machine that is not here, and returns its address."""
-    servers = []
-
-    def serve(info: dict) -> str:
-        class Info(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps(info).encode())
-
-            def log_message(self, *_: object) -> None: ...
-
-        servers.append(ThreadingHTTPServer((HOST, 0), Info))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://{HOST}:{servers[-1].server_port}"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -268,11 +239,9 @@ def real_machine(checkout) -> Iterator[dict[str, int]]:
 @pytest.mark.parametrize("path", notebooks()[1:], ids=lambda p: p.stem)
 def test_the_readme_line_runs_every_notebook(checkout, real_machine, path):
     size = yaml.safe_load((ROOT / "notebooks" / "smoke.yaml").read_text()).get(path.stem, {})
-
     code, said, notebook = execute(
         checkout, documented(real_machine, path.stem), size.get("parameters"), size.get("budget_s", 1200)
     )
-
     assert code == 0, said
     assert "4 × RTX 4080, 0.85 USD an hour" in printed(notebook)
     if path.stem.startswith("06"):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from support.command import photodup
 from support.hostile_library import OP, VICTIM, entry, line, payload, write_journal
-from support.review_library import make_library
+from support.review_library import client_of, make_library
 
 from photodup.names import escaped, printable
 from photodup.photos.embed.choose import choose
@@ -63,19 +63,15 @@ def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, lis
     file.write_text(json.dumps(supplied))
     done = photodup("embed", library, MODEL_PRETRAINED="onnx:/nowhere")
     assert f"name the server {url}" in done.stdout and "not used" in done.stdout and calls == []
-    with ReviewServer(library) as server:
-        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-        with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
-            text = client.get("settings").text
-            assert url in text and "Use this address" in text and calls == []
-            client.post("settings/keep", data={"oldest": "1"})
-            assert json.loads(file.read_text())["url"] == url, "it stays for whoever chose it"
-            assert (
-                load_settings(file.parent).ignored == ("fastapi-pytorch-fp32-http-jpeg", url) and calls == []
-            )
-            chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {url}"}
-            assert client.post("settings/backend", data=chosen).status_code == 303
-            assert "Use this address" not in client.get("settings").text
+    with ReviewServer(library) as server, client_of(server) as client:
+        text = client.get("settings").text
+        assert url in text and "Use this address" in text and calls == []
+        client.post("settings/keep", data={"oldest": "1"})
+        assert json.loads(file.read_text())["url"] == url, "it stays for whoever chose it"
+        assert load_settings(file.parent).ignored == ("fastapi-pytorch-fp32-http-jpeg", url) and calls == []
+        chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {url}"}
+        assert client.post("settings/backend", data=chosen).status_code == 303
+        assert "Use this address" not in client.get("settings").text
     assert calls, "once it was chosen, it is asked whether it answers"
     stored = load_settings(file.parent)
     assert (stored.backend, stored.url, stored.keep, stored.warning) == (
@@ -227,17 +223,15 @@ def test_the_page_restores_what_others_removed_only_by_its_own_button(library):
     payload(library, f"items/{OP}/x", VICTIM)
     sent = entry("given.jpg", f"items/{OP}/x")
     write_journal(library, line("removing", sent, reason="\x1b[8m<b>hidden</b>"))
-    with ReviewServer(library) as server:
-        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-        with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
-            text = client.get("trash").text
-            assert "The trash is empty" in text and "Not written by your photodup" in text
-            assert "given.jpg" in text and "\x1b" not in text and "<b>hidden" not in text
-            client.post("restore", data={"operation": OP})
-            assert not (library / "given.jpg").exists(), "the other form names nothing of this one"
-            done = client.post("restore", data={"operation": OP, "unsigned": "yes"})
-            assert "1 file is back" in done.text
-            assert "Not written by your photodup" not in client.get("trash").text
+    with ReviewServer(library) as server, client_of(server) as client:
+        text = client.get("trash").text
+        assert "The trash is empty" in text and "Not written by your photodup" in text
+        assert "given.jpg" in text and "\x1b" not in text and "<b>hidden" not in text
+        client.post("restore", data={"operation": OP})
+        assert not (library / "given.jpg").exists(), "the other form names nothing of this one"
+        done = client.post("restore", data={"operation": OP, "unsigned": "yes"})
+        assert "1 file is back" in done.text
+        assert "Not written by your photodup" not in client.get("trash").text
     assert (library / "given.jpg").read_bytes() == VICTIM
 
 

@@ -30,7 +30,6 @@ SHORT = Stopping(min_duration_s=0.5, min_requests=64, max_duration_s=2, ramp_s=0
 
 def test_a_closed_loop_holds_its_load_and_obeys_littles_law(figure):
     point = measure(Dummy(delay_ms=10), PHOTOS, Load("closed_loop", concurrency=8, batch=2), SHORT)
-
     requests_per_s = point["throughput_images_per_s"] / 2
     figure(requests_per_s * point["latency_ms_mean"] / 1000 == pytest.approx(8, rel=0.15), point)
     figure(point["little_ratio"] == pytest.approx(1, rel=0.15), point)
@@ -48,7 +47,6 @@ def test_the_edges_of_a_short_window_do_not_bias_the_rate():
     delays = np.random.default_rng(0).uniform(100, 300, 10_000)
     system = Dummy(delay_of=lambda number: delays[number])
     point = measure(system, PHOTOS, Load("closed_loop", concurrency=32), Stopping(1, 32, 1))
-
     assert point["little_ratio"] == pytest.approx(1, abs=0.12)
 
 
@@ -60,7 +58,6 @@ def test_stages_add_up_to_the_latency(figure):
 
     photo = measure(Slow(delay_ms=2), PHOTOS, Load("single_stream"), SHORT)
     prepared = measure(Slow(delay_ms=2), PHOTOS, Load("single_stream", span="prepared"), SHORT)
-
     stages = sum(photo[f"{name}_ms_mean"] for name in ("prepare", "request", "decode"))
     assert photo["prepare_ms_p50"] >= 4 and prepared["prepare_ahead_ms_mean"] >= 4
     assert photo["latency_ms_p50"] >= 6
@@ -72,14 +69,12 @@ def test_stages_add_up_to_the_latency(figure):
 def test_wrong_embeddings_are_never_timed():
     system = Dummy()
     point = measure(system, PHOTOS, Load("single_stream"), SHORT, reference=REFERENCE[::-1])
-
     assert point["status"] == "failed" and "wrong embeddings" in point["error"]
     assert system.n_requests == len(PHOTOS)
 
 
 def test_right_embeddings_pass_and_the_cosine_is_kept():
     point = measure(Dummy(), PHOTOS, Load("single_stream"), SHORT, reference=REFERENCE)
-
     assert point["cosine_min"] == pytest.approx(1)
 
 
@@ -89,7 +84,6 @@ def test_an_answer_for_another_batch_size_is_an_error():
             return super().decode(answer)[:-1]
 
     point = measure(Short(), PHOTOS, Load("offline", batch=4), SHORT)
-
     assert point["status"] == "failed" and "4 embeddings were asked for" in point["error"]
 
 
@@ -156,7 +150,6 @@ def test_a_cold_first_request_is_noticed(figure):
     """The second batch size would be built inside the window: warm-up is three requests, the fourth stalls."""
     system = Dummy(delay_of=lambda number: 300 if number == 3 else 2)
     point = measure(system, PHOTOS, Load("single_stream"), SHORT)
-
     assert not point["valid"] and "not warm" in point["invalid_because"]
     warm = measure(Dummy(2), PHOTOS, Load("single_stream"), SHORT)
     figure(warm["first_requests_ms_max"] < 100, warm)
@@ -173,7 +166,6 @@ def test_rare_errors_are_counted_and_frequent_ones_fail_the_point():
 
     few = measure(Dummy(delay_of=some(2500)), PHOTOS, Load("single_stream"), Stopping(0.3, 2600, 12))
     many = measure(Dummy(delay_of=some(200)), PHOTOS, Load("single_stream"), SHORT)
-
     assert few.get("status") != "failed" and few["n_errors"] >= 1
     assert many["status"] == "failed" and "ConnectionResetError: planted" in many["error"]
 
@@ -182,7 +174,6 @@ def test_rare_errors_are_counted_and_frequent_ones_fail_the_point():
 def test_a_server_that_dies_fails_the_point_at_once_and_by_name():
     with null_server.running(die_after=300) as url:
         point = measure(only_sent(url), PHOTOS, Load("closed_loop", concurrency=4), Stopping(900, 64, 900))
-
     assert point["status"] == "failed" and "Refused" in point["error"]
 
 
@@ -190,7 +181,6 @@ def test_an_unreachable_server_and_a_refusal_are_failed_points():
     nobody = measure(only_sent("http://127.0.0.1:9"), PHOTOS, Load("single_stream"), SHORT)
     with null_server.running(status=503) as url:
         refused = measure(only_sent(url), PHOTOS, Load("single_stream"), SHORT)
-
     assert nobody["status"] == refused["status"] == "failed"
     assert "refused" in nobody["error"] and "answered 503" in refused["error"]
 
@@ -198,7 +188,6 @@ def test_an_unreachable_server_and_a_refusal_are_failed_points():
 def test_the_time_limit_ends_a_point_that_never_settles(figure):
     system = Dummy(delay_of=lambda number: 1 + number / 20)  # ever slower
     point = measure(system, PHOTOS, Load("single_stream"), Stopping(0.5, 64, max_duration_s=2))
-
     assert point["duration_s"] > 1.9
     figure(point["duration_s"] < 4, point)
     assert not point["valid"] and point["verdict"] == "unsteady"
@@ -234,7 +223,6 @@ def test_a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one(figure):
     for scenario, options in (("closed_loop", {}), ("server", {"offered_per_s": 200})):
         with null_server.running(delay_ms=2, stall_s=1.4, stall_after_s=1) as url:
             p99[scenario] = measure(only_sent(url), PHOTOS, Load(scenario, **options), stopping)
-
     closed, opened = p99["closed_loop"], p99["server"]
     assert closed["raw"]["latency_ms"].max() > 1300, "the stall was not planted"
     assert opened["latency_ms_p99"] > 1000
@@ -246,7 +234,6 @@ def test_an_overloaded_open_loop_says_so():
     point = measure(
         Dummy(delay_ms=10), PHOTOS, Load("server", offered_per_s=200, concurrency=1), Stopping(1, 64, 3)
     )
-
     assert not point["valid"] and "overloaded" in point["invalid_because"]
     assert point["n_late"] > 50 and point["late_ms_max"] > 100
     assert point["raw"]["latency_ms"].max() > point["late_ms_max"], "the wait for a free worker is part of it"
@@ -255,7 +242,6 @@ def test_an_overloaded_open_loop_says_so():
 @pytest.mark.figures
 def test_an_open_loop_below_capacity_is_valid_but_for_a_busy_generator():
     point = measure(Dummy(delay_ms=20), PHOTOS, Load("server", offered_per_s=100), Stopping(1.5, 100, 6))
-
     assert "overloaded" not in point["invalid_because"]
     assert point["throughput_images_per_s"] == pytest.approx(100, rel=0.5)
 
@@ -276,7 +262,6 @@ def test_a_new_connection_per_request_and_an_idle_one_are_what_they_say(figure):
         new = measure(counting, PHOTOS, Load("single_stream", connection="new"), SHORT)
         assert sum(opened) >= new["n_requests"] > 0
         idle = measure(only_sent(url), PHOTOS, Load("single_stream", connection="idle:0.02"), SHORT)
-
     assert warm["n_requests"] > 0
     assert idle["n_requests"] / idle["duration_s"] <= 50  # 20 ms are waited before each
     figure(idle["latency_ms_p50"] < 15, idle)
@@ -301,7 +286,6 @@ def test_workers_never_share_a_connection():
 
     kept = []
     measure(Watched(1), PHOTOS, Load("closed_loop", concurrency=4), Stopping(0.3, 20, 3, warmup_requests=0))
-
     assert len(seen) == 4 and all(len(threads) == 1 for threads in seen.values())
 
 
@@ -327,7 +311,6 @@ def test_a_load_that_makes_no_sense_is_refused(options, said):
 def test_requests_use_every_photograph_in_a_fixed_order(n, batch, seed):
     photos = [bytes([number]) for number in range(n)]
     requests = plan.request_order(photos, batch, seed)
-
     assert requests == plan.request_order(photos, batch, seed)
     assert all(len(request) == batch for request in requests)
     assert {photo for request in requests for photo in request} == set(photos)
@@ -340,7 +323,6 @@ def test_arrivals_are_a_poisson_process():
 
     times = plan.arrivals_s(200, 50, seed=3)
     gaps = np.diff(times)
-
     assert distributions.kstest(gaps, "expon", args=(0, 1 / 200)).pvalue > 0.01
     assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 0.03
     assert times[-1] < 50 and len(times) == pytest.approx(10_000, rel=0.05)
@@ -423,7 +405,6 @@ def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
             kind="point",
         )
     rows = load_points(tmp_path / "run").set_index("key")
-
     assert rows.loc["p", "latency_ms_p50"] == point["latency_ms_p50"]
     assert len(raw["latency_ms"]) == point["n_requests"]
     assert rows.loc["gone", "status"] == "failed" and np.isnan(rows.loc["gone", "latency_ms_p50"])

@@ -234,7 +234,6 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     ):
         assert post(server.url, headers=headers).status_code == 200
     assert KEY not in server.log.read_text()
-
     backend = parse_backend("fastapi-pytorch-fp32-http-jpeg")
     stranger = FastApiServer(server.url, backend, Patience())
     with pytest.raises(ServerError, match=r"asks for an API key.*PHOTODUP_API_KEY"):

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from support.review_library import HOSTILE, add_third_copy, group_of, make_library
+from support.command import run_program
+from support.review_library import HOSTILE, add_third_copy, client_of, group_of, make_library
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
@@ -78,6 +79,10 @@ def test_accept_remove_undo(session, library):
     assert all(item.status == TODO for item in session.items.values())
     with pytest.raises(PhotodupError, match="nothing to undo"):
         session.undo()
+
+
+def test_an_undo_that_is_killed_is_finished_by_the_next_page(tmp_path):
+    assert int(run_program("trash_kills", "undo", tmp_path)) > 20
 
 
 @pytest.mark.parametrize("way", ["undo", "the trash's page"])
@@ -379,8 +384,7 @@ def test_every_page_answers_and_escapes(server):
 
 
 def test_a_decision_over_http(server, library):
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-    with httpx.Client(base_url=server.url, headers=origin) as client:
+    with client_of(server) as client:
         item = group_of(server.session, "IMG_1.jpg")
         data = {"action": "accept", "photo": "0", "keep": [str(item.group.keeper.id)]}
         answer = client.post(f"group/{item.key}", data=data)
@@ -399,9 +403,8 @@ def test_a_decision_over_http(server, library):
 
 def test_only_the_list_that_was_shown_is_removed(server, library):
     """Another window, or another person at this machine, marks more after the list was shown."""
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
     before = files(library)
-    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+    with client_of(server) as client:
         first, *_ = server.session.items
         server.session.accept(first, [server.session.items[first].group.keeper.id])
         plan = re.search(r'name="plan" value="(\w+)"', client.get("confirm").text)[1]
@@ -476,8 +479,7 @@ def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, m
     monkeypatch.setattr(pages, "TRASH_PAGE_SIZE", 2)
     server.session.accept_all()
     server.session.apply()
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+    with client_of(server) as client:
         text = client.get("trash?number=1").text
         assert "3 photos in the trash" in text and "Page 1 of 2" in text and "all on this page" in text
         shown = re.findall(r'name="shown" value="([^"]+)"', text)
@@ -507,8 +509,7 @@ def test_pages_of_a_library_without_duplicates_say_so(tmp_path):
 
 
 def test_a_removed_group_asks_for_no_picture_that_is_gone(server):
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+    with client_of(server) as client:
         assert "Removing every copy suggested below" in client.get("").text
         server.session.accept_all()
         server.session.apply()
@@ -522,8 +523,7 @@ def test_a_removed_group_asks_for_no_picture_that_is_gone(server):
 
 
 def test_undoing_one_decision_leads_back_to_its_group(server):
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-    with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+    with client_of(server) as client:
         for key in list(server.session.items)[:2]:
             client.post(f"group/{key}", data={"action": "skip"})
         answer = client.post("undo")

@@ -49,6 +49,14 @@ def test_dns_rebinding_is_refused(server, host):
     assert status in (400, 421) and b"groups" not in content
 
 
+def test_a_rebound_page_reads_neither_this_page_nor_a_service_with_a_key(server, browser, small_service):
+    service = small_service(API_KEY="a-key-of-this-test")
+    with browser.new_page() as page:
+        for url, status in ((server.url, 421), (f"{service.url}/info", 401), (f"{service.url}/docs", 401)):
+            answer = page.goto(url.replace("127.0.0.1", "rebound.example"))
+            assert answer.status == status and "ViT" not in answer.text() and "group" not in answer.text()
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/wrong/", "//", "/static/style.css", "/photo/1/small.jpg", "/work/state", "/%00/"]
 )

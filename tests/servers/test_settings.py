@@ -3,10 +3,9 @@
 import json
 import os
 
-import httpx
 import pytest
 from support.command import photodup
-from support.review_library import make_library
+from support.review_library import client_of, make_library
 from support.service import until
 from support.triton import needs_triton
 
@@ -219,20 +218,21 @@ def test_what_is_worth_asking(monkeypatch):
 def test_the_page_chooses_and_embed_follows(library, small_service):
     """The settings page over real HTTP, then the real command, against real services."""
     service = small_service()
-    with ReviewServer(
-        library, encoders=Encoders(endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url})
-    ) as server:
-        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-        with httpx.Client(base_url=server.url, headers=origin) as client:
-            text = client.get("settings").text
-            assert service.url in text and "answers" in text
-            digest = probe([("fastapi-pytorch-fp32-http-jpeg", service.url)])[0].digest
-            assert digest[:12] in text
-            chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {service.url}"}
-            assert client.post("settings/backend", data=chosen).status_code == 303
-            bad = {"backend": "other", "name": "triton-onnx-fp32-grpc-fp32", "url": "nowhere"}
-            refused = client.post("settings/backend", data=bad)
-            assert refused.status_code == 409 and "host:port" in refused.text
+    with (
+        ReviewServer(
+            library, encoders=Encoders(endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url})
+        ) as server,
+        client_of(server) as client,
+    ):
+        text = client.get("settings").text
+        assert service.url in text and "answers" in text
+        digest = probe([("fastapi-pytorch-fp32-http-jpeg", service.url)])[0].digest
+        assert digest[:12] in text
+        chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {service.url}"}
+        assert client.post("settings/backend", data=chosen).status_code == 303
+        bad = {"backend": "other", "name": "triton-onnx-fp32-grpc-fp32", "url": "nowhere"}
+        refused = client.post("settings/backend", data=bad)
+        assert refused.status_code == 409 and "host:port" in refused.text
     stored = load_settings(library / ".photodup")
     assert (stored.backend, stored.url) == ("fastapi-pytorch-fp32-http-jpeg", service.url)
     done = photodup("embed", library)
@@ -269,9 +269,8 @@ def keepers(tiers):
 
 def test_keep_rules_of_the_page_and_of_the_command_line(library):
     with ReviewServer(library) as server:
-        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
         assert "2020/IMG_1.jpg" in {str(i.group.keeper.path) for i in server.session.items.values()}
-        with httpx.Client(base_url=server.url, headers=origin, timeout=60) as client:
+        with client_of(server) as client:
             fields = {"folder": "1", "resolution": "2", "folders": "Shared\nEdited\n"}
             assert client.post("settings/keep", data=fields).status_code == 303
             shown = "Shared/small coffee.jpg"  # on a busy machine only after the answer, which then says "working"

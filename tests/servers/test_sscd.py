@@ -26,7 +26,7 @@ from photodup.settings import variables
 
 pytestmark = [
     # torch 2.13: "torch.jit.script/save/load is deprecated"; the published weights come as TorchScript.
-    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 ]
 
 

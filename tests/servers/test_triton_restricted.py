@@ -121,15 +121,16 @@ def test_a_web_page_loads_no_model_and_registers_no_memory(browser, triton, regi
     assert registered(triton) == []
 
 
-def test_a_rebound_name_loads_nothing(triton, region, tmp_path: Path) -> None:
+def test_a_rebound_name_loads_nothing(browser, triton, region, tmp_path: Path) -> None:
     """After DNS rebinding the page is of the server's own origin: the Host is foreign, all answers readable."""
-    for path, body in (
-        ("/v2/repository/models/evil/load", evil(tmp_path / "written")),
-        ("/v2/systemsharedmemory/region/stolen/register", region),
-    ):
-        headers = {"Host": "rebound.example", "Origin": "http://rebound.example"}
-        answer = httpx.post(triton.http_url + path, json=body, headers=headers)
-        assert answer.status_code == 403, answer.text
+    with browser.new_page() as page:
+        assert page.goto(f"http://rebound.example:{triton.http_port}/v2").status == 200
+        for path, body in (
+            ("/v2/repository/models/evil/load", evil(tmp_path / "written")),
+            ("/v2/systemsharedmemory/region/stolen/register", region),
+        ):
+            status = "async ([path, body]) => (await fetch(path, {method: 'POST', body})).status"
+            assert page.evaluate(status, [path, json.dumps(body)]) == 403
     assert not (tmp_path / "written").exists()
     assert registered(triton) == []
 
@@ -263,10 +264,7 @@ def test_where_tracing_is_forbidden_the_server_is_restricted_all_the_same(tmp_pa
         "sys.exit(p.wait())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"SECRET": "--key=abc"},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", code], env=os.environ | {"SECRET": "--key=abc"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "other users of this machine can read it" in done.stdout

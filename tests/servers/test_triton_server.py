@@ -212,9 +212,7 @@ def test_a_bad_request_fails_alone_within_its_batch(pixels: np.ndarray, tiny_rep
     """)
     venv = Path(os.environ.get("PHOTODUP_TRITON_VENV") or Path(os.environ["PHOTODUP_ROOT"]) / ".venv-triton")
     done = subprocess.run(
-        [str(venv / "bin" / "python"), "-c", code, str(tiny_repository)],
-        capture_output=True,
-        text=True,
+        [str(venv / "bin" / "python"), "-c", code, str(tiny_repository)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 

@@ -3,9 +3,12 @@
 import contextlib
 import io
 import os
+import subprocess
 import sys
 from typing import NamedTuple
 from unittest import mock
+
+from support.paths import ROOT
 
 from photodup.cli import main
 
@@ -42,3 +45,11 @@ def run_command(*arguments: object, status: int = 0, **environment: str) -> str:
     done = photodup(*arguments, **environment)
     assert done.returncode == status, done
     return done.stdout + done.stderr
+
+
+def run_program(name: str, *arguments: object, within: tuple[str, ...] = ()) -> str:
+    """Run a program of this folder in a process of its own, which may fork; return what it printed."""
+    command = [*within, sys.executable, "-m", f"support.{name}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -11,7 +11,7 @@ CHROMIUM = next(
 
 def link_checkout(folder: Path, demo_dir: Path) -> None:
     """Make `folder` a checkout of which only results and build are its own: what a study writes stays out of this one."""
-    code = (
+    code = [
         "notebooks",
         "model_repository",
         "lib",
@@ -20,7 +20,7 @@ def link_checkout(folder: Path, demo_dir: Path) -> None:
         "tools",
         "results/published",
         "results/reference-cpu",
-    )
+    ]
     (folder / "results").mkdir()
     for name in (*code, ".venv-triton", "pyproject.toml", "matplotlibrc"):
         (folder / name).symlink_to(ROOT / name)

@@ -9,6 +9,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import numpy as np
 from PIL import Image
 
@@ -16,6 +17,7 @@ from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import Item, ReviewSession
 
 
@@ -83,6 +85,12 @@ def add_third_copy(folder: Path) -> None:
     (folder / "Third").mkdir()
     (folder / "Third" / "IMG_3.jpg").write_bytes((folder / "2021" / "IMG_3.jpg").read_bytes())
     scan(folder, progress=False)
+
+
+def client_of(server: ReviewServer) -> httpx.Client:
+    """Return a browser's stand-in that may post."""
+    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    return httpx.Client(base_url=server.url, headers=origin, timeout=60)
 
 
 def group_of(session: ReviewSession, name: str) -> Item:

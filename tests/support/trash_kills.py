@@ -1,9 +1,10 @@
-"""Kills in the middle of removals, and the law that must hold afterwards.
+"""SIGKILL at each system call of removals, of an undo on the review page and of a search for the fastest setting.
 
-Run as a program of its own: forking is only safe where there is one thread, and a test run has several.
+The law that must hold afterwards stands here too. Run as a program of its own: forking is only safe where there is one
+thread, and a test run has several.
 
-    python tests/support/trash_kills.py every-step FOLDER remove
-    python tests/support/trash_kills.py random FOLDER 1000
+    cd tests; python -m support.trash_kills every-step FOLDER remove
+    cd tests; python -m support.trash_kills undo FOLDER, or tune FOLDER
 """
 
 import os
@@ -12,9 +13,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import Removal
 from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
@@ -48,9 +51,9 @@ def present(folder: Path) -> dict[str, str]:
 WORK = {"keep.jpg": 300, "copy.jpg": 200, "copy.MOV": 100, "deep/er/copy2.jpg": 150}
 
 
-def act(folder: Path, md5: dict[str, str], what: str, on_step) -> None:
+def act(folder: Path, md5: dict[str, str], what: str) -> None:
     """One of the three things a user can do, in a process that will be killed."""
-    trash = Trash(folder, on_step)
+    trash = Trash(folder)
     if what == "remove":
         trash.remove(
             [
@@ -64,23 +67,32 @@ def act(folder: Path, md5: dict[str, str], what: str, on_step) -> None:
         trash.purge(trash.contents().listing)
 
 
-def killed_at(step: int, folder: Path, md5: dict[str, str], what: str) -> bool:
-    """Act in a child that SIGKILLs itself at the given step; return whether it got that far."""
-    child = os.fork()
-    if child == 0:
-        seen = 0
+CALLS = ("fsync", "link", "mkdir", "open", "rename", "replace", "rmdir", "unlink", "utime", "write")
 
-        def on_step(name: str) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
 
-        try:
-            act(folder, md5, what, on_step)
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+def killed_at(step: int, prepare: Callable[[], Callable[[], object]]) -> bool:
+    """Prepare work in a child and do it, up to so many system calls; return whether there were as many."""
+    if child := os.fork():
+        ended = os.waitpid(child, 0)[1]
+        assert os.WIFSIGNALED(ended) or ended == 0, "its traceback stands above"
+        return os.WIFSIGNALED(ended)
+    left = step
+
+    def counted(call):
+        def one(*arguments, **options):
+            nonlocal left
+            left -= 1
+            return call(*arguments, **options) if left else os.kill(os.getpid(), signal.SIGKILL)
+
+        return one
+
+    try:
+        work = prepare()
+        vars(os).update({name: counted(getattr(os, name)) for name in CALLS})
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 def assert_one_place_each(folder: Path, md5: dict[str, str], may_be_purged: bool = False) -> None:
@@ -116,7 +128,7 @@ def fresh(folder: Path, what: str) -> dict[str, str]:
     shutil.rmtree(folder, ignore_errors=True)
     md5 = make_library(folder, WORK)
     if what != "remove":
-        act(folder, md5, "remove", lambda name: None)
+        act(folder, md5, "remove")
     return md5
 
 
@@ -126,44 +138,59 @@ def every_step(folder: Path, what: str) -> None:
     while True:
         step += 1
         md5 = fresh(folder, what)
-        if not killed_at(step, folder, md5, what):
+        if not killed_at(step, partial(partial, act, folder, md5, what)):
             break
         assert_one_place_each(folder, md5, may_be_purged=what == "purge")
     print(step - 1)
 
 
-def random_kills(folder: Path, wanted: int) -> None:
-    """Kill anywhere: in removals, restores, purges, and in the recovery from an earlier kill."""
-    choose, kills = random.Random(7), 0
-    while kills < wanted:
-        md5 = fresh(folder, "remove")
-        for _ in range(8):
-            what = choose.choice(["remove", "restore", "remove", "restore", "recover", "purge"])
-            kills += killed_at(choose.randint(1, 24), folder, md5, what)
-            assert_one_place_each(folder, md5, may_be_purged=True)
-            if any(operation.state == "purged" for operation in Trash(folder).contents().operations):
-                break
-    print(kills)
+def undo(folder: Path) -> int:
+    """Kill an undo at every ninth call: each file is in one place, the next page knows where, and finishes the undo."""
+    from support.review_library import make_library as make_photos
+
+    library, step = folder / "library", 1
+
+    def removed() -> Callable[[], object]:
+        session = ReviewSession(library)
+        session.accept_all()
+        session.apply()
+        return session.undo
+
+    def at_home() -> dict[str, str]:
+        return {name: md5 for name, md5 in present(library).items() if not name.startswith(".photodup")}
+
+    while True:
+        shutil.rmtree(library, ignore_errors=True)
+        make_photos(library)
+        before = at_home()
+        if not killed_at(step, removed):
+            return step // 9
+        session = ReviewSession(library)
+        listing = session.trash.contents().listing
+        lies = {moved.home: moved.md5 for operation in listing for moved in operation.files}
+        assert not session.trash.contents().interrupted and lies.keys().isdisjoint(at_home()), step
+        assert at_home() | lies == before, step
+        with session.open() as catalogue:
+            shown = {str(photo.path) for photo in catalogue.photos()}
+        assert shown == {name for name in at_home() if name.endswith(".jpg")}, step
+        session.restore([operation.id for operation in listing])
+        assert at_home() == before and len(session.photos) == 6 and not session.trash.contents().listing
+        step += 9
 
 
-def from_outside(folder: Path, rounds: int) -> None:
-    """No injection: kill at any moment; print how many kills fell inside the work."""
-    choose, landed = random.Random(3), 0
-    sizes = {"keep.jpg": 50} | {f"{n:03}.jpg": 40_000 for n in range(40)}
-    for _ in range(rounds):
-        shutil.rmtree(folder, ignore_errors=True)
-        md5 = make_library(folder, sizes)
-        child = os.fork()
-        if child == 0:
-            try:
-                Trash(folder).remove([removal(folder, md5, n, sidecars=()) for n in md5 if n != "keep.jpg"])
-            finally:
-                os._exit(0)
-        time.sleep(choose.uniform(0.002, 0.05))
-        os.kill(child, signal.SIGKILL)
-        landed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        assert_one_place_each(folder, md5)
-    print(landed)
+def tune(folder: Path) -> int:
+    """Kill a search again and again, a little later each time, until it ends: with what an undisturbed one finds."""
+    from support.tuning import search_once
+
+    measured, kills = folder / "measured", 0
+    whole = search_once(folder / "undisturbed", measured)
+    n = len(measured.read_text())
+    measured.unlink()
+    while killed_at(5 + 4 * kills, lambda: lambda: search_once(folder / "killed", measured)):
+        kills += 1
+    assert search_once(folder / "killed", measured) == whole
+    assert n <= len(measured.read_text()) <= n + kills, "what was recorded was measured again"
+    return kills
 
 
 def across_volumes(folder: Path, items: Path) -> None:
@@ -173,7 +200,7 @@ def across_volumes(folder: Path, items: Path) -> None:
     """
     steps = 0
     for what in ("remove", "restore"):
-        for step in range(1, 60):
+        for step in range(1, 600, 4):
             if (folder / TRASH_FOLDER / "items").is_mount():
                 subprocess.run(["umount", folder / TRASH_FOLDER / "items"], check=True)
             shutil.rmtree(folder, ignore_errors=True)
@@ -184,8 +211,8 @@ def across_volumes(folder: Path, items: Path) -> None:
             (folder / TRASH_FOLDER / "items").mkdir()
             subprocess.run(["mount", "--bind", items, folder / TRASH_FOLDER / "items"], check=True)
             if what == "restore":
-                act(folder, md5, "remove", lambda name: None)
-            if not killed_at(step, folder, md5, what):
+                act(folder, md5, "remove")
+            if not killed_at(step, partial(partial, act, folder, md5, what)):
                 break
             trash = Trash(folder)
             there = {p.name for p in items.rglob("*") if p.is_file()}
@@ -213,10 +240,8 @@ if __name__ == "__main__":
     command, where, *rest = sys.argv[1:]
     if command == "every-step":
         every_step(Path(where), rest[0])
-    elif command == "random":
-        random_kills(Path(where), int(rest[0]))
-    elif command == "outside":
-        from_outside(Path(where), int(rest[0]))
+    elif command in ("undo", "tune"):
+        print({"undo": undo, "tune": tune}[command](Path(where)))
     elif command == "across-volumes":
         across_volumes(Path(where), Path(rest[0]))
     elif command == "read-only":

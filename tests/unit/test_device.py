@@ -85,7 +85,6 @@ def test_cpu_engines_are_timed_at_every_batch_size(lines):
 
 def test_ceilings_are_measured_by_precision(lines):
     found = {x["precision"]: x for x in lines if x["engine"] == CEILINGS and "not_run" not in x}
-
     assert found["copy"]["gb_per_s"] > 0
     for precision in ("fp32", "bf16"):
         assert found[precision]["tflops"] == max(found[precision]["tflops_by_size"].values())
@@ -98,7 +97,6 @@ def test_fidelity_compares_a_precision_with_float32_on_the_same_device(lines, to
     low = toy[0].to(torch.bfloat16)(torch.from_numpy(images).bfloat16()).detach().float().numpy()
     toy[0].float()
     cosine = (exact * low).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(low, axis=1)
-
     assert found["n"] == 6 and found["against"] == "cpu fp32"
     assert found["cosine_min"] == pytest.approx(cosine.min(), abs=1e-4)
     assert found["cosine_min"] < found["cosine_median"] <= 1 and found["shift_max"] > 0
@@ -107,7 +105,6 @@ def test_fidelity_compares_a_precision_with_float32_on_the_same_device(lines, to
 def test_fidelity_is_also_held_against_the_simulated_rounding(toy, images):
     exact = measures.embed(toy[0], images, "fp32", "cpu")
     found = measures.fidelity(toy[0], images, "bf16", "cpu", {"bf16": exact}.get)
-
     assert found["simulated"]["cosine_min"] == pytest.approx(found["cosine_min"])
     assert "simulated" not in measures.fidelity(toy[0], images, "bf16", "cpu", {}.get)
 
@@ -121,13 +118,11 @@ def test_a_step_is_kept_at_once_and_not_measured_again(toy, tmp_path, monkeypatc
         assert len(list(load_records(tmp_path / "kit"))) == 3  # three steps while it still ran
     (third,) = (tmp_path / "kit" / "records").glob("device-pytorch-eager-bf16-b1-*.json")
     third.unlink()
-
     opened = []
     real = bench.open_torch
     monkeypatch.setattr(bench, "open_torch", lambda v, e, p, d: opened.append(p) or real(v, e, p, d))
     with RunStore(tmp_path / "kit") as store:
         again = list(DeviceBench(*toy, store, batches=(1, 2), repeats=2).lines(*asked))
-
     assert opened == ["bf16"]  # both of float32 were there
     assert again[:2] == kept[:2]
     assert [(x["precision"], x["batch"]) for x in again] == [
@@ -146,13 +141,11 @@ def test_lines_of_other_weights_are_measured_again(toy, store):
 def test_steps_are_records_of_a_run_and_failures_are_tried_again(toy, store):
     found = list(DeviceBench(*toy, store, batches=(1,), repeats=1).lines(["pytorch-eager", "onnx-cuda"]))
     records = {record["key"]: record for record in load_records(store.directory)}
-
     assert len(found) == len(plan("cpu", ["pytorch-eager", "onnx-cuda"]))
     assert records["device pytorch-eager fp32 b1"]["result"]["latency_ms_p50"] > 0
     assert records["device onnx-cuda fp32 b1"]["status"] == "failed"
     assert "onnxruntime-gpu" in records["device onnx-cuda fp32 b1"]["error"]
     assert load_points(store.directory).empty  # no load was offered to a server
-
     timed = records["device pytorch-eager fp32 b1"]["result"]
     (same,) = (x for x in found if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32"))
     assert timed["latency_ms_p50"] == same["latency_ms_p50"]
@@ -176,7 +169,6 @@ def test_a_budget_cuts_at_the_end_and_says_what(toy, store, monkeypatch):
     monkeypatch.setattr(bench, "open_torch", opened)
     monkeypatch.setattr(bench, "time", clock)
     found = list(DeviceBench(*toy, store, batches=(1, 8), repeats=1, budget=budget).lines(["pytorch-eager"]))
-
     assert [(x["precision"], x["batch"]) for x in found] == [("fp32", 1), ("fp32", 8)]
     assert "budget of 1 minutes" in budget.sentence()
     assert "pytorch-eager tf32 b1 b8" in budget.sentence() and "fp32" not in budget.sentence().replace(
@@ -186,7 +178,6 @@ def test_a_budget_cuts_at_the_end_and_says_what(toy, store, monkeypatch):
 
 def test_the_least_important_comes_last():
     order = [part.engine for part in plan("cuda")]
-
     assert order[0] == CEILINGS
     assert order.index("pytorch-eager") < order.index("pytorch-cuda-graph") < order.index(FIDELITY)
     assert order.index("onnx-cuda") < order.index("pytorch-compile") < order.index("onnx-tensorrt")
@@ -195,7 +186,6 @@ def test_the_least_important_comes_last():
 
 def test_only_what_is_asked_for(toy, store):
     found = list(DeviceBench(*toy, store, batches=(1,), repeats=1).lines(["onnx-cpu"], ["fp32"]))
-
     assert parts(found) == {("onnx-cpu", "fp32")}
     with pytest.raises(PhotodupError, match=r"no engine 'pytorch'.*pytorch-eager"):
         plan("cpu", ["pytorch"])
@@ -219,7 +209,6 @@ def test_every_shape_is_compiled_for_itself(toy, store, monkeypatch):
     monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(1))
     compiled = DeviceBench(*toy, store, batches=(1, 2, 3), repeats=1, compile_on_cpu=True)
     found = list(compiled.lines(["pytorch-compile"], ["fp32"]))
-
     assert [x["batch"] for x in found] == [1, 2, 3]
     assert asked == [{"dynamic": False, "fullgraph": True}] * 3 and len(resets) == 3
 
@@ -234,7 +223,6 @@ def test_shares_are_of_the_measured_peak_of_the_same_precision(makers):
         {"engine": "pytorch-eager", "precision": "fp16", "throughput_images_per_s": 20_000.0},
     ]
     add_shares(lines, makers)
-
     assert lines[3]["tflops"] == pytest.approx(20 * 8.82)
     assert lines[3]["share_of_measured_peak"] == pytest.approx(20 * 8.82 / 790)
     assert lines[3]["share_of_makers_peak"] == (pytest.approx(20 * 8.82 / 989.4) if makers else None)
@@ -243,13 +231,12 @@ def test_shares_are_of_the_measured_peak_of_the_same_precision(makers):
 
 @pytest.mark.parametrize("name", ["reference-cpu", "published", "A B"])
 def test_the_projects_own_runs_are_left_alone(tmp_path, name):
-    with pytest.raises(PhotodupError, match="no name for a run"):
+    with pytest.raises(PhotodupError, match=r"is no (run )?name"):
         _store(name, tmp_path, {})
 
 
 def test_reasons_name_what_is_missing(lines):
     why = {(x["engine"], x["precision"]): x["not_run"] for x in lines if "not_run" in x}
-
     assert "NVIDIA" in why["pytorch-cuda-graph", "fp32"]
     assert "tensor cores" in why["pytorch-eager", "tf32"]
     assert "--compile" in why["pytorch-compile", "fp32"]
@@ -261,7 +248,6 @@ def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path, store):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
     lines = list(DeviceBench(torch.nn.Flatten(), lambda: broken, store, batches=(1,), repeats=1).lines())
-
     assert any("not_run" in x for x in lines if x["engine"] == "onnx-cpu")
     assert any("latency_ms_p50" in x for x in lines if x["engine"] == "pytorch-eager")
 
@@ -292,7 +278,6 @@ def test_without_a_gpu_every_cuda_line_says_so_and_nothing_stops(tmp_path, store
     broken.write_bytes(b"")
     asked = DeviceBench(torch.nn.Flatten(), lambda: broken, store, "cuda", batches=(1,), repeats=1)
     lines = list(asked.lines())
-
     assert {(x["engine"], x["precision"]) for x in lines} == {
         (p.engine, p.precision) for p in plan("cuda")
     } - {(FIDELITY, p) for p in ("fp32", "tf32", "fp16", "bf16")}
@@ -313,7 +298,6 @@ def test_the_size_that_does_not_fit_is_named_and_smaller_ones_stay(store, monkey
     asked = DeviceBench(torch.nn.Flatten(), lambda: Path("no.onnx"), store, batches=(32, 8, 4, 1), repeats=2)
     found = list(asked.lines())
     eager = [x for x in found if (x["engine"], x["precision"]) == ("pytorch-eager", "fp32")]
-
     assert [(x["batch"], "not_run" in x) for x in eager] == [(1, False), (4, False), (8, True)]
     assert "--batch" in eager[-1]["not_run"]
 
@@ -333,7 +317,6 @@ def test_engines_of_another_gpu_are_not_found_in_the_cache():
 
 def test_tensorrt_profiles_cover_the_batches(tmp_path):
     settings = engines.settings("onnx-tensorrt", "fp16", tmp_path, 32)
-
     assert settings["trt_profile_min_shapes"] == "image:1x3x224x224"
     assert settings["trt_profile_max_shapes"] == "image:32x3x224x224"
     assert settings["trt_fp16_enable"] == "True"

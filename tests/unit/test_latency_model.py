@@ -16,8 +16,7 @@ WINDOWS = st.integers(1, 1000)
 
 
 @pytest.mark.parametrize(
-    ("payload_bytes", "trips"),
-    [(JPEG, 1), (BASE64, 1), (UINT8, 4), (FP16, 5), (FP32, 6), (B8, 9), (B32, 11)],
+    ("payload_bytes", "trips"), [(JPEG, 1), (BASE64, 1), (UINT8, 4), (FP16, 5), (FP32, 6), (B8, 9), (B32, 11)]
 )
 @pytest.mark.parametrize("rtt_ms", [20, 25, 30])
 def test_table_of_rounds(payload_bytes, trips, rtt_ms):

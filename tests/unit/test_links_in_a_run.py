@@ -68,11 +68,7 @@ OUTPUTS = {
     "environment.json": measured,
     "figures/chart.png": drawn,
 }
-FOLDERS = {
-    "notebooks": lambda run: write_reports(["a"]),
-    "records": measured,
-    "figures": drawn,
-}
+FOLDERS = {"notebooks": lambda run: write_reports(["a"]), "records": measured, "figures": drawn}
 
 
 @pytest.mark.parametrize("planted", PLANTS)

@@ -152,12 +152,7 @@ def test_units_stand_in_every_quantity_and_text_agrees_with_value():
 @given(value=st.floats(0.01, 1e6), step=st.sampled_from([0.01, 0.1, 1.0]))
 def test_a_quotient_rounded_like_print_rounds_always_follows(value, step):
     rows = pd.DataFrame(
-        {
-            "value": [value, 4.0],
-            "value_high": [None, None],
-            "resolution": [0.0, 0.0],
-            "value_text": ["", ""],
-        },
+        {"value": [value, 4.0], "value_high": [None, None], "resolution": [0.0, 0.0], "value_text": ["", ""]},
         index=["top", "bottom"],
     )
     printed = round(value / 4.0 / step) * step

@@ -45,7 +45,6 @@ def page_of(project):
 def test_a_run_beside_its_copy_differs_in_nothing(project):
     sides = open_sides(["a", "b"])
     rows = compare.shared_points(sides)
-
     assert warnings(sides) == []
     assert compare.only_in(sides) == {"a": 0, "b": 0}
     assert len(rows) > 2
@@ -71,7 +70,6 @@ def test_a_slower_point_is_a_difference_and_its_ratio_is_that_run_by_the_first(p
     edit(changed, slow)
     sides = open_sides(["a", "b"])
     rows = compare.shared_points(sides)
-
     found = [row["changes"][1]["latency_ms_p50"] for row in rows]
     (slower,) = [change for change in found if change.verdict == "higher"]
     assert slower.ratio.value == pytest.approx(3)
@@ -86,9 +84,7 @@ def test_comparisons_that_both_runs_measured_stand_beside_each_other(project):
     assert "Neither pass decides a comparison that both measured" in page_of(project)
     for run, ratio in (("a", 1.1), ("b", 0.9)):
         plant_visits(project / "results" / run, pair, ratio)
-
     page = page_of(project)
-
     assert "server with INT8, one</td><td>*+10" in page and "<td>opposite</td>" in page
 
 
@@ -98,13 +94,11 @@ def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(
     first.unlink()
     shown = {"valid": False, "invalid_because": "planted reason", "latency_ms_p50": 98765.4}
     edit(second, lambda record: record["result"].update(shown))
-
     sides = open_sides(["a", "b"])
     assert compare.only_in(sides) == {"a": 1, "b": 0}
     page = page_of(project)
     assert "planted reason" in page and "98,765" not in page
     assert "1 load point of a was not measured in the other run" in page
-
     three = write_comparison(["a", "b", "c"])
     assert three.name == "compare-b-c.html"
     assert "not measured</td>" in three.read_text(), "two of three have it: the third says so"
@@ -120,9 +114,7 @@ def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(
 )
 def test_runs_that_are_not_alike_say_so_before_any_number(project, change, said):
     edit(project / "results" / "b" / "environment.json", change)
-
     page = page_of(project)
-
     assert said in page
     assert page.index(said) < page.index("<table")
 
@@ -131,16 +123,13 @@ def test_other_sizes_and_other_stopping_rules_are_said(project):
     for name, size in (("a", 662), ("b", 8)):
         row = {"notebook": "06_x", "status": "passed", "seconds": 1, "parameters": {"RUN": name, "N": size}}
         (project / "results" / name / "study.json").write_text(json.dumps([row]))
-
     (sentence,) = warnings(open_sides(["a", "b"]))
-
     assert "b ran at other sizes than a (parameters of notebooks 06)" in sentence
 
 
 def test_a_digest_found_only_with_the_embeddings_still_tells_models_apart(project):
     (record,) = (project / "results" / "b" / "records").glob("reference-embeddings-*.json")
     edit(record, lambda content: content["result"].update(digest="f" * 16))
-
     assert any("by digest" in sentence for sentence in warnings(open_sides(["a", "b"])))
 
 
@@ -303,7 +292,6 @@ def _point(low: float, value: float, high: float) -> dict:
 def test_a_comparison_turned_round_is_its_mirror(first, other):
     forth = compare.change(first, other, "latency_ms_p50")
     back = compare.change(other, first, "latency_ms_p50")
-
     assert forth.ratio.value * back.ratio.value == pytest.approx(1)
     assert forth.ratio.value == pytest.approx(other["latency_ms_p50"] / first["latency_ms_p50"])
     mirror = {"higher": "lower", "lower": "higher"}
@@ -326,9 +314,7 @@ def test_a_point_that_is_not_valid_decides_nothing():
 def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
     for folder in (deck / "notebooks", deck / "results" / "a" / "notebooks"):
         write_notebook(folder / "06_compare_three_backends.ipynb", "06 · Compare", "Which?")
-
     page = write_reports(["a"]).read_text()
-
     assert page.count("data:image/png") == 3, "each notebook's figure once"
     first, *others = [m.start() for m in re.finditer("data:image/png", page)]
     assert first < page.index("The questions") < page.index("1 contradicted") < others[0]
@@ -342,15 +328,12 @@ def test_each_figure_has_a_heading_and_a_caption_from_the_prose_before_it(deck):
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[1].source = "## What was seen\n\nSlow at *first*, [later](02_two.ipynb) not:\n\n- a list"
     nbformat.write(notebook, path)
-
     page = write_reports(["a"]).read_text()
-
     assert "<h4>What was seen</h4>" in page and "<figcaption>Slow at first, later not</figcaption>" in page
 
 
 def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
     monkeypatch.setattr("photodup.study.report.figures.LARGEST_BYTES", 10)
-
     assert "data:image/png" not in write_reports(["a"]).read_text()
 
 
@@ -401,7 +384,6 @@ def test_no_table_in_the_documents_holds_a_number_that_nobody_generates():
     for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
         documents[path] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-
     assert len(documents) > 10
     assert {path.name: rows for path, text in documents.items() if (rows := typed_numbers(text))} == {}
 
@@ -409,7 +391,6 @@ def test_no_table_in_the_documents_holds_a_number_that_nobody_generates():
 @pytest.mark.parametrize("number", ["12 ms", "1.8×", "45 %", "$0.33", "1,058x", "20.0 images/s", "12.5 MB/s"])
 def test_a_number_typed_into_a_table_is_seen(number):
     row = f"| backend | {number} |"
-
     assert typed_numbers(f"text {number}\n\n{row}") == [row]
     assert typed_numbers(f"<!-- results:begin -->\n{row}\n<!-- results:end -->") == []
     assert typed_numbers("| Step 5A | port 8002, 4 RTX 4080, batch 32 |") == []
@@ -421,7 +402,6 @@ def test_a_readme_that_lost_its_markers_is_said(tmp_path):
     copy = tmp_path / "README.md"
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     copy.write_text(text.replace("<!-- decisions:end -->", ""), encoding="utf-8")
-
     with pytest.raises(PhotodupError, match="no place for its part 'decisions'"):
         write_blocks(copy)
 

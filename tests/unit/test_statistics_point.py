@@ -12,13 +12,7 @@ from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import METRICS, Load, metric_named
 from photodup.bench.stats.interval import _skewness, figures_of, mean_bounds
 from photodup.bench.stats.point import Sample, judge_point
-from photodup.bench.stats.steady import (
-    MIN_BLOCKS,
-    autocorrelation,
-    pettitt,
-    steady_part,
-    warmup_length,
-)
+from photodup.bench.stats.steady import MIN_BLOCKS, autocorrelation, pettitt, steady_part, warmup_length
 from photodup.errors import PhotodupError
 
 ONE = Load("single_stream")

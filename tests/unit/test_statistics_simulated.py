@@ -74,7 +74,7 @@ def write_visits(folder, level, *, minutes_apart=0.5):
         )
         config = visit_config(pair, visit)
         store.measure_or_load(visit_key(pair), made.as_record, config=config, kind="visit")
-        path = store.records_dir / f"{store.name_of(visit_key(pair), config=config)}.json"
+        path = store.path_of(visit_key(pair), config)
         record = json.loads(path.read_text())
         record |= {"started_at": (began + timedelta(seconds=start_s)).isoformat(), "duration_s": 10.0}
         path.write_text(json.dumps(record))

@@ -1,6 +1,7 @@
 """Running notebooks: parameters are checked, budgets hold, finished work is not done again."""
 
 import json
+import os
 
 import nbformat
 import pytest
@@ -57,7 +58,6 @@ def test_a_study_runs_its_notebooks_with_their_sizes_and_reports(project, capsys
     out, err = capsys.readouterr()
     assert "01_ok: 0 of 3 cells" in err, "the log: two cells, and papermill's own"
     assert "01_ok passed after" in out
-
     assert outcome.status == "passed"
     index = (project / "results" / "mine" / "index.html").read_text()
     assert "mine 2" in index, "the answer of this run"
@@ -67,7 +67,6 @@ def test_a_study_runs_its_notebooks_with_their_sizes_and_reports(project, capsys
 
 def test_full_sizes_are_the_notebooks_own(project):
     (outcome,) = study(project, sizes="full")
-
     assert outcome.parameters == {"RUN": "mine"}
 
 
@@ -75,14 +74,11 @@ def test_what_passed_is_not_run_again_until_its_code_changes(project):
     path = project / "results" / "mine" / "notebooks" / "01_ok.ipynb"
     study(project)
     first = path.stat().st_mtime_ns
-
     study(project)
     assert path.stat().st_mtime_ns == first
-
     study(project, again=True)
     second = path.stat().st_mtime_ns
     assert second > first
-
     write_notebook(project / "notebooks" / "01_ok.ipynb", "print(N)")
     study(project)
     assert path.stat().st_mtime_ns > second
@@ -90,9 +86,7 @@ def test_what_passed_is_not_run_again_until_its_code_changes(project):
 
 def test_a_failing_notebook_is_reported_and_the_others_still_run(project, capsys):
     write_notebook(project / "notebooks" / "00_bad.ipynb", "raise ValueError('the reason')")
-
     good, bad = study(project)  # 00 is run last: it quotes the others
-
     assert "00_bad failed after" in (out := capsys.readouterr().out) and "the reason" in out
     assert (bad.status, good.status) == ("failed", "passed")
     assert "the reason" in bad.error
@@ -102,9 +96,7 @@ def test_a_failing_notebook_is_reported_and_the_others_still_run(project, capsys
 
 def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project, monkeypatch):
     monkeypatch.setitem(execute.PROGRAMS, "01_ok", "a-program-nobody-has")
-
     (outcome,) = study(project)
-
     assert outcome.status == "skipped"
     assert "a-program-nobody-has was not found" in outcome.error
 
@@ -112,11 +104,9 @@ def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project,
 @pytest.mark.timeout(600)
 def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
     write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(3600)")
-
     outcome = execute_notebook(
         project / "notebooks" / "02_slow.ipynb", tmp_path / "out.ipynb", {}, budget_s=6
     )
-
     assert outcome.status == "timeout"
 
 
@@ -125,6 +115,43 @@ def test_unknown_parameters_are_errors(project):
         execute.check_parameters(project / "notebooks" / "01_ok.ipynb", {"ENGIN": "onnx"})
     with pytest.raises(PhotodupError, match="No chosen notebook has a parameter ENGIN"):
         study(project, parameters={"ENGIN": "onnx"})
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "/etc", "a/b", "x" * 300, "a\n", "", "\x1b[2J"])
+def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(project, name):
+    before = sorted(project.rglob("*"))
+    nowhere = {"endpoints": project / "endpoints.yaml"}
+    for use in (
+        lambda: open_run(name, **nowhere),
+        lambda: run_study(name, **nowhere),
+        lambda: execute.measure_pairs(name),
+        lambda: write_report(name),
+    ):
+        with pytest.raises(PhotodupError, match=r"is no run name|RUN should be a text") as refused:
+            use()
+        assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
+    assert sorted(project.rglob("*")) == before
+
+
+HERE = {"host": "127.0.0.1"}
+ODD = [{"run": 5}, {"run": ["x"]}, {"host": "a\nb"}, {"host": "a..b", "pytorch_port": 9}, {"host": {"a": 1}}]
+ODD += [
+    HERE | {"pytorch_port": "9/../x"},
+    HERE | {"triton_http_port": 10**30},
+    {"gpu": "x" * 300},
+    {"gpus": "two"},
+]
+ODD += [{"price_per_hour": "free"}, *({"endpoints": file} for file in (5, "\x1b[2J", "/dev/zero", "pipe"))]
+
+
+@pytest.mark.parametrize("given", ODD)
+def test_a_parameter_that_cannot_be_is_one_sentence(project, given):
+    os.mkfifo(project / "pipe")
+    before = sorted(project.rglob("*"))
+    with pytest.raises(PhotodupError) as refused:
+        open_run(**{"endpoints": project / "endpoints.yaml"} | given)
+    assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
+    assert sorted(project.rglob("*")) == before
 
 
 def test_parameters_on_the_command_line():
@@ -136,6 +163,9 @@ def test_parameters_on_the_command_line():
     for wrong in (["--frobnicate"], ["-p", "N"]):
         with pytest.raises(PhotodupError, match="-p KEY VALUE"):
             parse_parameters(wrong)
+    for value in ("2020-01-01", ".inf", "&a [*a]", "[" * 10_000, "!!binary aGk="):
+        with pytest.raises(PhotodupError, match=r"-p N: .* is no value in YAML"):
+            parse_parameters(["-p", "N", value])
 
 
 @pytest.mark.parametrize("wrong", ["tiny", ""])
@@ -153,22 +183,13 @@ def test_unknown_notebooks_and_runs_are_named(project):
 
 def test_a_host_given_by_hand_never_reads_the_reference_run(project):
     run = open_run(host="203.0.113.7", triton_http_port=47088)
-
     assert run.name == "203.0.113.7-47088"
-
-
-@pytest.mark.parametrize("name", ["../up", "Has Capitals", "", "a/b"])
-def test_run_names_stay_inside_results(project, name):
-    with pytest.raises(PhotodupError, match="no run name"):
-        open_run(name, endpoints=project / "endpoints.yaml")
 
 
 def test_a_run_opened_for_reading_measures_nothing(project, monkeypatch):
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
     run = open_run("mine", endpoints=project / "endpoints.yaml")
-
     result = run.measure_or_load("anything", lambda: pytest.fail("measured"), may_fail=True)
-
     assert result["status"] == "missing"
     with pytest.raises(PhotodupError, match="anything was not measured"):
         run.measure_or_load("anything", lambda: pytest.fail("measured"))
@@ -176,7 +197,6 @@ def test_a_run_opened_for_reading_measures_nothing(project, monkeypatch):
 
 def test_a_failed_measurement_names_its_reason_and_is_tried_again(project):
     run = open_run("mine", endpoints=project / "endpoints.yaml")
-
     with pytest.raises(PhotodupError, match="point: ConnectionError: the reason"):
         run.measure_or_load("point", lambda: (_ for _ in ()).throw(ConnectionError("the reason")))
     assert run.measure_or_load("point", lambda: {"n": 1}) == {"n": 1}
@@ -191,7 +211,6 @@ def test_the_digest_sees_code_and_tags_but_not_prose_or_outputs(tmp_path):
     notebook.cells[0].source += " more prose"
     notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="1")]
     nbformat.write(notebook, path)
-
     assert source_sha256(path) == digest
     write_notebook(path, "print(2)")
     assert source_sha256(path) != digest
@@ -204,10 +223,8 @@ def test_the_opening_cell_quotes_the_computed_answer(tmp_path):
     write_notebook(path, "print('42 of them')")
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="42 of\nthem\n")]
-
     write_opening(notebook)
     write_opening(notebook)
-
     assert "**Answer** (reference run). 42 of them\n\n**Needs**" in notebook.cells[0].source
     assert "attachments" not in notebook.cells[0]
 
@@ -223,11 +240,9 @@ def test_the_opening_cell_shows_the_figure_and_the_sections(tmp_path):
     figure.outputs = [nbformat.v4.new_output("display_data", data={"image/png": PIXEL})]
     notebook.cells += [nbformat.v4.new_markdown_cell("## What it is\n\nText."), figure]
     nbformat.write(notebook, path)
-
     write_opening(notebook)
     write_opening(notebook)
     page = render_notebook(path, "mine")
-
     opening = notebook.cells[0]
     assert opening.source.count("](attachment:answer.png)\n\n**Needs**") == 1
     assert opening.source.count("**Contents** [What it is](#What-it-is)") == 1
@@ -244,9 +259,7 @@ def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="<script>alert(1)</script>")]
     nbformat.write(notebook, path)
-
     page = render_notebook(path, "mine")
-
     assert "<script" not in page
     assert "http://" not in page and "https://" not in page
 
@@ -260,7 +273,6 @@ def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
     there = open_run("mine", endpoints=project / "elsewhere.yaml")
     here = open_run("mine", endpoints=project / "endpoints.yaml")
     ask = {"backend": "triton-onnx-fp32-http-fp32", "load": Load("single_stream"), "check": False}
-
     assert points.measure_point(here, **ask)["status"] == "missing"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(points.Measurement, "measure", lambda _: {"latency_ms_p50": 7.0, "valid": True})

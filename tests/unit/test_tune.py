@@ -6,8 +6,11 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.command import run_program
+from support.tuning import search_once
 from support.visits import planted_visit
 
+from photodup.bench.backends.adapter import Dummy
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats import slo
 from photodup.bench.stats.slo import LatencyBound, bound_of
@@ -204,6 +207,35 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
     assert len(asked) == made + 1, "only what failed is tried again"
 
 
+def test_a_search_that_is_killed_goes_on_and_counts_right(tmp_path):
+    assert int(run_program("trash_kills", "tune", tmp_path)) > 8
+
+
+RATE = {"rate_per_s": 1e300, "low": 1, "high": 1, "seen": []}
+ODD = [("trial-0", {"score": "\x1b[2J"}), ("trial-0", {"seen": 5}), ("trial-0", {"status": "failed"})]
+ODD += [("rate-", {"rates": [{}]}), ("rate-", {"rates": [RATE]})]
+ODD += [("finalists", {"log_ratios": [[1e999]]}), ("finalists", {"errors": []})]
+
+
+@pytest.mark.parametrize(("kind", "change"), ODD)
+def test_an_altered_record_is_one_sentence_and_costs_nothing(tmp_path, kind, change):
+    said = search_once(tmp_path / "run")
+    records = {path: path.read_bytes() for path in (tmp_path / "run" / "records").glob("*.json")}
+    path = min(path for path in records if path.name.startswith(kind))
+    given = json.loads(records[path])
+    given["result"] |= change
+    for altered in (json.dumps(given).encode(), b"[" * 100_000, None):
+        path.unlink()
+        path.write_bytes(altered) if altered else path.symlink_to("/nowhere")
+        with pytest.raises(PhotodupError, match=path.name) as refused:
+            search_once(tmp_path / "run", tmp_path / "measured")
+        assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
+    path.unlink()
+    path.write_bytes(records[path])
+    assert {p: p.read_bytes() for p in records} == records and not (tmp_path / "measured").exists()
+    assert search_once(tmp_path / "run") == said
+
+
 def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, monkeypatch):
     """The setting that answers most in a closed loop keeps the bound at the lowest rate of those left."""
     offered, turns = [], []
@@ -235,31 +267,20 @@ def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, mon
     assert found.measured_s == 9 * 2.0 + 3 * 24.0 + 2 * 80.0 + search.VISITS * 40.0
 
 
-def test_the_quick_trial_backs_off_until_the_bound_is_kept(tmp_path, monkeypatch):
-    """A real load on a real server in this process's neighbour: a dummy that sleeps, one request at a time."""
-    from photodup.bench.backends.adapter import Dummy
+def test_the_quick_trial_backs_off_until_the_bound_is_kept_and_waits_for_a_slow_server(run, monkeypatch):
+    """A real load on a dummy that sleeps; for two answers of 0.4 s the window is as long as the bound needs."""
 
-    monkeypatch.setattr(trial, "IN_FLIGHT", (4, 1))
-    lane = trial.Lane(Dummy(delay_ms=10.0))
-    monkeypatch.setattr(trial, "at_once", lambda run, settings: contextlib.nullcontext([lane]))
-    run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
-    setting = candidates.Setting("fastapi", "pytorch", "fp32", "jpeg", 1, 2, 0)
-    kept = trial.quick_trial(run, setting, LatencyBound(50, 200), 0.5)
+    def trial_of(delay_ms: float, bound: LatencyBound, *in_flight: int) -> dict:
+        monkeypatch.setattr(trial, "IN_FLIGHT", in_flight)
+        lane = trial.Lane(Dummy(delay_ms=delay_ms))
+        monkeypatch.setattr(trial, "at_once", lambda run, settings: contextlib.nullcontext([lane]))
+        with run() as opened:
+            return trial.quick_trial(opened, candidates.candidates(2)[0], bound, 0.5)
+
+    kept, missed = (trial_of(10.0, LatencyBound(50, bound_ms), 4, 1) for bound_ms in (200, 1))
     assert kept["score"] > 0 and kept["seen"][0]["in_flight"] == 4
-    missed = trial.quick_trial(run, setting, LatencyBound(50, 1), 0.5)
     assert missed["score"] == 0 and [s["in_flight"] for s in missed["seen"]] == [4, 1]
-
-
-def test_a_slow_server_that_keeps_the_bound_scores(monkeypatch, tmp_path):
-    """An answer takes 0.4 s, and two are needed: the window is as long as the bound needs."""
-    from photodup.bench.backends.adapter import Dummy
-
-    monkeypatch.setattr(trial, "IN_FLIGHT", (1,))
-    lane = trial.Lane(Dummy(delay_ms=400.0))
-    monkeypatch.setattr(trial, "at_once", lambda run, settings: contextlib.nullcontext([lane]))
-    run = Run("t", tmp_path, from_ports("127.0.0.1", 1, 0, 0, 0), None)
-    setting = candidates.Setting("fastapi", "pytorch", "fp32", "jpeg", 1, 2, 0)
-    assert trial.quick_trial(run, setting, LatencyBound(95, 600), 0.5)["score"] > 0
+    assert trial_of(400.0, LatencyBound(95, 600), 1)["score"] > 0
 
 
 def test_a_rate_without_an_upper_end_is_said_so_and_wins(every):

@@ -3,6 +3,7 @@
 import sys
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -164,7 +165,8 @@ def load(
         shortest_s=min(5.0, seconds or 5.0),
         seed=seed,
     )
-    folder = out or Path("photodup-load") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # clocks are set back: never into a folder that is there
+    folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
     job = Job(requests, asked, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
     if bound:

@@ -1,5 +1,6 @@
 """Where the servers are: one small YAML file per machine, and a check that says what is wrong with it."""
 
+import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,9 @@ def backends_of_models(models: Iterable[str]) -> list[Backend]:
     return [backend for backend in every if backend.triton_model in loaded]
 
 
+_MOST_BYTES = 1_000_000  # a file that is made by hand; a pipe would be waited for
+
+
 def load_endpoints(path: Path | str) -> Endpoints:
     """Read an endpoints file.
 
@@ -129,6 +133,8 @@ def load_endpoints(path: Path | str) -> Endpoints:
     """
     path = Path(path)
     try:
+        if path.stat().st_size > _MOST_BYTES or not (path.is_file() or path.is_dir()):
+            raise OSError(errno.EINVAL, f"no regular file of at most {_MOST_BYTES:,} bytes")
         data = yaml.safe_load(path.read_text())
     except OSError as error:
         known = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none"

@@ -5,10 +5,7 @@ tests/unit/test_vast.py holds the versions against constraints.txt and the Docke
 
 # Part of the image -> its version, and the CUDA that version is built on. The driver must know the newest of them:
 # 13.0 came with driver 580.
-BUILT_ON = {
-    "torch": ("2.13.0", (13, 0)),
-    "tritonserver": ("25.06", (12, 9)),
-}
+BUILT_ON = {"torch": ("2.13.0", (13, 0)), "tritonserver": ("25.06", (12, 9))}
 # Guesses on the safe side, since no registry was at hand: torch's CUDA wheels, Triton's layers and two sets of weights.
 IMAGE_GB = 25.0  # what is pulled
 DISK_GB = 80.0  # unpacked, with engines

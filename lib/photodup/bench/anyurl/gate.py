@@ -150,9 +150,7 @@ def decide(ratios: Sequence[np.ndarray], limit: float, look: int) -> Slowdown:
 
 
 def simulated(
-    draw: Callable[[int, np.random.Generator], Sequence[np.ndarray]],
-    limit: float,
-    planted: float,
+    draw: Callable[[int, np.random.Generator], Sequence[np.ndarray]], limit: float, planted: float
 ) -> float:
     """Return the share of simulated gates that fail where head is slower by `planted`.
 

@@ -208,21 +208,13 @@ def measure_load(
     """
     load, adapter = asked.load, make()
     stopping = Stopping(
-        min_duration_s=min(asked.shortest_s, asked.window_s),
-        max_duration_s=asked.window_s,
-        seed=asked.seed,
+        min_duration_s=min(asked.shortest_s, asked.window_s), max_duration_s=asked.window_s, seed=asked.seed
     )
     watcher.begin(label or asked.words, asked.window_s)
     server, began = local_server(adapter.target.url), time.monotonic()
     way = LOOPBACK if adapter.target.is_local else Way("network", None)
     columns = measure(
-        adapter,
-        payloads.items,
-        load,
-        stopping,
-        way=way,
-        arrivals=asked.arrivals.times_s,
-        observer=watcher,
+        adapter, payloads.items, load, stopping, way=way, arrivals=asked.arrivals.times_s, observer=watcher
     )
     if server is not None:
         columns |= server.columns(time.monotonic() - began)

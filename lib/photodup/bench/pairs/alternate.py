@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from photodup.bench.backends.adapter import Adapter, AnswerError, decoded
 from photodup.bench.load.load import short_collections
@@ -25,11 +26,13 @@ from photodup.bench.load.plan import request_order
 from photodup.bench.load.workers import describe_error
 from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError, is_expected
+from photodup.names import escaped
 
 clock = time.perf_counter
 LEAST_TURNS = 3  # palindromes in a block, however slow the sides are
 GIVE_UP_AFTER = 20  # failed requests of one side without an answer between them
 POLL_S = 0.002
+_Figures = Annotated[list[Annotated[float, Field(gt=0)] | None], Field(min_length=2)]
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,11 @@ class Visit:
     """
 
     log_ratios: list[list[float]]
-    values: list[float | None]
+    values: _Figures
     n_requests: list[int]
     n_failed: list[int]
     errors: list[str]
-    alone: list[float | None] | None
+    alone: _Figures | None
     early: list[float] | None
     carried_over: list[float | None] | None
     kernel_ms_p50: float
@@ -96,6 +99,7 @@ class Visit:
     block: np.ndarray
     latency_ms: np.ndarray
     is_interleaved: bool = True
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
 
     def as_record(self) -> dict[str, Any]:
         """Return this visit as a record keeps it: the answers apart, under `raw`."""
@@ -107,13 +111,11 @@ class Visit:
         """Read what `as_record` wrote; columns that others added are passed over.
 
         Raises:
-            PhotodupError: a column is missing.
+            ValueError: a column is missing, or holds what `as_record` never writes.
         """
-        known = {"is_interleaved": True, **result, **{name: raw.get(name, np.empty(0)) for name in ANSWERS}}
-        try:
-            return cls(**{f.name: known[f.name] for f in fields(cls)})
-        except KeyError as error:
-            raise PhotodupError(f"The record of a visit lacks {error}: measure it again.") from None
+        known = {**result, **{name: raw.get(name, np.empty(0)) for name in ANSWERS}}
+        visit = _VISIT.validate_python(known)
+        return replace(visit, errors=[escaped(error) for error in visit.errors])
 
     def against(self, other: int) -> "Visit":
         """Return this visit with two of its sides: the first, and this one as index 1."""
@@ -143,6 +145,7 @@ class Visit:
         return [self.latency_ms[mine & (self.block == block)] for block in np.unique(self.block)]
 
 
+_VISIT = TypeAdapter(Visit)
 ANSWERS = ("side", "block", "latency_ms")
 
 

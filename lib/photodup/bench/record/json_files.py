@@ -63,7 +63,9 @@ def read_record(path: Path) -> dict[str, Any]:
     expected = digest({"key": record["key"], "config": record["config"]})[:8]
     if not path.stem.endswith(f"-{expected}"):
         raise RecordError(f"{path}: the field 'config' or 'key' was changed after measuring; {remedy}.")
-    return record
+    if {"status", "error"} & set(record["result"]):
+        raise RecordError(f"{path}: the field 'result' holds a status, which stands beside it; {remedy}.")
+    return record | {"error": record["error"] and escaped(record["error"])}
 
 
 def digest(value: Any) -> str:

@@ -25,6 +25,7 @@ from photodup.bench.record.json_files import (
     plain,
     read_json,
     read_record,
+    reading,
     slug,
 )
 from photodup.errors import PhotodupError, is_expected
@@ -124,8 +125,8 @@ class RunStore:
         Raises:
             RecordError: the file is damaged; names the file and the field.
         """
-        path = self._path(key, config)
-        return read_record(path) if path.is_file() else None
+        path = self.path_of(key, config)
+        return read_record(path) if os.path.lexists(path) else None
 
     def has(self, key: str, *, config: Mapping[str, Any]) -> bool:
         """Return whether a measurement is finished: one that failed is not."""
@@ -139,14 +140,10 @@ class RunStore:
             return None
         return record["result"] | {"raw": self.raw(key, config=config)}
 
-    def name_of(self, key: str, *, config: Mapping[str, Any]) -> str:
-        """Return the file name of a record without its ending, as `latencies.parquet` calls it."""
-        return self._path(key, config).stem
-
     def raw(self, key: str, *, config: Mapping[str, Any]) -> "dict[str, np.ndarray]":
         """Return the raw arrays of a finished point, float32; empty when it kept none."""
 
-        path = self._path(key, config)
+        path = self.path_of(key, config)
         record = self.record(key, config=config)
         return latencies.read(self.directory, path.stem) if record is not None and record["has_raw"] else {}
 
@@ -184,14 +181,15 @@ class RunStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _path(self, key: str, config: Mapping[str, Any]) -> Path:
+    def path_of(self, key: str, config: Mapping[str, Any]) -> Path:
+        """Return the file of a record; without its ending, `latencies.parquet` calls the record so."""
         return self.records_dir / f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
 
     def _run(
         self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str
     ) -> dict[str, Any]:
         """Measure and write. An interruption (Ctrl-C) records nothing, so that the point is done again."""
-        path = self._path(key, config)
+        path, about = self.path_of(key, config), self._keep_environment()
         started, clock = datetime.now(UTC), time.perf_counter()
         try:
             result = dict(measure())
@@ -219,7 +217,7 @@ class RunStore:
             "photodup_version": environment.photodup_version(),
             "git_commit": commit,
             "git_dirty": dirty,
-            "environment_digest": self._keep_environment(),
+            "environment_digest": about,
         }
         if raw:
             latencies.write_part(path, raw)
@@ -234,7 +232,8 @@ class RunStore:
             first = self.directory / "environment.json"
             content = {"digest": self._environment_digest, **facts}
             other = self.directory / f"environment-{self._environment_digest}.json"
-            known = read_json(first)["digest"] if first.is_file() else None
+            with reading(first):
+                known = read_json(first)["digest"] if os.path.lexists(first) else None
             if known != self._environment_digest and not other.is_file():
                 self._write(first if known is None else other, content)
         return self._environment_digest

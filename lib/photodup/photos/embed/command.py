@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.embed.choose import (
-    AS_SET_UP,
-    ChosenEncoder,
-    EncoderRequest,
-    choose,
-    choose_decoding,
-)
+from photodup.photos.embed.choose import AS_SET_UP, ChosenEncoder, EncoderRequest, choose, choose_decoding
 from photodup.photos.embed.embed import EmbedReport, OnePass, embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import OpenSink, PhotoSink, ScanReport
@@ -64,9 +58,7 @@ def embed_and_print(
 
 
 def scan_and_embed_and_print(
-    scan: Callable[[OpenSink | None], ScanReport],
-    request: EncoderRequest | None,
-    batch: int = 32,
+    scan: Callable[[OpenSink | None], ScanReport], request: EncoderRequest | None, batch: int = 32
 ) -> None:
     """Scan, and where `request` is given embed each photograph from the same decoded picture; print what became of it.
 

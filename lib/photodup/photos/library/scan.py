@@ -24,12 +24,7 @@ from photodup.errors import PhotodupError
 from photodup.files import available_cores, real_path
 from photodup.names import printable
 from photodup.photos.library.catalogue import Catalogue, open_sound
-from photodup.photos.library.hashing import (
-    Look,
-    PhotoFacts,
-    read_facts_and_look,
-    unpack_facts,
-)
+from photodup.photos.library.hashing import Look, PhotoFacts, read_facts_and_look, unpack_facts
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile, read_bytes, walk
 from photodup.progress import bar
 

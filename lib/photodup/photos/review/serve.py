@@ -82,12 +82,7 @@ class ReviewServer:
             self._socket.close()
             raise
         ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
-        app = create_app(
-            self.folder,
-            port=self.port,
-            frame_ancestors=ancestors,
-            is_demo=is_demo,
-        )
+        app = create_app(self.folder, port=self.port, frame_ancestors=ancestors, is_demo=is_demo)
         self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
         config = uvicorn.Config(
             app, HOST, self.port, log_level="warning", access_log=False, server_header=False
@@ -198,11 +193,7 @@ def _say_what_is_open(session: ReviewSession, url: str) -> None:
 
 
 def create_app(
-    folder: ReviewedFolder,
-    *,
-    port: int,
-    frame_ancestors: str = "'none'",
-    is_demo: bool = False,
+    folder: ReviewedFolder, *, port: int, frame_ancestors: str = "'none'", is_demo: bool = False
 ) -> FastAPI:
     """Return the application. Every address begins with a random token, which is `app.state.token`.
 

@@ -21,7 +21,7 @@ from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.trash_entries import Moved, Operation, PartlyRestoredError, Removal
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable
@@ -205,6 +205,7 @@ class ReviewSession:
         self.feedback = Feedback(self.own.path)
         self._decisions = DecisionJournal(self.own.path)
         self._history: list[Step] = []
+        self._trash_problems: list[str] = []
         self._sidecars = "", 0  # digest of the list, and how many go along with it
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
@@ -218,11 +219,11 @@ class ReviewSession:
     def refresh(self) -> None:
         """Group again; decisions about groups that are still the same are kept."""
         with self._lock, self.open() as catalogue:
+            self._note_moves()
             self.tiers = self._find(catalogue)
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
-            self._trash_problems = self.trash.contents().problems if self.trash.moves_files else []
             for item in self.items.values():
                 # Files that had gone are found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
@@ -512,8 +513,7 @@ class ReviewSession:
                 self._decisions.write(done, done)
             except PhotodupError as error:  # the files did move, and the trash's journal says so
                 not_written = [str(error)]
-            moved = {file.home for operation in operations for file in operation.files}
-            self._mark_files(moved, "missing")
+            self._note_moves()
             size = sum(operation.bytes for operation in operations)
             sentences = [sentence for _, sentence in refused]
             if self.trash.moves_files:
@@ -581,17 +581,24 @@ class ReviewSession:
             restored = self.trash.restore(operations, confirmed=confirmed)
         except PartlyRestoredError as error:
             restored, problem = error.restored, error
-        self._mark_files({str(path.relative_to(self.root)) for path in restored}, "ok")
+        self._note_moves()
         return restored, problem
 
-    def _mark_files(self, homes: set[str], status: str) -> None:
+    def _note_moves(self) -> None:
+        """Let the catalogue say what the trash took and gave back; a kill, or another command, may have come between."""
         if not self.trash.moves_files:
             return
-        with self.open() as catalogue, catalogue.transaction() as connection:
-            connection.executemany(
-                "UPDATE file SET status = ? WHERE path = ? AND md5 IS NOT NULL",
-                [(status, os.fsencode(home)) for home in homes],
-            )
+        contents = self.trash.contents()
+        self._trash_problems = contents.problems
+        last = {m.home: (m, o.in_trash) for o in contents.operations if not o.unfinished for m in o.files}
+        now = {os.fsencode(home): _status(self.root / home, *about) for home, about in last.items()}
+        with self.open() as catalogue:
+            known = dict(catalogue.query("SELECT path, status FROM file WHERE status IN ('ok', 'missing')"))
+            if changed := [(new, at) for at, new in now.items() if new and known.get(at, new) != new]:
+                with catalogue.transaction() as connection:
+                    connection.executemany(
+                        "UPDATE file SET status = ? WHERE path = ? AND md5 IS NOT NULL", changed
+                    )
 
     def _set(self, status: str, *items: Item) -> None:
         """Set and write a status once its step is remembered; where that fails, everything is as before."""
@@ -602,6 +609,16 @@ class ReviewSession:
         except PhotodupError:
             self._put_back(self._history.pop().before)
             raise
+
+
+def _status(path: Path, moved: Moved, in_trash: bool) -> str | None:
+    """Return the status of a file as its name says; None where the trash does not know."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return "missing" if in_trash else None
+    is_same = (found.st_size, found.st_mtime_ns) == (moved.size, moved.mtime_ns)
+    return "ok" if is_same and not in_trash else None
 
 
 def _as_now(items: Iterable[Item]) -> tuple[Item, ...]:

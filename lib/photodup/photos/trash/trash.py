@@ -30,6 +30,7 @@ from photodup.photos.state.own_key import own_key, read_key
 from photodup.photos.trash.trash_entries import (
     DISK_FULL,
     ITEMS,
+    LAST_SECOND,
     Moved,
     Operation,
     PartlyRestoredError,
@@ -297,7 +298,7 @@ class Trash:
         Raises:
             TrashError, OSError: it did not happen, and everything is back.
         """
-        operation = Operation(_new_id(), batch, time.time(), removal.reason, "", shared=shared)
+        operation = Operation(_new_id(), batch, _now_s(), removal.reason, "", shared=shared)
         for path, status in before.items():
             md5 = removal.md5 if path == removal.path else md5_of(path)
             trash = os.path.join(ITEMS, operation.id, homes[path])
@@ -371,7 +372,7 @@ class Trash:
 
     def _write(self, operation: Operation, state: str, files: list[Moved] | None = None) -> None:
         """Append an operation's state, and its files where they are said for the first time or have changed."""
-        line: dict = {"op": operation.id, "state": state, "time": time.time()}
+        line: dict = {"op": operation.id, "state": state, "time": _now_s()}
         if files is not None:
             about: dict[str, Any] = {"batch": operation.batch, "reason": operation.reason}
             about |= {"shared": operation.shared} if operation.shared else {}
@@ -407,7 +408,12 @@ class Trash:
 
 def _new_id() -> str:
     """Return a name that sorts by time, so the trash folder reads chronologically."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(_now_s()))}-{uuid.uuid4().hex[:8]}"
+
+
+def _now_s() -> float:
+    """Return the time, within what a journal may say: a clock can be set to anything, and orders nothing here."""
+    return min(max(time.time(), 0.0), LAST_SECOND - 86_400.0)
 
 
 def _watched(items: list, what: str) -> Iterable:

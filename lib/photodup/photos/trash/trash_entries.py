@@ -26,7 +26,7 @@ _COMING_BACK = frozenset({"restoring", "restored"})
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 OWN_FOLDERS = (".photodup", ".photodup-trash")
-_LAST_SECOND = 253_402_300_799  # of the year 9999, the last that can be printed
+LAST_SECOND = 253_402_300_799  # of the year 9999, the last that can be printed
 _NS = 2**63
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -213,7 +213,7 @@ def _validated(line: dict[str, Any], is_own: bool) -> dict[str, Any]:
         raise TypeError
     if not _ID.fullmatch(line["op"]) or line["state"] not in _STATES:
         raise ValueError
-    if not 0 <= time <= _LAST_SECOND:
+    if not 0 <= time <= LAST_SECOND:
         raise ValueError
     files = [Moved(**values) for values in line["files"]] if "files" in line else []
     if "files" in line and not files:

@@ -10,9 +10,10 @@ from typing import Any
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
-from photodup.paths import build_dir, project_root
+from photodup.paths import build_dir
 from photodup.selfbench.device.bench import DeviceBench
 from photodup.selfbench.device.plan import CEILINGS, FIDELITY, PRECISIONS, TimeBudget, plan
+from photodup.study.notebook.run import folder_of
 from photodup.study.published.roofline import achieved_tflops, makers_peaks
 
 # Short, so that a terminal of 80 columns holds them.
@@ -113,12 +114,9 @@ def peaks(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _store(run: str | None, scratch: Path, model: Mapping[str, Any]) -> RunStore:
     if run is None:
         return RunStore(scratch, model=model)
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", run) or run.startswith(("reference", "published")):
-        raise PhotodupError(
-            f"{run!r} is no name for a run of this machine: use small letters, digits, '.', '_' and '-', and "
-            "leave reference-… and published to the project."
-        )
-    return RunStore(project_root() / "results" / run, model=model)
+    if run.startswith(("reference", "published")):
+        raise PhotodupError(f"{run!r} is no name for a run of this machine: it is the project's own.")
+    return RunStore(folder_of(run), model=model)
 
 
 def _photographs(n: int):

@@ -196,10 +196,7 @@ def create_app(
             service.admission.check()
 
     app.add_middleware(
-        Gate,
-        api_key=key.get_secret_value() if key else None,
-        check=check,
-        count=service.stages.request,
+        Gate, api_key=key.get_secret_value() if key else None, check=check, count=service.stages.request
     )
 
     @app.exception_handler(RequestError)

@@ -182,11 +182,7 @@ class Service:
     def _stream(self, request: Request, share: bodies.Share) -> AsyncGenerator[bytes, None]:
         s = self.settings
         return bodies.stream(
-            request,
-            int(s.max_body_mb * 1e6),
-            share,
-            max_s=s.body_seconds,
-            min_bytes_per_s=s.min_body_rate,
+            request, int(s.max_body_mb * 1e6), share, max_s=s.body_seconds, min_bytes_per_s=s.min_body_rate
         )
 
     async def read_files(self, request: Request, share: bodies.Share) -> list[bytes]:

@@ -214,10 +214,7 @@ class EmbeddedTriton:
         try:
             self._key_files.enter_context(control_key.kept([self.http_url, self.grpc_url], key))
             self.startup_s = self._process.wait_ready(
-                lambda: answers(f"{self.http_url}/v2/health/ready"),
-                self.timeout_s,
-                self.progress,
-                _explain,
+                lambda: answers(f"{self.http_url}/v2/health/ready"), self.timeout_s, self.progress, _explain
             )
         except BaseException:
             self.stop()

@@ -192,10 +192,11 @@ def recorded(
     while (record := run.store.record(key, config=config(number))) is not None:
         is_ok = record["status"] == "ok"
         raw = run.store.raw(key, config=config(number)) if is_ok else {}
-        with reading(f"{run.directory / 'records'}: visit {number} of {key}"):
+        with reading(run.store.path_of(key, config(number))):
             visit = Visit.of_record(record["result"], raw) if is_ok else None
             if visit:  # what is computed from it below
-                read.remarks([visit])
+                for other in range(1, len(visit.values)):
+                    read.remarks([visit.against(other)])
                 np.concatenate(
                     [np.array(of, float) for of in (visit.values, *visit.log_ratios, *visit.blocks_of(1))]
                 )

@@ -176,9 +176,7 @@ def measure_point(
         return Gap({**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why})
     point = run.measure_or_load(key, measure_now, config=settings, kind="point", may_fail=True)
     # A gap still says which point it is.
-    return type(point)(
-        {**facts, **adapter_options, **point, "record": run.store.name_of(key, config=settings)}
-    )
+    return type(point)({**facts, **adapter_options, **point, "record": run.store.path_of(key, settings).stem})
 
 
 @contextlib.contextmanager

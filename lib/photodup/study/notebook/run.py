@@ -16,16 +16,10 @@ from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.embedding.backends import Backend
 from photodup.errors import PhotodupError
+from photodup.names import escaped
 from photodup.paths import project_root
 from photodup.serving.check import check, gpu_of, handshake_ms, ready_models, say_answers, service_computes
-from photodup.serving.endpoints import (
-    NO_GPU,
-    UNKNOWN_GPU,
-    Endpoints,
-    from_ports,
-    load_endpoints,
-    replaced,
-)
+from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, Endpoints, from_ports, load_endpoints, replaced
 from photodup.study.notebook import gaps
 from photodup.study.notebook.gaps import Gap, NotMeasured
 
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
 
 REFERENCE = "reference-cpu"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_LONGEST = 250  # characters of a run's name, an address or a GPU
 
 
 @dataclass(frozen=True)
@@ -161,13 +156,26 @@ class Run:
         return f"Run({self.name!r}, {self.n_records} records, {self.endpoints.name})"
 
 
+def folder_of(run: str) -> Path:
+    """Return the folder of a run, which need not exist.
+
+    Raises:
+        PhotodupError: the name could lead elsewhere, or no folder can have it.
+    """
+    if not _NAME.fullmatch(run) or len(run) > _LONGEST:
+        raise PhotodupError(
+            f"{escaped(run[:80])!r} is no run name: use small letters, digits, '.', '_' and '-'."
+        )
+    return project_root() / "results" / run
+
+
 def run_directory(run: str) -> Path:
     """Return the folder of a run that exists.
 
     Raises:
         PhotodupError: there is no such run; names those there are.
     """
-    directory = project_root() / "results" / run
+    directory = folder_of(run)
     if not directory.is_dir():
         known = sorted(p.name for p in directory.parent.glob("*/") if (p / "records").is_dir())
         raise PhotodupError(
@@ -284,10 +292,17 @@ def open_run(
             declare, another GPU than the run was measured on, or, with `strict`, no server that answers.
     """
     gaps.refuse_undeclared_parameters()
+    file = str(endpoints) if isinstance(endpoints, Path) else endpoints or ""
+    texts = {"RUN": run, "HOST": host, "ENDPOINTS": file, "GPU": gpu}
+    ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
+    for name, text in texts.items():
+        if not isinstance(text, str) or len(text) > _LONGEST or escaped(text) != text:
+            raise PhotodupError(f"{name} should be a text of at most {_LONGEST} characters in one line.")
+    if not all(port is None or (type(port) is int and 0 <= port < 65536) for port in ports):
+        raise PhotodupError("A port is a whole number up to 65535: correct PYTORCH_PORT, or those of Triton.")
     gaps.go_on_without_what_is_missing()
     measure = settings.environment().may_measure
     if host:
-        ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
         asked: dict[str, Any] = {}
         if measure and triton_http_port:
             asked["models"] = ready_models(f"http://{host}:{triton_http_port}")
@@ -297,12 +312,10 @@ def open_run(
         if run == REFERENCE:
             run = re.sub(r"[^a-z0-9.-]+", "-", f"{host}-{triton_http_port or pytorch_port}".lower())
     else:
-        path = Path(endpoints or "notebooks/endpoints/embedded.yaml")
+        path = Path(file or "notebooks/endpoints/embedded.yaml")
         where = load_endpoints(path if path.is_absolute() else project_root() / path)
         where.use_control_key()
-    if not _NAME.fullmatch(run):
-        raise PhotodupError(f"{run!r} is no run name: use small letters, digits, '.', '_' and '-'.")
-    directory = project_root() / "results" / run
+    directory = folder_of(run)
     stated = {"gpu": gpu or None, "gpus": gpus, "price_per_hour_usd": price_per_hour}
     where = replaced(where, **{name: value for name, value in stated.items() if value is not None})
     answers = True

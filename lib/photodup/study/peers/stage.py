@@ -180,11 +180,7 @@ def _take_turns(
 
 
 def _visit(
-    load: str,
-    up: Mapping[str, Started],
-    payloads: Payloads,
-    number: int,
-    lost: Mapping[str, str],
+    load: str, up: Mapping[str, Started], payloads: Payloads, number: int, lost: Mapping[str, str]
 ) -> dict[str, Any]:
     lanes = [Lane(one.adapter(payloads), partial(processor_time, one.pids())) for one in up.values()]
     plan = replace(PLAN, block_s=PLAN.block_s * len(lanes))

@@ -9,6 +9,7 @@ import yaml
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.notebook.run import folder_of
 from photodup.study.published.checks import check_words, run_all
 from photodup.study.published.published import (
     check_ratios,
@@ -52,7 +53,7 @@ def _run_lines(run: str) -> Iterator[str]:
     from photodup.study.claims.evidence import load_evidence
     from photodup.study.claims.reading import NOT_TESTABLE
 
-    directory = project_root() / "results" / run
+    directory = folder_of(run)
     if not (directory / "records").is_dir():
         raise PhotodupError(f"There are no records in results/{run}: make the run first, or check its name.")
     judged = claims.judge(load_claims(), load_evidence(directory), run=run)

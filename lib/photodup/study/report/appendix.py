@@ -27,10 +27,7 @@ CLOSENESS = {
 def appendix_table() -> str:
     """Return one row per notebook: its figures, how long measuring them took here, and how close a second run comes."""
     took = {row["notebook"]: row["seconds"] for row in _study()}
-    lines = [
-        "| notebook | figures | minutes here | how close a second run comes |",
-        "|---|---|---:|---|",
-    ]
+    lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
     for path in notebooks():
         number = path.stem[:2]
         names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"

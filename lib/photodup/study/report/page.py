@@ -13,13 +13,7 @@ from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import read_environment, run_directory
 from photodup.study.report.cells import environment, render_notebook
 from photodup.study.report.compare_page import write_comparison
-from photodup.study.report.facts import (
-    executed_notebook,
-    notebook_rows,
-    run_facts,
-    run_verdicts,
-    tally,
-)
+from photodup.study.report.facts import executed_notebook, notebook_rows, run_facts, run_verdicts, tally
 from photodup.study.report.figures import DECISION_NOTEBOOK, notebook_figures
 
 

@@ -16,13 +16,7 @@ from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.notebook.files import notebooks
-from photodup.study.notebook.run import (
-    REFERENCE,
-    Run,
-    describe_machine,
-    read_environment,
-    read_run,
-)
+from photodup.study.notebook.run import REFERENCE, Run, describe_machine, read_environment, read_run
 from photodup.study.report.facts import FINDINGS, notebook_rows
 from photodup.study.report.figures import DECISION
 

@@ -26,7 +26,7 @@ from photodup.progress import bar
 from photodup.settings import inherited
 from photodup.study.notebook.files import notebooks, read_notebook, source_sha256, study_rows
 from photodup.study.notebook.opening import write_opening
-from photodup.study.notebook.run import REFERENCE, Run, open_run
+from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run
 from photodup.study.runner.servers import start_servers
 
 DEFAULT_BUDGET_S = 1200
@@ -82,9 +82,10 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, Any]:
             )
         try:
             given[pair[0]] = yaml.safe_load(pair[1])
-        except yaml.YAMLError:
+            json.dumps(given[pair[0]], allow_nan=False)  # as papermill gets it: no dates, nothing endless
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError):
             raise PhotodupError(
-                f"-p {pair[0]}: {pair[1]!r} is no value in YAML; write a text with such signs as '\"…\"'."
+                f"-p {pair[0]}: {pair[1][:80]!r} is no value in YAML; write a text with such signs as '\"…\"'."
             ) from None
         rest = rest[3:]
     return given
@@ -107,12 +108,7 @@ def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
 
 
 def execute_notebook(
-    source: Path,
-    output: Path,
-    parameters: Mapping[str, Any],
-    *,
-    budget_s: float,
-    within: Path | None = None,
+    source: Path, output: Path, parameters: Mapping[str, Any], *, budget_s: float, within: Path | None = None
 ) -> NotebookOutcome:
     """Run one notebook in a process of its own and write the executed copy to `output`, beneath the folder `within`.
 
@@ -189,13 +185,12 @@ def run_study(
     from photodup.study.notebook.weights import prepare_model
     from photodup.study.report.page import write_report
 
-    chosen = notebooks(only)
+    directory, chosen = folder_of(name), notebooks(only)
     for key in parameters or {}:
         if not any(key in declared_parameters(path) for path in chosen):
             raise PhotodupError(f"No chosen notebook has a parameter {key}: see `photodup study parameters`.")
     chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
     plan = [(path, *_plan(path, name, sizes, parameters or {})) for path in chosen]
-    directory = project_root() / "results" / name
     done = {} if again else _read_outcomes(directory)
     due = [(p, q, b) for p, q, b in plan if not _is_current(done.get(p.stem), p, q, directory)]
     outcomes = {**_read_outcomes(directory)}
@@ -271,6 +266,7 @@ def measure_pairs(
     """
     from photodup.study.notebook.weights import prepare_model
 
+    folder_of(name)
     prepare_model(None)
     with ExitStack() as stack:
         _measure_comparisons(stack, name, notebooks(only), "full", None, {}, visits, primary=primary)

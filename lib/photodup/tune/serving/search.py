@@ -14,12 +14,14 @@ from typing import Any, Generic, TypeVar
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import VisitPlan
+from photodup.bench.record.json_files import reading
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Question, judge
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.slo import LatencyBound
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
+from photodup.names import escaped
 from photodup.paths import build_dir
 from photodup.study.comparisons.outcomes import recorded
 from photodup.study.notebook.run import Run
@@ -82,7 +84,9 @@ def tune(
             return measure()
 
         measured.discard(key)
-        return run.measure_or_load(key, noted, config=config | asked, kind=kind, may_fail=True)
+        result = run.measure_or_load(key, noted, config=config | asked, kind=kind, may_fail=True)
+        with reading(run.store.path_of(key, config | asked)):
+            return _checked(result, len(config.get("settings", [])))
 
     def rates(
         who: Sequence[Setting], about: Sequence[float], seconds: float, count: int
@@ -153,6 +157,25 @@ def tune(
     spent_s += exact_seconds * sum(len(result.get("seen", [])) for result in found)
     exhaustive_s = exact_seconds * exact_measurements * len(settings)
     return Tuned(bound, tuple(finalists), tuple(told), len(settings), spent_s, exhaustive_s, in_flight)
+
+
+def _checked(result: dict[str, Any], n_rates: int) -> dict[str, Any]:
+    """Return what a trial, or the rates of so many settings, found; raise where a record holds what neither writes."""
+    if "error" in result:
+        return result
+    found = result["rates"] if n_rates else [result]
+    if len(found) != max(n_rates, 1):
+        raise ValueError(f"it holds {len(found)} rates, not {n_rates}")
+    for one in found:
+        names = ("rate_per_s", "low", "high") if n_rates else ("score",)
+        numbers = [one[name] for name in names if one[name] is not None]
+        for at in one["seen"]:
+            load = "rate_per_s" if n_rates else "images_per_s"
+            numbers += [at["latency_ms"], at[load], at.get("in_flight", 1)]
+        if not all(type(number) in (int, float) and 0 <= number < 1e9 for number in numbers):
+            raise ValueError("a number in it is none that can be measured")
+        one["because"] = escaped(one.get("because", ""))
+    return result
 
 
 def in_turns(

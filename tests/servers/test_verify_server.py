@@ -24,6 +24,7 @@ FAULTS = {
     "wrong dimension": (MODEL, WRONG, "256 numbers; the model has 512"),
     "NaN": (MODEL, WRONG, "NaN"),
     "dead from the start": (MODEL, DEAD, "/healthz says that all is well"),
+    "no JSON": (MODEL, DEAD, "cannot be read"),
     "bilinear": ("resize filter", WRONG, "by bilinear, not bicubic"),
     "Lanczos": ("resize filter", WRONG, "by lanczos, not bicubic"),
     "no smoothing": ("resize filter", WRONG, "bilinear without smoothing"),

@@ -160,6 +160,8 @@ class FaultyServer:
             return Response(str(error), 500 if self.fault == "500 on a broken image" else 400)
         except ZeroDivisionError:
             return Response("failed", 500)
+        if self.fault == "no JSON":
+            return Response("[" * 100_000)
         if self.fault == "swapped":
             rows = await self.swapped(rows)
         return Response(json.dumps({"embeddings": rows.tolist()}), media_type="application/json")

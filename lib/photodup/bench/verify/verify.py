@@ -122,7 +122,7 @@ def reference_of(stated: Mapping[str, Any], weights: str | None) -> ImageModel:
     """
     named = stated.get("pretrained")
     if not weights:
-        is_seed = isinstance(named, str) and re.fullmatch(r"random:\d+", named)
+        is_seed = isinstance(named, str) and re.fullmatch(r"random:\d{1,9}", named)
         weights = named if is_seed else environment().weights
         if named not in (None, weights):
             raise PhotodupError(

@@ -58,11 +58,15 @@ def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> 
     return ServedModel(name, inputs, outputs, batched, max_batch or None)
 
 
+@reading("The server's configuration of the model")
 def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> dict[str, str | None]:
     """Return what a model's configuration states of itself in `parameters`; an ensemble's last step does it for it.
 
     Args:
         config_of: returns the configuration of another model.
+
+    Raises:
+        AnswerError: they have another form.
     """
     parameters = config.get("parameters") or {}
     if not parameters and (steps := config.get("ensemble_scheduling", {}).get("step")):

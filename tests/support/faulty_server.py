@@ -99,12 +99,12 @@ class FaultyServer:
 
     def pixels(self, image: Image.Image) -> np.ndarray:
         fault, image, size = self.fault, image.convert("RGB"), imaging.IMAGE_SIZE
-        scale = size / min(image.size)
-        whole = (int(image.width * scale), int(image.height * scale))
+        short = min(image.size)
+        whole = (size * image.width // short, size * image.height // short)
         if fault in FILTERS:
             image = image.resize(whole, FILTERS[fault])
         if fault == "no smoothing":
-            grid = (1 / scale, 0, 0, 0, 1 / scale, 0)
+            grid = (short / size, 0, 0, 0, short / size, 0)
             image = image.transform(whole, Image.Transform.AFFINE, grid, Image.Resampling.BILINEAR)
         if fault == "no centre crop":
             image = image.resize((size, size), Image.Resampling.BICUBIC)

@@ -74,13 +74,12 @@ def _rings(seed: int, width: int = 1200, height: int = 900) -> Image.Image:
 
 
 def _shrunk(image: Image.Image, how: Image.Resampling, *, smooth: bool = True) -> Image.Image:
-    """Return the centre square, resized otherwise than the model asks for."""
+    """Return a picture with the model's side, resized otherwise than the model asks for; its centre is still to be cut."""
     short = min(image.size)
-    left, top = (image.width - short) / 2, (image.height - short) / 2
+    size, scale = (SIDE * image.width // short, SIDE * image.height // short), short / SIDE
     if smooth:
-        return image.resize((SIDE, SIDE), how, box=(left, top, left + short, top + short))
-    grid = (short / SIDE, 0, left, 0, short / SIDE, top)
-    return image.transform((SIDE, SIDE), Image.Transform.AFFINE, grid, how)
+        return image.resize(size, how)
+    return image.transform(size, Image.Transform.AFFINE, (scale, 0, 0, 0, scale, 0), how)
 
 
 def _squeezed(images: Iterable[Image.Image]) -> list[np.ndarray]:

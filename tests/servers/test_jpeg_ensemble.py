@@ -16,6 +16,7 @@ from support.hostile_images import flat_png, grain, many_scans, text_ppm
 from support.images import encoded, png
 from support.triton import executions, infer, needs_triton, tiny_embedding
 
+from photodup.embedding.client.client import connect
 from photodup.embedding.imaging import ImageError, decode, normalize, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo
@@ -142,6 +143,15 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
         with pytest.raises(InferenceServerException, match=rf"image 1: .*{reason}"):
             infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
     assert infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
+    for url, protocol in (
+        (tiny_triton.http_url, "http"),
+        (tiny_triton.grpc_url, "grpc"),
+    ):  # the client's fault: 400
+        with (
+            connect(url, f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder,
+            pytest.raises(ImageError, match=r"image 1: .*truncated"),
+        ):
+            embedder.embed([jpeg, _bad()["truncated"][0]])
 
 
 @needs_triton()

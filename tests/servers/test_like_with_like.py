@@ -20,6 +20,8 @@ from support.paths import ROOT
 from support.service import Running, as_files, start
 from support.triton import infer, needs_triton
 
+from photodup.bench.anyurl.target import target_of
+from photodup.bench.verify.verify import verify
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines import model as engines
 from photodup.embedding.engines.quantise import quantise
@@ -74,12 +76,13 @@ class Both:
         self.choices = [("onnx", "fp32"), ("openvino", "fp32"), ("openvino", "int8")]
         self.choices += [("openvino", "bf16")] if engines.can_compute("bf16") else []
         source = source_of(exports["fp32"])
+        self.weights = f"onnx:{source.path}"
         made = quantise(source, photographs(32), engine="openvino", directory=folder / "build" / "models")
         self.services, names = {}, []
         for engine, precision in self.choices:
             service = start(
                 folder,
-                MODEL_PRETRAINED=f"onnx:{source.path}",
+                MODEL_PRETRAINED=self.weights,
                 ENGINE=engine,
                 PRECISION=precision,
                 PHOTODUP_ROOT=folder,
@@ -193,3 +196,24 @@ def test_an_idle_server_leaves_the_other_its_turn(both):
             time.sleep(0.5)
             spent.append(sum(sum(one.cpu_times()[:2]) for one in family) - before)
         assert np.mean(spent[2:]) < 0.02 * 0.5, (family[0].cmdline(), spent)
+
+
+@needs_triton()
+@pytest.mark.parametrize(
+    "address", ["{fastapi}", "{fastapi}/v1/embeddings", "{http}/v2/models/{model}", "grpc://{grpc}/{model}"]
+)
+def test_verify_raises_no_false_alarm(both, address):
+    """FP32, BF16 and INT8: each right in everything, and what is broken refused as the client's fault."""
+    for (engine, precision), service in both.services.items():
+        if precision == "fp32" and engine != "onnx":  # PyTorch is OpenCLIP itself, which takes a minute
+            continue
+        model = parse_backend(f"triton-{engine}-{precision}-http-jpeg").triton_model
+        urls = {"fastapi": service.url, "http": both.triton.http_url, "grpc": both.triton.grpc_url}
+        url = address.format(**urls, model=model)
+        found = verify(target_of(url), both.weights)
+        assert not [row for row in found.rows if row.verdict != "right"], url
+        assert len(found.rows) == 22
+        tensor = model.removesuffix("_jpeg") + "_uint8"
+        if "{model}" in address:
+            rows = verify(target_of(address.format(**urls, model=tensor)), both.weights).rows
+            assert [r.verdict for r in rows if r.verdict != "right"] == ["not asked"] and len(rows) == 7, rows

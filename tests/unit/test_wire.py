@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from starlette.datastructures import Headers
 
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
-from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
+from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, stated
 
 NUMBERS = arrays.arrays(
     st.sampled_from(["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]),
@@ -132,3 +132,12 @@ def test_whatever_a_server_answers_is_rows_or_one_sentence(protocol, content, le
         assert str(error).endswith((".", "?")) and "\n" not in str(error)
     else:
         assert rows.dtype == np.float32 and rows.ndim == 2
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"parameters": ["x"]}, {"parameters": {"precision": 3}}, {"ensemble_scheduling": {"step": [3]}}],
+)
+def test_a_configuration_of_another_form_is_one_sentence(config):
+    with pytest.raises(AnswerError, match="configuration of the model cannot be read"):
+        stated(config, lambda model: {})

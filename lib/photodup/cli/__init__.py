@@ -19,7 +19,7 @@ from photodup.serving import commands as serving
 # The extra that the commands of one use need; those not listed here belong to the study.
 _COMMANDS = {
     "photos": ("demo", "scan", "embed", "group", "review", "evaluate", "trash"),
-    "load": ("load", "gate"),
+    "load": ("load", "gate", "verify"),
     "serve": ("serve", "render", "export"),
 }
 
@@ -56,7 +56,7 @@ PHOTOS, SERVE, MEASURE, STUDY = "Photos", "Serve", "Measure", "Study"
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     PHOTOS: (photos.demo, photos.scan, photos.embed, photos.group, photos.review),
     SERVE: (serving.serve, model.export, serving.render),
-    MEASURE: (load.load, load.gate, model.tune),
+    MEASURE: (load.load, load.gate, load.verify, model.tune),
     STUDY: (study.report,),
 }
 for panel, commands in PANELS.items():

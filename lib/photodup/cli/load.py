@@ -276,3 +276,61 @@ def gate(
         print(json.dumps(gated.as_record(), default=str))
     if gated.has_failed:
         raise typer.Exit(1)
+
+
+def verify(
+    url: Annotated[str, typer.Argument(help="URL of an embedding server of yours")],
+    protocol: Protocol = None,
+    model: Model = None,
+    weights: Annotated[
+        str | None, typer.Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="that the server should compute in; default what it states")
+    ] = None,
+    hostile: Annotated[bool, typer.Option(help="also send files that are made to hurt it")] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="count what is tolerated as wrong")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one answer")] = 60.0,
+    header: Headers = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that an embedding server computes the model that it names, and that it survives broken images.
+
+    Its answers are compared with embeddings computed here: preprocessing, kinds of images, batches, precision, and which
+    answer belongs to which request. Hostile files are sent to it, so ask a server of yours only. Ends with status 0 where
+    all is right or tolerated, 1 where something is wrong or the server is dead, 2 where it could not be checked.
+    """
+    require("load")
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from photodup.bench.anyurl.target import Security, header_values, target_of
+    from photodup.bench.verify.verify import verify as checked
+    from photodup.names import printable
+
+    security = Security(header_values(header or [], api_key))
+    target = target_of(
+        url, protocol=_of(protocol, 0), model=_of(model, 0) or "", security=security, timeout_s=timeout
+    )
+    console = Console(stderr=True)
+    with console.status("") as status:
+        found = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)
+    if as_json:
+        print(json.dumps({**found.as_record(), "status": int(found.has_failed(strict=strict))}))
+    else:
+        table = Table("check", "verdict", "cosine", "finding", box=None, pad_edge=False)
+        colours = {"right": "green", "tolerated": "yellow", "wrong": "red", "dead": "bold red"}
+        for row in found.rows:
+            cosine = "" if row.cosine is None else f"{row.cosine:.6f}"
+            words = printable(row.words)
+            table.add_row(row.name, Text(row.verdict, colours.get(row.verdict, "dim")), cosine, Text(words))
+        screen = Console()
+        screen.print(f"Reference: {found.reference}.", markup=False, highlight=False)
+        screen.print(table)
+        screen.print(found.sentence(), markup=False, highlight=False)
+    if found.has_failed(strict=strict):
+        raise typer.Exit(1)

@@ -58,7 +58,13 @@ class TritonPythonModel:
                     raise ValueError(f"image {index}: {reason}") from error
             return pb_utils.InferenceResponse([pb_utils.Tensor("image", pixels)])
         except Exception as error:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+            # An image that cannot be read is the client's fault, 400; Triton's default says that the server failed, 500.
+            code = (
+                pb_utils.TritonError.INVALID_ARG
+                if isinstance(error, ValueError)
+                else pb_utils.TritonError.INTERNAL
+            )
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
 def _no_decoder(data, error):

@@ -10,7 +10,7 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
-from photodup.embedding.wire.kserve import ServedModel, Tensor, about_model, datatype, dtype, model_of
+from photodup.embedding.wire.kserve import ServedModel, Tensor, about_model, datatype, dtype, model_of, stated
 from photodup.errors import PhotodupError
 
 
@@ -29,6 +29,22 @@ def describe_model(target: Target) -> ServedModel:
             "load the model."
         )
     return model_of(target.model, about, target.get(f"{target.path}/config") or {})
+
+
+def states(target: Target) -> dict[str, str | None]:
+    """Return what a model's configuration, an extension of Triton's, states of the weights and the precision.
+
+    Raises:
+        PhotodupError: nothing answers.
+    """
+
+    def config_of(model: str) -> dict[str, Any]:
+        if target.protocol == "kserve-grpc":
+            return _over_grpc(replace(target, model=model))[1]
+        found = target.get(f"/v2/models/{model}/config")
+        return found if isinstance(found, dict) else {}
+
+    return stated(config_of(target.model), config_of)
 
 
 def _over_grpc(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -32,6 +32,7 @@ from photodup.embedding.wire.kserve import (
     grpc_channel,
     infer_call,
     model_of,
+    stated,
 )
 from photodup.errors import PhotodupError
 from photodup.extras import need
@@ -169,11 +170,7 @@ class _Triton:
                 f"Triton's model {self.model} takes {found} {shape}, but the wire {self._wire} needs {wanted[1]} "
                 f"{wanted[0]!r} and an output 'embedding': choose another model or wire."
             )
-        parameters = config.get("parameters") or {}
-        if not parameters and (steps := config.get("ensemble_scheduling", {}).get("step")):
-            parameters = config_of(steps[-1]["model_name"]).get("parameters") or {}
-        said = {key: value.get("string_value") for key, value in parameters.items()}
-        said = {key: None if value in ("", "unset") else value for key, value in said.items()}
+        said = stated(config, config_of)
         return Remote(
             digest=said.get("model_digest"),
             name=self.model,

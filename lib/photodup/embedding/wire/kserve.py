@@ -1,7 +1,7 @@
 """KServe's v2 protocol, over HTTP (tensors in binary or as JSON) and over gRPC: a model's description, requests, answers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,23 @@ def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> 
     batched = max_batch > 0 if max_batch is not None else all(s and s[0] == -1 for *_, s in shapes[0])
     inputs, outputs = (tuple(Tensor(n, kind, tuple(s[batched:])) for n, kind, s in side) for side in shapes)
     return ServedModel(name, inputs, outputs, batched, max_batch or None)
+
+
+@reading("The server's configuration of the model")
+def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> dict[str, str | None]:
+    """Return what a model's configuration states of itself in `parameters`; an ensemble's last step does it for it.
+
+    Args:
+        config_of: returns the configuration of another model.
+
+    Raises:
+        AnswerError: they have another form.
+    """
+    parameters = config.get("parameters") or {}
+    if not parameters and (steps := config.get("ensemble_scheduling", {}).get("step")):
+        parameters = config_of(steps[-1]["model_name"]).get("parameters") or {}
+    said = {key: value.get("string_value") for key, value in parameters.items()}
+    return {key: None if value in ("", "unset") else value for key, value in said.items()}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,157 @@
+"""One request with pictures, whatever the server speaks, and what came of it; each on a connection of its own."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.anyurl import kserve
+from photodup.bench.anyurl.measure import adapter_of
+from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.anyurl.target import Target
+from photodup.bench.backends.adapter import AnswerError, decoded
+from photodup.bench.backends.http_connection import HttpError
+from photodup.bench.load.workers import describe_error
+from photodup.bench.verify.pictures import SIDE
+from photodup.embedding.wire.kserve import Tensor, dtype
+from photodup.embedding.wire.wires import in_type, pixels
+from photodup.errors import PhotodupError, is_expected
+
+ANSWERED, REFUSED, BUSY, FAILED, SILENT = "answered", "refused", "busy", "failed", "silent"
+_GRPC = {
+    "DEADLINE_EXCEEDED": SILENT,
+    "UNAVAILABLE": BUSY,
+    **dict.fromkeys(
+        ["INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"], REFUSED
+    ),
+    **dict.fromkeys(["NOT_FOUND", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED"], REFUSED),
+}
+_HEALTH = ("/readyz", "/health", "/healthz", "/v2/health/ready")
+_WIRES = {"UINT8": "uint8", "FP16": "fp16", "FP32": "fp32"}
+_MOST = 8  # pictures in a request
+_MOST_WORDS = 90  # characters of what a server says
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a server said to one request.
+
+    Attributes:
+        how: `answered`; `refused`: it says that the request is at fault (4xx); `busy`: it has no room (429, 503);
+            `failed`: it is at fault itself, or what it sent cannot be read; `silent`: nothing came in time.
+        rows: float32 [images, dim]; empty unless it answered.
+        words: one line, unless it answered.
+    """
+
+    how: str
+    rows: np.ndarray
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class PictureServer:
+    """A target that is sent pictures.
+
+    Attributes:
+        tensor: KServe: the model's input.
+        most: pictures in a request here.
+    """
+
+    target: Target
+    tensor: Tensor | None = None
+    most: int = _MOST
+    _adapters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def takes_files(self) -> bool:
+        """It decodes images itself; otherwise it takes tensors, which are made here."""
+        return self.tensor is None or self.tensor.datatype == "BYTES"
+
+    def ask(self, files: Sequence[bytes]) -> Said:
+        """Send one request with some images of a kind and return what came of it."""
+        adapter = self._adapter("image/png" if files[0][:4] == b"\x89PNG" else "image/jpeg")
+        return _send(adapter, adapter.prepare(list(files)))
+
+    def ask_misshapen(self) -> Said:
+        """Send a tensor with sides that no picture has here."""
+        tensor = self.tensor
+        assert tensor
+        array = np.zeros((1, 3, 7, 5), dtype(tensor.datatype))
+        adapter = replace(self._adapter(""), payload=lambda items: {tensor.name: array})
+        return _send(adapter, adapter.prepare([]))
+
+    def health(self) -> str:
+        """Return the paths whose health checks say that all is well; over gRPC none is asked."""
+        paths = () if self.target.protocol == "kserve-grpc" else _HEALTH
+        return ", ".join(path for path in paths if self._is_well(path))
+
+    def _is_well(self, path: str) -> bool:
+        connection = self.target.connection()
+        try:
+            connection.request(connection.head("GET", path, 0, self.target.security.headers))
+        except (PhotodupError, OSError):
+            return False
+        finally:
+            connection.close()
+        return True
+
+    def _adapter(self, media_type: str) -> Any:
+        kind = "" if self.tensor else media_type  # KServe names none
+        if kind not in self._adapters:
+            adapter = adapter_of(
+                self.target, Payloads("images" if self.takes_files else "arrays", (), "", kind)
+            )
+            if self.tensor and not self.takes_files:
+                adapter.payload = functools.partial(_tensor, self.tensor)
+            self._adapters[kind] = adapter
+        return self._adapters[kind]
+
+
+def server_of(target: Target) -> PictureServer:
+    """Ask a target what it takes.
+
+    Raises:
+        PhotodupError: nothing answers, or it takes no pictures.
+    """
+    if target.protocol == "post":
+        raise PhotodupError(
+            f"{target.name} does not say how it is asked for embeddings: name what it speaks with --protocol."
+        )
+    if not target.protocol.startswith("kserve"):
+        return PictureServer(target)
+    model = kserve.describe_model(target)
+    (first, *others) = model.inputs
+    is_square = first.dims[-3:] == (3, SIDE, SIDE) and first.datatype in _WIRES
+    if others or not (first.datatype == "BYTES" or is_square):
+        takes = ", ".join(f"{t.name} {t.datatype} {list(t.dims)}" for t in model.inputs)
+        raise PhotodupError(
+            f"{model.name} takes {takes}: verify sends encoded images, or [3, {SIDE}, {SIDE}] of {', '.join(_WIRES)}."
+        )
+    return PictureServer(target, first, min(_MOST, model.max_batch or _MOST) if model.batched else 1)
+
+
+def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:
+    array = in_type(pixels(files), _WIRES[tensor.datatype])
+    return {tensor.name: array if len(tensor.dims) == 3 else array.reshape(tensor.dims)}
+
+
+def _send(adapter: Any, prepared: Any) -> Said:
+    connection = adapter.open()
+    try:
+        return Said(ANSWERED, decoded(connection, connection.request(prepared)))
+    except (HttpError, AnswerError) as error:
+        status = getattr(error, "status", 0)
+        how = BUSY if status in (429, 503) else REFUSED if 400 <= status < 500 else FAILED
+        words = str(error)
+    except Exception as error:
+        if not is_expected(error):
+            raise
+        code = getattr(getattr(error, "code", lambda: None)(), "name", "")
+        how = SILENT if isinstance(error, TimeoutError) else _GRPC.get(code, FAILED)
+        words = f"{code} {describe_error(error).partition(': ')[2]}".strip()
+    finally:
+        connection.close()
+    words = f"nothing came within {adapter.target.timeout_s:g} s" if how == SILENT else words
+    return Said(how, np.empty((0, 0), np.float32), words[:_MOST_WORDS].rstrip("."))

@@ -1,0 +1,199 @@
+"""What `verify` sends: pictures drawn from fixed seeds, and what a server that deviates in a known way would see of each.
+
+The right view of a picture is what this library's own decoder gives (`embedding.imaging`), which is open_clip's but for
+transparency. An answer that lies nearer to the embedding of a deviating view deviates so.
+"""
+
+import functools
+import io
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image, ImageChops, ImageCms
+
+from photodup.embedding import imaging
+
+SIDE = imaging.IMAGE_SIZE
+MANY_SCANS = "a JPEG of 600 scans"
+N_PHOTOS = 12
+N_DEVIATING = 6  # of them: what each deviation gives is computed for so many
+_SIZES = ((400, 300), (300, 400), (480, 270), (320, 320))
+_How = Image.Resampling
+
+Views = Sequence[np.ndarray]  # float32 [3, 224, 224] each, normalised
+
+
+@dataclass(frozen=True)
+class PictureCheck:
+    """Pictures that ask one question.
+
+    Attributes:
+        wrong: views of a server with a fault, by what it did, said after "as if"; of the first pictures where they are few.
+        tolerated: the same of a server that may do so.
+        may_refuse: with a status of 4xx, as a kind of image that it does not take.
+    """
+
+    name: str
+    files: tuple[bytes, ...]
+    wrong: Mapping[str, Views] = field(default_factory=dict)
+    tolerated: Mapping[str, Views] = field(default_factory=dict)
+    may_refuse: bool = True
+
+
+def views(images: Iterable[Image.Image]) -> list[np.ndarray]:
+    """Return what the model sees of upright pictures."""
+    return [imaging.normalize(imaging.to_uint8(image)) for image in images]
+
+
+def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **({"quality": 95, "subsampling": 0} if kind == "JPEG" else {}) | options)
+    return buffer.getvalue()
+
+
+def picture(seed: int, width: int = 400, height: int = 300) -> Image.Image:
+    """Return soft colours at five scales, like a photograph."""
+    random = np.random.default_rng(seed)
+    total = np.full((height, width, 3), 128 + random.normal(0, 25, 3), np.float32)
+    for cells, contrast in ((3, 60), (6, 40), (12, 25), (32, 15), (96, 10)):
+        for channel in range(3):
+            coarse = Image.fromarray(random.normal(0, contrast, (cells, cells)).astype(np.float32))
+            total[..., channel] += np.asarray(coarse.resize((width, height), _How.BICUBIC))
+    return Image.fromarray(np.clip(total, 0, 255).astype(np.uint8))
+
+
+def _rings(seed: int, width: int = 1200, height: int = 900) -> Image.Image:
+    """Return a picture under rings that become finer outwards: each filter of a resize leaves others of them."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    squared = (x - random.uniform(0, width)) ** 2 + (y - random.uniform(0, height)) ** 2
+    rings = np.sign(np.cos(random.uniform(0.0006, 0.002) * squared))[..., None] * random.uniform(18, 60, 3)
+    return Image.fromarray(np.clip(np.asarray(picture(seed, width, height)) + rings, 0, 255).astype(np.uint8))
+
+
+def _shrunk(image: Image.Image, how: Image.Resampling, *, smooth: bool = True) -> Image.Image:
+    """Return a picture with the model's side, resized otherwise than the model asks for; its centre is still to be cut."""
+    short = min(image.size)
+    size, scale = (SIDE * image.width // short, SIDE * image.height // short), short / SIDE
+    if smooth:
+        return image.resize(size, how)
+    return image.transform(size, Image.Transform.AFFINE, (scale, 0, 0, 0, scale, 0), how)
+
+
+def _squeezed(images: Iterable[Image.Image]) -> list[np.ndarray]:
+    return views(image.resize((SIDE, SIDE), _How.BICUBIC) for image in images)
+
+
+@functools.cache
+def photos() -> PictureCheck:
+    """Return the pictures that all others are measured by, with the deviations that show in any picture."""
+    files = tuple(encoded(picture(seed, *_SIZES[seed % len(_SIZES)])) for seed in range(N_PHOTOS))
+    seen = [imaging.decode(data) for data in files[:N_DEVIATING]]
+
+    def scaled(mean: Sequence[float], std: Sequence[float]) -> Views:
+        pixels = np.stack([imaging.to_uint8(image) for image in seen]).astype(np.float32) / 255
+        return [*((pixels - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))).astype(np.float32)]
+
+    wrong = {
+        "red and blue were exchanged (BGR)": views(Image.merge("RGB", i.split()[::-1]) for i in seen),
+        "pixels were normalised by ImageNet's values": scaled((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        "pixels were normalised by 0.5 and 0.5": scaled((0.5,) * 3, (0.5,) * 3),
+        "pixels were scaled to 0..1 and not normalised": scaled((0.0,) * 3, (1.0,) * 3),
+        "the whole was squeezed into the square, no centre cut out": _squeezed(seen),
+    }
+    return PictureCheck("model and precision", files, wrong, may_refuse=False)
+
+
+@functools.cache
+def checks() -> tuple[PictureCheck, ...]:
+    """Return what is asked of a server that decodes images itself."""
+    return _filters(), _orientations(), *_kinds(), *_sizes()
+
+
+def _filters() -> PictureCheck:
+    files = tuple(encoded(_rings(seed)) for seed in range(N_DEVIATING))
+    seen = [imaging.decode(data) for data in files]
+    wrong = {
+        f"pictures were resized by {how.name.lower()}, not bicubic": views(_shrunk(i, how) for i in seen)
+        for how in (_How.BILINEAR, _How.LANCZOS, _How.NEAREST)
+    }
+    for how in (_How.BICUBIC, _How.BILINEAR):
+        rough = views(_shrunk(i, how, smooth=False) for i in seen)
+        wrong[f"pictures were resized by {how.name.lower()} without smoothing first"] = rough
+    draft = {
+        "JPEGs were decoded at a reduced scale": views(imaging.decode(f, draft_size=2 * SIDE) for f in files)
+    }
+    return PictureCheck("resize filter", files, wrong, draft, may_refuse=False)
+
+
+def _orientations() -> PictureCheck:
+    turned, files = [imaging.decode(encoded(picture(20 + n))) for n in range(7)], []
+    for n in range(7):
+        exif = Image.Exif()
+        exif[0x0112] = n + 2
+        files.append(encoded(picture(20 + n), exif=exif))
+    wrong = {"EXIF's orientation was not applied": views(turned)}
+    return PictureCheck("EXIF orientation", tuple(files), wrong, may_refuse=False)
+
+
+def _kinds() -> Iterable[PictureCheck]:
+    """Yield a check for each kind of pixels."""
+    cmyk = encoded(picture(30).convert("CMYK"))
+    inverted = {"CMYK's inks were inverted": views([ImageChops.invert(imaging.decode(cmyk))])}
+    yield PictureCheck("CMYK", (cmyk,), inverted)
+    yield PictureCheck("greyscale", (encoded(picture(31).convert("L")),), may_refuse=False)
+    deep = np.asarray(picture(32).convert("L")).astype(np.uint16) * 200 + 3000
+    clipped, low = (Image.fromarray(grey.astype(np.uint8)) for grey in (np.clip(deep, 0, 255), deep & 255))
+    misread = {"values above 255 were clipped": views([clipped]), "only low bytes were read": views([low])}
+    yield PictureCheck("16 bits", (encoded(Image.fromarray(deep), "PNG"),), misread)
+    rgba = picture(33).convert("RGBA")
+    rgba.putalpha(picture(34).convert("L").point(lambda level: 0 if level < 128 else level))
+    on_black = Image.alpha_composite(Image.new("RGBA", rgba.size, "black"), rgba)
+    otherwise = {
+        "transparency was laid over black; here over white": views([on_black]),
+        "transparency was dropped and hidden colours shown, as open_clip does": views([rgba.convert("RGB")]),
+    }
+    yield PictureCheck("transparency", (encoded(rgba, "PNG"),), tolerated=otherwise)
+    palette = picture(35).quantize(48)
+    as_grey = {"palette entries were read as grey levels": views([Image.fromarray(np.asarray(palette))])}
+    yield PictureCheck("palette", (encoded(palette, "PNG"),), as_grey)
+    # A profile under which red and blue are exchanged, so that applying it cannot be overlooked.
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+    tags = (
+        srgb.tobytes().replace(b"rXYZ", b"????", 1).replace(b"bXYZ", b"rXYZ", 1).replace(b"????", b"bXYZ", 1)
+    )
+    managed = ImageCms.profileToProfile(picture(36), ImageCms.ImageCmsProfile(io.BytesIO(tags)), srgb)
+    assert managed is not None
+    applied = {"the profile was applied; here, as in open_clip, it is not": views([managed])}
+    yield PictureCheck("ICC profile", (encoded(picture(36), "PNG", icc_profile=tags),), tolerated=applied)
+
+
+def _sizes() -> Iterable[PictureCheck]:
+    """Yield a check for pictures of unusual sizes, and one for pixels at the ends of their range, where FP16 overflows."""
+    small = [encoded(picture(40 + n, *size), "PNG") for n, size in enumerate(((1, 1), (3, 2), (16, 9)))]
+    yield PictureCheck("very small", tuple(small))
+    wide = [picture(45, 1600, 40), picture(46, 40, 1600)]
+    squeezed = {"the whole was squeezed into the square": _squeezed(wide)}
+    yield PictureCheck("very wide", tuple(encoded(image, "PNG") for image in wide), squeezed)
+    ends = [Image.new("RGB", (SIDE, SIDE), colour) for colour in ("white", "black", "blue")]
+    ends.append(Image.fromarray(np.random.default_rng(50).integers(0, 2, (SIDE, SIDE, 3), np.uint8) * 255))
+    files = tuple(encoded(image, "PNG") for image in ends)
+    yield PictureCheck("extreme pixels", files, may_refuse=False)
+
+
+@functools.cache
+def broken() -> dict[str, bytes]:
+    """Return files that no server may embed, or that are made to hurt it."""
+    photo, dot = encoded(picture(60)), encoded(Image.new("L", (1, 1)), "PNG")
+    huge = dot[:16] + (40_000).to_bytes(4, "big") * 2 + dot[24:29]
+    plain = encoded(Image.new("RGB", (3000, 2000), "grey"), quality=50, progressive=True)
+    last = plain.rindex(b"\xff\xda")
+    return {
+        "an empty file": b"",
+        "a web page named .jpg": b"<!doctype html><title>no image</title>" * 20,
+        "half of a JPEG": photo[: len(photo) // 2],
+        "a PNG that promises 1,600 megapixels": huge + zlib.crc32(huge[12:]).to_bytes(4, "big") + dot[33:],
+        MANY_SCANS: plain[:last] + plain[last:-2] * 600 + b"\xff\xd9",
+    }

@@ -1,0 +1,372 @@
+"""The checks of an embedding server and their verdicts: right, tolerated, wrong or dead.
+
+Answers are judged in units of the *spread*: how far embeddings of unlike pictures lie from their mean. One that moved from
+the reference towards what a known deviation gives (by more than half the way) deviates so, even where rounding moves it
+farther than that; one that moved otherwise may have moved as far as its precision explains.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from photodup.bench.anyurl import kserve
+from photodup.bench.anyurl.target import Target
+from photodup.bench.verify import pictures
+from photodup.bench.verify.asking import ANSWERED, BUSY, REFUSED, PictureServer, Said, server_of
+from photodup.bench.verify.pictures import PictureCheck, Views
+from photodup.embedding import imaging
+from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.model import PRECISIONS, ImageModel
+from photodup.errors import PhotodupError
+from photodup.settings import environment
+
+RIGHT, TOLERATED, WRONG, DEAD, NOT_ASKED = "right", "tolerated", "wrong", "dead", "not asked"
+# As what a server computes: the least median cosine with FP32, and how far from it one embedding may lie, in spreads.
+# ViT-B/32 in OpenVINO's BF16 has 0.99995 and 0.04; in its INT8 0.9994 and 0.31.
+CLASSES = (("FP32", 0.99999, 0.02), ("BF16 or FP16", 0.9995, 0.15), ("INT8", 0.97, 0.75))
+_CLASS_OF = {"fp32": 0, "tf32": 1, "bf16": 1, "fp16": 1, "int8": 2}
+# Of a deviation: the least that counts, in spreads; the least that can be told from rounding, as a share of that.
+_FELT, _TOLD = 1e-3, 0.4
+_LENGTH = 0.01  # by which an embedding's may differ from 1
+IN_FLIGHT, N_CONCURRENT = 8, 48
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One row: what was checked, the verdict, and why.
+
+    Attributes:
+        cosine: the lowest between an answer and its reference; None where none was compared.
+    """
+
+    name: str
+    verdict: str
+    words: str
+    cosine: float | None = None
+
+
+@dataclass(frozen=True)
+class VerifiedServer:
+    """All rows about a server, and what its embeddings were compared with."""
+
+    url: str
+    protocol: str
+    reference: str
+    rows: tuple[Checked, ...]
+
+    def has_failed(self, *, strict: bool = False) -> bool:
+        return any(row.verdict in (WRONG, DEAD) or (strict and row.verdict == TOLERATED) for row in self.rows)
+
+    def sentence(self) -> str:
+        counts = Counter(row.verdict for row in self.rows)
+        order = (RIGHT, TOLERATED, WRONG, DEAD, NOT_ASKED)
+        return f"{self.url}: {', '.join(f'{counts[v]} {v}' for v in order if counts[v])}."
+
+    def as_record(self) -> dict[str, Any]:
+        return {**asdict(self), "sentence": self.sentence()}
+
+
+def verify(
+    target: Target,
+    weights: str | None = None,
+    *,
+    precision: str | None = None,
+    is_hostile: bool = True,
+    say: Callable[[str], object] = lambda name: None,
+) -> VerifiedServer:
+    """Check a server.
+
+    Args:
+        weights: of the reference, as `load_model` takes them; default those that the server names.
+        precision: that it should compute in; default what it states.
+        is_hostile: also send files that are made to hurt it.
+        say: gets the name of each check before it is asked.
+
+    Raises:
+        PhotodupError: it cannot be asked, or the reference cannot be computed.
+    """
+    if precision and precision not in PRECISIONS:
+        raise PhotodupError(f"--precision is one of {', '.join(PRECISIONS)}, not {precision!r}.")
+    server, stated = server_of(target), stated_of(target)
+    model = reference_of(stated, weights)
+    states = precision or stated.get("precision")
+    run = _Run(server, model, states if states in PRECISIONS else None, say)
+    run.all(is_hostile)
+    digest = stated.get("digest", model.source_digest)
+    other = "" if digest == model.source_digest or run.place else "; the server names another digest"
+    return VerifiedServer(
+        target.name, target.protocol, f"{model.name}, {model.pretrained}, FP32{other}", tuple(run.rows)
+    )
+
+
+def stated_of(target: Target) -> Mapping[str, Any]:
+    """Return what a server states of its model: `pretrained`, `precision` and `digest`, as far as it does."""
+    if target.protocol.startswith("kserve"):
+        said: Any = kserve.states(target)
+        return {**said, "digest": said["model_digest"]} if said.get("model_digest") else said
+    said = target.get("/info")
+    return said if isinstance(said, dict) else {}
+
+
+def reference_of(stated: Mapping[str, Any], weights: str | None) -> ImageModel:
+    """Load the model that a server should compute, in FP32. No file or address that the server names is opened.
+
+    Raises:
+        PhotodupError: it names weights that are neither random nor the environment's, or they cannot be had here.
+    """
+    named = stated.get("pretrained")
+    if not weights:
+        is_seed = isinstance(named, str) and re.fullmatch(r"random:\d{1,9}", named)
+        weights = named if is_seed else environment().weights
+        if named not in (None, weights):
+            raise PhotodupError(
+                f"The server names the weights {str(named)[:80]!r}, and here are {weights!r}: give the same with --weights."
+            )
+    model = load_model(weights, device="cpu")
+    if model.view.whole:
+        raise PhotodupError(
+            f"{model.name} sees pictures otherwise than CLIP, and verify knows CLIP's view only."
+        )
+    return model
+
+
+def judge(
+    answers: np.ndarray,
+    right: np.ndarray,
+    deviations: Mapping[str, np.ndarray],
+    spread: float,
+    allowed: float,
+) -> tuple[str, bool, list[str]]:
+    """Judge answers of length 1 against the reference's, `right`.
+
+    Args:
+        deviations: what the reference gives for views that deviate, of the first answers.
+        allowed: how far one answer may lie from its reference, in spreads.
+
+    Returns:
+        The deviation that explains the answers, or nothing; whether answers are unlike without one; deviations that
+        cannot be told from rounding.
+    """
+    found, blurred = {}, []
+    for words, seen in deviations.items():
+        moved, way = answers[: len(seen)] - right[: len(seen)], seen - right[: len(seen)]
+        length, size = float(np.linalg.norm(way)), float(np.linalg.norm(moved))
+        if length < _FELT * spread * len(seen) ** 0.5:
+            continue
+        if length < _TOLD * size:
+            blurred.append(words)
+        elif (moved * way).sum() > 0.5 * length**2:
+            found[words] = float(np.linalg.norm(moved - way)) / size
+    is_far = bool((np.linalg.norm(answers - right, axis=1) > allowed * spread).any())
+    nearest = min(found, key=lambda words: found[words], default="")
+    explains = nearest and (not is_far or found[nearest] < 0.7)
+    return (nearest, False, blurred) if explains else ("", is_far, blurred)
+
+
+@dataclass
+class _Run:
+    """One server being checked; `rows` grows.
+
+    Attributes:
+        place: in `CLASSES`, of what it states or computes as, whichever is coarser.
+    """
+
+    server: PictureServer
+    model: ImageModel
+    precision: str | None
+    say: Callable[[str], object]
+    rows: list[Checked] = field(default_factory=list)
+    lengths: list[float] = field(default_factory=list)
+    spread: float = 0.0
+    place: int = 0
+
+    def all(self, is_hostile: bool) -> None:
+        photos = pictures.photos()
+        self.say(photos.name)
+        first = self.server.ask(photos.files[:1])
+        if first.how != ANSWERED:
+            well = "" if first.how == REFUSED else self.server.health()
+            if not well:
+                raise PhotodupError(f"{self.server.target.name} embeds no plain photograph: {first.words}.")
+            self._add(photos.name, DEAD, f"{first.words}, while {well} says that all is well")
+            return
+        alone = self._check(photos)
+        if self.rows[0].verdict == WRONG:
+            self._add("decoding", NOT_ASKED, "plain photographs are wrong already")
+        elif not self.server.takes_files:
+            self._add("decoding", NOT_ASKED, "the server takes tensors: the client decodes and resizes")
+        else:
+            for check in pictures.checks():
+                self.say(check.name)
+                self._check(check)
+        if alone is None:
+            return
+        for name, ask in (("batch", self._batch), ("concurrency", self._concurrency)):
+            self.say(name)
+            self._add(name, *ask(photos.files, alone))
+        away = [length for length in self.lengths if abs(length - 1) > _LENGTH]
+        words = f"{len(away)} of {len(self.lengths)} lengths are not 1, such as {away[0]:.4g}" if away else ""
+        self._add("normalisation", WRONG if away else RIGHT, words)
+        if is_hostile:
+            self._survival(photos.files, alone)
+
+    @property
+    def allowed(self) -> float:
+        return CLASSES[self.place][2]
+
+    def _add(self, name: str, verdict: str, words: str, cosine: float | None = None) -> None:
+        self.rows.append(Checked(name, verdict, words, cosine))
+
+    def _embed(self, views: Views) -> np.ndarray:
+        return np.concatenate([self.model.embed(view[None]) for view in views])
+
+    def _malformed(self, said: Said, n: int = 1) -> str:
+        """Return what is wrong with an answer, whatever was asked; lengths of its embeddings are kept."""
+        rows, dim = said.rows, self.model.dim
+        if said.how != ANSWERED:
+            return said.words
+        if len(rows) != n:
+            return f"{len(rows)} embeddings came for {n} images"
+        if rows.shape[1] != dim:
+            return f"an embedding has {rows.shape[1]} numbers; the model has {dim}"
+        if not np.isfinite(rows).all():
+            return "an embedding holds NaN or infinities"
+        lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+        if not lengths.all():
+            return "an embedding is all zeros"
+        self.lengths += lengths.tolist()
+        return ""
+
+    def _check(self, check: PictureCheck) -> np.ndarray | None:
+        """Judge pictures, each sent alone; return their embeddings if all are there."""
+        said = [self.server.ask([file]) for file in check.files]
+        left = [n for n, one in enumerate(said) if not (check.may_refuse and one.how == REFUSED)]
+        if bad := next((words for n in left if (words := self._malformed(said[n]))), ""):
+            self._add(check.name, WRONG, bad)
+            return None
+        n_refused, refused = len(said) - len(left), next((s.words for s in said if s.how == REFUSED), "")
+        if not left:
+            self._add(check.name, TOLERATED, f"not taken: {refused}")
+            return None
+        right = self._embed(pictures.views(imaging.decode(check.files[n]) for n in left))
+        answers = _unit(np.concatenate([said[n].rows for n in left]))
+        cosines = (answers * right).sum(axis=1)
+        verdict, words = (RIGHT, "") if self.spread else self._calibrated(cosines, right)
+        known = {} if n_refused or not self.server.takes_files else {**check.wrong, **check.tolerated}
+        seen = {name: self._embed(views) for name, views in known.items()}
+        deviation, is_unlike, blurred = judge(answers, right, seen, self.spread, self.allowed)
+        if deviation:
+            verdict = TOLERATED if deviation in check.tolerated else WRONG
+            words = f"as if {deviation}"
+        elif is_unlike and verdict != WRONG:
+            verdict, words = WRONG, "unlike the reference's, as no known deviation explains"
+        elif n_refused and verdict == RIGHT:
+            verdict, words = TOLERATED, f"{n_refused} of {len(said)} not taken: {refused}"
+        elif blurred and verdict != WRONG:
+            words += f"{'; ' * bool(words)}rounding hides whether {' or '.join(blurred)}"
+        self._add(check.name, verdict, words, float(cosines.min()))
+        return None if n_refused else answers
+
+    def _calibrated(self, cosines: np.ndarray, right: np.ndarray) -> tuple[str, str]:
+        """Take from plain photographs what a server computes as; return the verdict on it."""
+        self.spread = float(np.linalg.norm(right - right.mean(axis=0), axis=1).mean())
+        fits = [n for n, (_, least, _) in enumerate(CLASSES) if np.median(cosines) >= least]
+        as_computed = fits[0] if fits else len(CLASSES) - 1
+        stated = _CLASS_OF[self.precision] if self.precision else 0
+        name, self.place = CLASSES[as_computed][0], max(as_computed, stated)
+        if not fits:
+            return WRONG, "another model, other weights or other pixels: no precision has such cosines"
+        if self.precision and as_computed > stated:
+            return WRONG, f"{self.precision} is stated, and the cosines are as of {name}"
+        if as_computed and not self.precision:
+            return TOLERATED, f"the cosines are as of {name}, and the server states no precision"
+        return RIGHT, f"the cosines are as of {name}"
+
+    def _foreign(self, said: Said, places: Sequence[int], alone: np.ndarray) -> str:
+        """Return what is wrong with an answer that should hold the photographs in `places` as they come alone."""
+        if bad := self._malformed(said, len(places)):
+            return bad
+        for n, (row, place) in enumerate(zip(_unit(said.rows), places, strict=True), start=1):
+            far = np.linalg.norm(alone - row, axis=1)
+            if (nearest := int(far.argmin())) != place:
+                return f"place {n} of {len(places)} holds photograph {nearest + 1}'s embedding, not {place + 1}'s"
+            if far[place] > self.allowed * self.spread:
+                return f"place {n} of {len(places)} holds another embedding than the photograph gets alone"
+        return ""
+
+    def _batch(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
+        """Ask for several photographs at once, in two orders."""
+        size, said = self.server.most, self.server.ask(files[: self.server.most])
+        while said.how == REFUSED and size > 1:
+            size //= 2
+            said = self.server.ask(files[:size])
+        if size == 1:
+            return TOLERATED, "takes one image a request"
+        turned = [*range(len(files) - 1, len(files) - 1 - size, -1)]
+        more = self.server.ask([files[place] for place in turned])
+        bad = self._foreign(said, range(size), alone) or self._foreign(more, turned, alone)
+        return (WRONG, bad) if bad else (RIGHT, f"{size} images, each in its place and as alone")
+
+    def _many(self, files: Sequence[bytes], alone: np.ndarray, n: int) -> tuple[list[str], list[str]]:
+        """Ask for photographs at once; return what was wrong, and what found no room."""
+        places = [number % len(files) for number in range(n)]
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            said = list(pool.map(lambda place: self.server.ask([files[place]]), places))
+        bad = [self._foreign(s, [p], alone) for s, p in zip(said, places, strict=True) if s.how != BUSY]
+        return [words for words in bad if words], [s.words for s in said if s.how == BUSY]
+
+    def _concurrency(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
+        bad, busy = self._many(files, alone, N_CONCURRENT)
+        many = f"of {N_CONCURRENT} requests, {IN_FLIGHT} at a time"
+        if bad:
+            return WRONG, f"{len(bad)} {many}: {bad[0]}"
+        if busy:
+            return TOLERATED, f"{len(busy)} {many}, found no room: {busy[0]}"
+        return RIGHT, f"each {many}, got its own"
+
+    def _survival(self, files: Sequence[bytes], alone: np.ndarray) -> None:
+        """Send what is made to hurt, and ask after each whether the server still embeds."""
+        asks: dict[str, Callable[[], Said]] = {"a tensor of another shape": self.server.ask_misshapen}
+        if self.server.takes_files:
+            broken = pictures.broken()
+            asks = {name: partial(self.server.ask, [data]) for name, data in broken.items()}
+            amid = [files[0], broken["half of a JPEG"], files[1]]
+            if any(row.name == "batch" and row.verdict == RIGHT for row in self.rows):
+                asks["half of a JPEG amid a batch"] = partial(self.server.ask, amid)
+        for name, ask in asks.items():
+            self.say(name)
+            said = ask()
+            if said.how == REFUSED:
+                verdict, words = RIGHT, said.words
+            elif said.how == ANSWERED and name == pictures.MANY_SCANS:
+                verdict, words = TOLERATED, "decoded; a file of more scans may take hours"
+            elif said.how == ANSWERED:
+                verdict, words = WRONG, "got an embedding, so nobody would notice that it is broken"
+            else:
+                verdict, words = WRONG, f"not refused as the client's fault: {said.words}"
+            bad, busy = self._many(files, alone, 2)
+            if bad or busy:
+                verdict, words = DEAD, self._last_words((bad or busy)[0])
+            self._add(name, verdict, words)
+            if verdict == DEAD:
+                return
+        bad, _ = self._many(files, alone, 2 * IN_FLIGHT)
+        words = self._last_words(bad[0]) if bad else "embeds as before"
+        self._add("alive afterwards", DEAD if bad else RIGHT, words)
+
+    def _last_words(self, words: str) -> str:
+        well = self.server.health()
+        return (
+            f"a photograph fails afterwards: {words}{f', while {well} says that all is well' if well else ''}"
+        )
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    rows = rows.astype(np.float64)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

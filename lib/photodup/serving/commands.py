@@ -114,22 +114,11 @@ def render(
     ] = False,
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
-    from photodup.serving.embedded import export_models
-    from photodup.serving.triton.repository import Target, render_repository
+    from photodup.serving.embedded import export_models, render_exported
+    from photodup.serving.triton.repository import Target
 
-    made = export_models(half=typed)
-    print(
-        render_repository(
-            cast(Target, target),  # refused there if it is none
-            out,
-            made["files"],
-            models=model,
-            variant=variant,
-            instances=instances,
-            model_digest=made["model_digest"],
-            pretrained=made["pretrained"],
-        )
-    )
+    made, known = export_models(half=typed), cast(Target, target)  # refused there if it is none
+    print(render_exported(known, out, made, models=model, variant=variant, instances=instances))
 
 
 def _wait_for_signal() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from photodup.embedding.engines.export import HALF, VARIANTS, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.paths import build_dir
-from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports, of_service
+from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, exposure, reachable
 from photodup.serving.service.start import ServiceProcess
-from photodup.serving.triton.repository import render_repository
+from photodup.serving.triton.repository import Target, render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 from photodup.settings import inherited
 
@@ -50,6 +50,12 @@ def int8_files(fp32: Path) -> dict[str, Path]:
     source = source_of(fp32)
     found = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in ("openvino", "onnx")}
     return {name: path for name, path in found.items() if path.is_file()}
+
+
+def render_exported(target: Target, out: Path, made: Mapping[str, Any], **options: Any) -> Path:
+    """Render a Triton repository, as `render_repository` does, of what `export_models` returned."""
+    weights = {name: made[name] for name in ("model_digest", "pretrained")}
+    return render_repository(target, out, made["files"], **weights, **options)
 
 
 @contextlib.contextmanager
@@ -104,15 +110,8 @@ def embedded_servers(
         ):  # those have no weights
             say("Exporting the model (kept for the next time)")
             made = export_models(env)
-        repository = render_repository(
-            "cpu-embedded",
-            build_dir() / "triton" / "cpu-embedded",
-            made["files"],
-            models=models,
-            model_digest=made["model_digest"],
-            pretrained=made["pretrained"],
-            **render,
-        )
+        folder = build_dir() / "triton" / "cpu-embedded"
+        repository = render_exported("cpu-embedded", folder, made, models=models, **render)
     with contextlib.ExitStack() as stack:
         fastapi = None
         if service:
@@ -139,23 +138,15 @@ def embedded_servers(
             stack.enter_context(triton)
         if fastapi:
             fastapi.wait_ready(timeout_s, progress)
-        backends: dict[str, str] = {}
-        metrics: dict[str, str] = {}
-        for (engine, precision), other in others.items():
-            more = of_service(other.url, engine, precision)
-            backends, metrics = backends | more[0], metrics | more[1]
-        about: dict[str, Any] = {"name": "embedded", "gpu": NO_GPU, "location": "this machine"}
-        if not (service or models):  # further services alone
-            yield Endpoints(**about, backends=backends, metrics=metrics)
-            return
-        found = from_ports(
+        yield from_ports(
             reachable(host),
             ports.get("FastAPI", 0),
             ports.get("Triton HTTP", 0),
             ports.get("Triton gRPC", 0),
             ports.get("Triton metrics", 0),
             models=models,
-            **about,
+            others={computes: other.url for computes, other in others.items()},
+            name="embedded",
+            gpu=NO_GPU,
+            location="this machine",
         )
-        both = {"backends": found.backends | backends, "metrics": found.metrics | metrics}
-        yield found.model_copy(update=both)

@@ -1,8 +1,9 @@
 """Where the servers are: one small YAML file per machine, and a check that says what is wrong with it."""
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -184,15 +185,12 @@ def from_ports(
     triton_grpc_port: int | None = None,
     triton_metrics_port: int | None = None,
     *,
-    name: str = "",
-    gpu: str = UNKNOWN_GPU,
-    gpus: int = 1,
     engines: Sequence[str] = ("onnx", "trt"),
     wires: Sequence[str] = WIRES,
     models: Sequence[str] | None = None,
     service: tuple[str, str] = ("pytorch", "fp32"),
-    price_per_hour_usd: float | None = None,
-    location: str = "",
+    others: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    **about: Any,
 ) -> Endpoints:
     """Build the endpoints of one machine from its ports, as notebooks do with HOST and the port parameters.
 
@@ -205,7 +203,8 @@ def from_ports(
         models: the models that this Triton has loaded, if known: exactly their backends are listed, whatever
             `engines` says.
         service: engine and precision of the FastAPI service.
-        name, gpu, gpus, price_per_hour_usd, location: As in `Endpoints`; the name defaults to the host.
+        others: Engine and precision of each further FastAPI service, and its URL.
+        about: Other fields of `Endpoints`; the name defaults to the host.
 
     Raises:
         PhotodupError: no such address, or no port at all; names the key.
@@ -230,15 +229,8 @@ def from_ports(
             backends[backend.name] = f"{host}:{triton_grpc_port}"
     if triton_metrics_port:
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
-    return _checked(
-        name or host,
-        {
-            "name": name or host,
-            "gpu": gpu,
-            "gpus": gpus,
-            "price_per_hour_usd": price_per_hour_usd,
-            "location": location,
-            "backends": backends,
-            "metrics": metrics,
-        },
-    )
+    for computes, url in others.items():
+        more, pages = of_service(url, *computes)
+        backends, metrics = backends | more, metrics | pages
+    facts = {"name": host, **about}
+    return _checked(facts["name"], facts | {"backends": backends, "metrics": metrics})

@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
-
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir, project_root
@@ -150,7 +148,7 @@ def endpoints_of(row: dict[str, Any], name: str, key: str | None = None) -> Endp
         raise PhotodupError(f"Instance {row.get('id')} cannot be reached yet: {what}.")
     # Every port is mapped to a random one of the host, the same for IPv4 and IPv6.
     outside = [int(ports[f"{port}/tcp"][0]["HostPort"]) for port in PORTS]
-    found = from_ports(
+    return from_ports(
         host,
         *outside,
         name=name,
@@ -159,8 +157,8 @@ def endpoints_of(row: dict[str, Any], name: str, key: str | None = None) -> Endp
         engines=("onnx", "trt"),
         price_per_hour_usd=row.get("dph_total"),
         location=f"Vast.ai, {row.get('geolocation') or 'place unknown'}",
+        triton_control_key=key,
     )
-    return found.model_copy(update={"triton_control_key": SecretStr(key) if key else None})
 
 
 def down(client: Any, name: str) -> None:

@@ -36,15 +36,15 @@ def sink_of(run: "Run") -> tuple[str, str]:
     )
 
 
-def measure_real_path(
-    run: "Run", payloads_bytes: Sequence[int], *, n: int = 5, n_large: int = 3, idle_s: float = 1.0
-) -> dict[str, Any]:
+def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
     """Return the run's record of the way to its servers (`bench.link.real_path.measure_path`), measured unless it has it.
+
+    Args:
+        sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they name the record.
 
     Raises:
         NotMeasured: nobody answers there.
     """
-    sizes: dict[str, Any] = {"n": n, "n_large": n_large, "idle_s": idle_s}
     return run.measure_or_load(
         "real-path",
         lambda: measure_path(*sink_of(run), payloads_bytes, **sizes),
@@ -54,17 +54,10 @@ def measure_real_path(
 
 
 def measure_twin(
-    run: "Run",
-    found: Mapping[str, Any],
-    payloads_bytes: Sequence[int],
-    *,
-    n: int = 5,
-    n_large: int = 3,
-    idle_s: float = 1.0,
+    run: "Run", found: Mapping[str, Any], payloads_bytes: Sequence[int], **sizes: Any
 ) -> dict[str, Any]:
     """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
     spec = twin(dict(found))
-    sizes: dict[str, Any] = {"n": n, "n_large": n_large, "idle_s": idle_s}
     return run.measure_or_load(
         "real-path-twin",
         lambda: measure_ladder(spec, payloads_bytes, **sizes),

@@ -275,26 +275,15 @@ def create_app(
         if (model := service.model) is None:
             raise RequestError(503, service.failure or "The model is still loading.")
         s = service.settings
+        stated = ("name", "pretrained", "digest", "is_random", "dim", "engine", "precision")
+        limits = s.model_dump(include=set(Limits.model_fields))
         return Info(
-            name=model.name,
-            pretrained=model.pretrained,
-            digest=model.digest,
-            is_random=model.is_random,
-            dim=model.dim,
+            **{name: getattr(model, name) for name in stated},
             device=getattr(model, "device", "cpu"),
             gpus=service.stages.gpus.names(),
-            engine=model.engine,
-            precision=model.precision,
             gate=verdict_on(model),
             runtime=getattr(model, "runtime", dict)(),
-            limits=Limits(
-                max_images=s.max_images,
-                max_body_bytes=int(s.max_body_mb * 1e6),
-                max_pixels=s.max_pixels,
-                max_request_pixels=s.max_request_pixels,
-                batch_max=s.batch_max,
-                batch_delay_ms=s.batch_delay_ms,
-            ),
+            limits=Limits(**limits, max_body_bytes=int(s.max_body_mb * 1e6)),
         )
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

@@ -52,10 +52,10 @@ class Server:
 
     name: str
     label: str
-    engine: str
-    protocol: str
-    path: str
     how: str
+    engine: str = "pytorch"
+    protocol: str = "multipart"
+    path: str = "/embed"
     ready: str = ""
     command: Callable[[int, str], list[str]] | None = None
     environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, weights: {})
@@ -120,15 +120,8 @@ def _usual(port: int, weights: str) -> dict[str, str]:
 
 
 def _mosec(port: int, weights: str) -> list[str]:
-    return [
-        *_script("mosec")(port, weights),
-        "--port",
-        str(port),
-        "--address",
-        "127.0.0.1",
-        "--timeout",
-        "60000",
-    ]
+    options = f"--port {port} --address 127.0.0.1 --timeout 60000".split()
+    return [*_script("mosec")(port, weights), *options]
 
 
 def _infinity(port: int, weights: str) -> list[str]:
@@ -147,28 +140,25 @@ def _bentoml(port: int, weights: str) -> list[str]:
 SERVERS = {
     server.name: server
     for server in (
-        Server(
-            "fastapi", "FastAPI (ours)", "pytorch", "multipart", "/embed", "as `photodup serve` starts it"
-        ),
+        Server("fastapi", "FastAPI (ours)", "as `photodup serve` starts it"),
         Server(
             "triton",
             "Triton (ours)",
-            "onnx",
-            "kserve-http",
-            "",
             "the embedded server, ONNX Runtime, JPEG to an ensemble",
+            engine="onnx",
+            protocol="kserve-http",
+            path="",
         ),
         Server(
             "infinity",
             "Infinity",
-            "pytorch",
-            "openai",
-            "/embeddings",
             "`infinity_emb v2 --engine torch --device cpu --dtype float32`, its cache of answers off; its ONNX engine "
             "takes no CLIP",
-            "/health",
-            _infinity,
-            lambda port, weights: {
+            protocol="openai",
+            path="/embeddings",
+            ready="/health",
+            command=_infinity,
+            environment=lambda port, weights: {
                 "HF_HUB_OFFLINE": "1",
                 "DO_NOT_TRACK": "1",
                 "INFINITY_ANONYMOUS_USAGE_STATS": "0",
@@ -178,50 +168,41 @@ SERVERS = {
         Server(
             "litserve",
             "LitServe",
-            "pytorch",
-            "multipart",
-            "/embed",
             "one worker, `max_batch_size=32`, `batch_timeout=0.005`",
-            "/health",
-            _script("litserve"),
-            _usual,
+            ready="/health",
+            command=_script("litserve"),
+            environment=_usual,
         ),
         Server(
             "bentoml",
             "BentoML",
-            "pytorch",
-            "multipart",
-            "/embed",
             "one worker, `batchable=True`, `max_batch_size=32`",
-            "/readyz",
-            _bentoml,
-            lambda port, weights: {**_usual(port, weights), "BENTOML_DO_NOT_TRACK": "True"},
+            ready="/readyz",
+            command=_bentoml,
+            environment=lambda port, weights: {**_usual(port, weights), "BENTOML_DO_NOT_TRACK": "True"},
         ),
         Server(
             "mosec",
             "mosec",
-            "pytorch",
-            "post",
-            "/inference",
             "one process decodes, one computes, `max_batch_size=32`, `max_wait_time=5`",
-            "/metrics",
-            _mosec,
-            _usual,
+            protocol="post",
+            path="/inference",
+            ready="/metrics",
+            command=_mosec,
+            environment=_usual,
         ),
         Server(
             "ray",
             "Ray Serve",
-            "pytorch",
-            "post",
-            "/embed",
             "one replica, `serve.batch(max_batch_size=32, batch_wait_timeout_s=0.005)`",
-            "/-/healthz",
-            _script("ray"),
-            lambda port, weights: {**_usual(port, weights), "RAY_USAGE_STATS_ENABLED": "0"},
+            protocol="post",
+            ready="/-/healthz",
+            command=_script("ray"),
+            environment=lambda port, weights: {**_usual(port, weights), "RAY_USAGE_STATS_ENABLED": "0"},
         ),
     )
 }
-
+"""The servers by name; each field that is not given is our FastAPI service's."""
 
 FASTEST_OF_OURS = ("openvino", "int8")
 FASTEST_OF_PEERS = "bf16"  # PyTorch's on a processor with its instructions
@@ -316,14 +297,13 @@ def started(server: Server, weights: str, *, settings: Mapping[str, str] | None 
 
 @contextlib.contextmanager
 def _triton(server: Server, weights: str) -> Iterator[Started]:
-    from photodup.serving.embedded import export_models
-    from photodup.serving.triton.repository import render_repository, with_steps
+    from photodup.serving.embedded import export_models, render_exported
+    from photodup.serving.triton.repository import with_steps
     from photodup.serving.triton.server import EmbeddedTriton
 
     models = with_steps([triton_model(server)])
     made = export_models({"MODEL_PRETRAINED": weights})
-    where = {"model_digest": made["model_digest"], "pretrained": made["pretrained"]}
     folder = build_dir() / "triton" / "peers"
-    repository = render_repository("cpu-embedded", folder, made["files"], models=models, **where)
+    repository = render_exported("cpu-embedded", folder, made, models=models)
     with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as triton:
         yield Started(server, triton.http_url, triton.startup_s, triton.pid)

@@ -42,7 +42,10 @@ def published_dir() -> Path:
     return project_root() / "results" / "published"
 
 
-def _read(name: str, directory: Path | None, required: Iterable[str]) -> "pd.DataFrame":
+def _read(
+    name: str, directory: Path | None, key: str, required: Iterable[str], numeric: Iterable[str]
+) -> "pd.DataFrame":
+    """Return a file's rows, which `key` names in what is said of them, with numbers in the `numeric` columns."""
     import pandas as pd
 
     path = (directory or published_dir()) / name
@@ -52,13 +55,7 @@ def _read(name: str, directory: Path | None, required: Iterable[str]) -> "pd.Dat
         raise PublishedError(f"{path} cannot be read ({error}): restore it from the repository.") from None
     if missing := set(required) - set(table.columns):
         raise PublishedError(f"{path} lacks the column {min(missing)!r}: restore it from the repository.")
-    return table
-
-
-def _numbers(table: "pd.DataFrame", columns: Iterable[str], name: str, key: str) -> "pd.DataFrame":
-    import pandas as pd
-
-    for column in columns:
+    for column in numeric:
         parsed = pd.to_numeric(table[column].replace("", None), errors="coerce")
         wrong = table[(table[column] != "") & parsed.isna()]
         if len(wrong):
@@ -78,31 +75,26 @@ def load_measurements(directory: Path | None = None) -> "pd.DataFrame":
     Raises:
         PublishedError: a damaged file, a repeated id, a value that is no number.
     """
-    name = "measurements.csv"
-    table = _read(
-        name, directory, ["row_id", "also_in", "value", "value_high", "resolution", "value_text", *CONDITION]
-    )
+    name, key = "measurements.csv", "row_id"
+    needed = [key, "also_in", "value", "value_high", "resolution", "value_text", *CONDITION]
+    numeric = ("value", "value_high", "resolution", "gpus", "batch", "concurrency")
+    table = _read(name, directory, key, needed, numeric)
     if (repeated := table["row_id"][table["row_id"].duplicated()]).size:
         raise PublishedError(f"{name}: the row id {repeated.iloc[0]!r} appears twice.")
-    table = _numbers(
-        table, ("value", "value_high", "resolution", "gpus", "batch", "concurrency"), name, "row_id"
-    )
-    return table.set_index("row_id")
+    return table.set_index(key)
 
 
 def load_ratios(directory: Path | None = None) -> "pd.DataFrame":
     """Return every printed ratio with its expression over row ids, indexed by `ratio_id`."""
-    name = "ratios.csv"
-    table = _read(name, directory, ["ratio_id", "expression", "printed_low", "printed_step", "follows"])
+    needed = ["ratio_id", "expression", "printed_low", "printed_step", "follows"]
     numeric = ("printed_low", "printed_high", "printed_step", "approximate")
-    return _numbers(table, numeric, name, "ratio_id").set_index("ratio_id")
+    return _read("ratios.csv", directory, "ratio_id", needed, numeric).set_index("ratio_id")
 
 
 def load_tables(directory: Path | None = None) -> "pd.DataFrame":
     """Return the size of every table in the documents: rows, columns, cells with values, values."""
-    name = "tables.csv"
-    table = _read(name, directory, ["document", "table", "n_rows", "n_cols", "n_value_cells", "n_values"])
-    return _numbers(table, ("n_rows", "n_cols", "n_value_cells", "n_values"), name, "table")
+    numeric = ("n_rows", "n_cols", "n_value_cells", "n_values")
+    return _read("tables.csv", directory, "table", ["document", "table", *numeric], numeric)
 
 
 def value(row_id: str, rows: "pd.DataFrame | None" = None) -> float:

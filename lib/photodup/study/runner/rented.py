@@ -12,18 +12,15 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from photodup.bench.link.link import Link
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.serving.control_key import new_key
-from photodup.serving.embedded import MODELS, export_models
+from photodup.serving.embedded import MODELS, export_models, render_exported
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports, save_endpoints
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
-from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import start_shipped
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
@@ -106,10 +103,10 @@ def rented_machine(
             gpu=NO_GPU,
             models=models,
             location=f"a namespace of this machine, behind an emulated link ({link})",
+            triton_control_key=key or None,
         )
         if "metrics" in without:
             found = found.model_copy(update={"metrics": {}})
-        found = found.model_copy(update={"triton_control_key": SecretStr(key) if key else None})
         yield Rented(found, address, key, way.round_trip.floor_ms)
 
 
@@ -128,17 +125,9 @@ def _models(without: Collection[str]) -> tuple[str, ...]:
 def _repository(models: Collection[str], progress: Callable[[str], None] | None) -> Path:
     if progress:
         progress("Exporting the model (kept for the next time)")
-    made = export_models()
     # A folder for each choice: Triton loads whatever it finds in its repository.
     folder = build_dir() / "rehearsal" / f"lacks-{'-'.join(sorted(set(MODELS) - set(models))) or 'nothing'}"
-    return render_repository(
-        "cpu-embedded",
-        folder,
-        made["files"],
-        models=list(models),
-        model_digest=made["model_digest"],
-        pretrained=made["pretrained"],
-    )
+    return render_exported("cpu-embedded", folder, export_models(), models=list(models))
 
 
 def _start(

@@ -92,7 +92,7 @@ def test_wrong_input_is_one_sentence():
 
 
 def test_the_bench_prints_its_figures(capsys):
-    main(["--n", "3000", "--exact-below", "1000", "--dim", "32"])
+    main([3000], dim=32, exact_below=1000)
     printed = capsys.readouterr().out
     for word in ("rows", "seconds", "peak_memory_gb", "recall", "largest_group", "3000"):
         assert word in printed

@@ -109,12 +109,12 @@ def test_rounds_feel_the_machine_and_turns_do_not(tmp_path):
 
 def test_the_command_prints_a_line_for_each_spread_and_for_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(statistics, "SPREADS", (NOISY,))
-    statistics.main(["--passes", "2"])
+    statistics.main(passes=2)
     told = capsys.readouterr().out
     assert told.count(str(NOISY)) == 2 and "quick study" in told
     monkeypatch.setattr(statistics, "project_root", lambda: tmp_path)
     write_visits(tmp_path / "results" / "mine", lambda at, generator: 1.0)
-    statistics.main(["--passes", "2", "--run", "mine"])
+    statistics.main("mine", 2)
     assert "recorded in mine" in capsys.readouterr().out
     with pytest.raises(PhotodupError, match="no comparison of two visits"):
-        statistics.main(["--run", "another"])
+        statistics.main("another")

@@ -7,7 +7,6 @@ Each size runs in a process of its own, so that peak memory is that size's. The 
 pictures have the cosine of real ones (about 0.5), with near-duplicates planted in a fifth of the rows.
 """
 
-import argparse
 import json
 import multiprocessing
 import resource
@@ -15,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
 MIN_RECALL = 0.99
@@ -112,15 +113,8 @@ def fresh(function: Callable[..., dict], *arguments: object) -> dict:
         return pool.apply(function, arguments)
 
 
-def options_of(description: str | None, what: str) -> argparse.ArgumentParser:
-    """Return the parser of a benchmark over sizes: `--n`, `--dim` and `--json`."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, action="append", help=f"{what}; repeat for a curve")
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--json", action="store_true")
-    return parser
+Numbers = Annotated[list[int] | None, typer.Option("--n", help="how many; repeat for a curve")]
+Json = Annotated[bool, typer.Option("--json", help="print the records")]
 
 
 def print_results(results: Sequence[dict], columns: Sequence[str], *, as_json: bool) -> None:
@@ -133,17 +127,18 @@ def print_results(results: Sequence[dict], columns: Sequence[str], *, as_json: b
         print(pd.DataFrame(results)[list(columns)].to_string(index=False, float_format="{:.3g}".format))
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    """Print one line per size and whether it meets its goal; `--json` prints the records."""
-    parser = options_of(__doc__, "rows")
-    parser.add_argument("--threshold", type=float, default=0.9)
-    parser.add_argument("--exact-below", type=int)
-    chosen = parser.parse_args(arguments)
-    sizes = tuple(chosen.n or SIZES)
-    results = run(sizes, dim=chosen.dim, threshold=chosen.threshold, exact_below=chosen.exact_below)
+def main(
+    n: Numbers = None,
+    dim: int = 512,
+    threshold: float = 0.9,
+    exact_below: int | None = None,
+    as_json: Json = False,
+) -> None:
+    """Print one line per size and whether it meets its goal."""
+    results = run(tuple(n or SIZES), dim=dim, threshold=threshold, exact_below=exact_below)
     columns = ["rows", "seconds", "peak_memory_gb", "recall", "pairs", "largest_group", "seconds_to_add_1000"]
     goals = [result | {"goal": _verdict(result)} for result in results]
-    print_results(results if chosen.json else goals, [*columns, "method", "goal"], as_json=chosen.json)
+    print_results(results if as_json else goals, [*columns, "method", "goal"], as_json=as_json)
 
 
 def _verdict(record: dict) -> str:
@@ -156,4 +151,4 @@ def _verdict(record: dict) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

@@ -10,19 +10,20 @@ exist, so the pixels are not part of this; their price is the pairs a photo time
 """
 
 import hashlib
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import typer
 
 from photodup.selfbench.grouping import (
     INCREMENT,
     SIZES,
+    Json,
+    Numbers,
     fresh,
-    options_of,
     peak_memory_gb,
     print_results,
     synthetic_library,
@@ -106,13 +107,12 @@ def _find(folder: str) -> dict:
     }
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    """Print one line per size; `--json` prints the records."""
-    chosen = options_of(__doc__, "photos").parse_args(arguments)
-    results = [measure(size, chosen.dim) for size in chosen.n or SIZES]
+def main(n: Numbers = None, dim: int = 512, as_json: Json = False) -> None:
+    """Print one line per size."""
+    results = [measure(size, dim) for size in n or SIZES]
     columns = ["photos", "seconds", "seconds_after_adding_1000", "peak_memory_gb", "recall", "pairs_a_photo"]
-    print_results(results, [*columns, "search"], as_json=chosen.json)
+    print_results(results, [*columns, "search"], as_json=as_json)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

@@ -7,7 +7,6 @@ study, and goes through `photodup.bench.stats.comparison.judge` as a measured pa
 the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real servers.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 import yaml
 
 from photodup.bench.pairs.alternate import Visit
@@ -243,36 +244,32 @@ def print_rates(sources: Mapping[str, Source], declared: Declarations, n_passes:
         )
 
 
-def main(arguments: Sequence[str] = ()) -> None:
+def main(
+    run: Annotated[
+        str | None, typer.Option(help="results/RUN, resampled; else spreads are generated")
+    ] = None,
+    passes: Annotated[int, typer.Option(help="simulated for each planted difference")] = 50,
+) -> None:
     """Print how often the statistics are wrong at the spreads that occur, for both sizes of the study."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", help="resample the visits of results/RUN; without it spreads are generated")
-    parser.add_argument("--passes", type=int, default=50, help="simulated for each planted difference")
-    options = parser.parse_args(arguments)
     print(
-        f"{options.passes} simulated passes for each planted difference. covered: intervals that hold the truth; least: of\n"
+        f"{passes} simulated passes for each planted difference. covered: intervals that hold the truth; least: of\n"
         "the load with the fewest. false claims: families with exactly ±2 % planted in which any was called\n"
         f"different by more than 2 % (goal ≤ {FALSE_CLAIMS:.0%}). 3, 5, 10 %: called different, and by more than 2 %."
     )
-    if options.run:
-        visits = recorded(project_root() / "results" / options.run)
+    if run:
+        visits = recorded(project_root() / "results" / run)
         if not visits:
-            raise PhotodupError(f"The run {options.run!r} has no comparison of two visits: name another.")
-        print_rates(
-            {f"recorded in {options.run}": resampled(visits)},
-            declared_in(visits),
-            options.passes,
-            quick=False,
-        )
+            raise PhotodupError(f"The run {run!r} has no comparison of two visits: name another.")
+        print_rates({f"recorded in {run}": resampled(visits)}, declared_in(visits), passes, quick=False)
         return
     for study, sizes in (("reference", Sizes()), ("quick study", quick_sizes())):
         print(study)
         sources = {str(spread): generated(spread, sizes) for spread in SPREADS}
-        print_rates(sources, declarations(), options.passes, quick=sizes.visits < Sizes.visits)
+        print_rates(sources, declarations(), passes, quick=sizes.visits < Sizes.visits)
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1:])
+        typer.run(main)
     except PhotodupError as error:
         sys.exit(str(error))

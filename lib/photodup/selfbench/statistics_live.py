@@ -8,7 +8,6 @@ a delay, and twice that delay beside a busy loop are measured; each is a record 
 goes on with the batches that are missing.
 """
 
-import argparse
 import contextlib
 import random
 import subprocess
@@ -18,9 +17,10 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import VisitPlan
@@ -167,20 +167,19 @@ def busy_loop() -> Iterator[None]:
             process.kill()
 
 
-def main(arguments: Sequence[str] = ()) -> None:
+def main(
+    only: Annotated[int, typer.Option(help="batches of a null and two delays")] = N,
+    delay: Annotated[float, typer.Option(help="planted; twice as much beside a busy loop")] = 0.05,
+    run: Annotated[str, typer.Option(help="results/RUN keeps the records")] = RUN,
+) -> None:
     """Measure and print a line for each comparison; at the end the nulls that failed and the delays that were found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", type=int, default=N, help="batches of a null and two delays")
-    parser.add_argument("--delay", type=float, default=0.05, help="planted; twice as much beside a busy loop")
-    parser.add_argument("--run", default=RUN, help="results/RUN keeps the records")
-    options = parser.parse_args(arguments)
-    run_dir = project_root() / "results" / options.run
-    measure(options.only, delay=options.delay, run_dir=run_dir)
+    run_dir = project_root() / "results" / run
+    measure(only, delay=delay, run_dir=run_dir)
     print("\n".join(summary(outcomes_of(run_dir))))
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1:])
+        typer.run(main)
     except PhotodupError as error:
         sys.exit(str(error))

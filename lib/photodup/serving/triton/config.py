@@ -57,10 +57,13 @@ def write_config(config: "ModelConfig", path: Path, note: str = "") -> None:
     """Write `config.pbtxt`, atomically, only if it differs: Triton reloads a model whose file is newer."""
     from google.protobuf import text_format
 
-    text = (f"# {note}\n" if note else "") + text_format.MessageToString(config)
-    if path.exists() and path.read_text() == text:
-        return
-    write_atomically(path, text)
+    write_if_changed(path, (f"# {note}\n" if note else "") + text_format.MessageToString(config))
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Leave an equal file alone: Triton takes a newer file for a new model."""
+    if not path.exists() or path.read_text() != text:
+        write_atomically(path, text)
 
 
 def check_config(config: "ModelConfig", folder: Path) -> None:

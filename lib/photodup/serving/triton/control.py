@@ -133,6 +133,7 @@ def answers_during(
     import threading
     import time
     from collections import Counter
+    from concurrent.futures import ThreadPoolExecutor
 
     from tritonclient.grpc import InferenceServerClient, InferInput
     from tritonclient.utils import np_to_triton_dtype
@@ -141,7 +142,6 @@ def answers_during(
     value.set_data_from_numpy(request)
     answers: list[str] = []
     failures: list[str] = []
-    mistakes: list[Exception] = []
     over = threading.Event()
 
     def ask() -> None:
@@ -151,23 +151,19 @@ def answers_during(
                     answers.append(client.infer(model, [value]).get_response().model_version)
                 except Exception as error:
                     if not is_expected(error):
-                        mistakes.append(error)
-                        return
+                        raise
                     failures.append(str(error))  # this is what was asked for
 
-    threads = [threading.Thread(target=ask) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    try:
-        time.sleep(1)
-        action()
-        time.sleep(1)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    if mistakes:
-        raise mistakes[0]
+    with ThreadPoolExecutor(workers) as pool:
+        asking = [pool.submit(ask) for _ in range(workers)]
+        try:
+            time.sleep(1)
+            action()
+            time.sleep(1)
+        finally:
+            over.set()
+        for one in asking:
+            one.result()
     return {
         "answers_by_version": dict(Counter(answers)),
         "failures": sorted(set(failures)),

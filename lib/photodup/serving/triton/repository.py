@@ -22,7 +22,7 @@ from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
 from photodup.errors import PhotodupError
-from photodup.files import available_cores, replacing, write_atomically
+from photodup.files import available_cores, replacing
 from photodup.paths import project_root
 from photodup.serving.triton.config import (
     check_config,
@@ -30,6 +30,7 @@ from photodup.serving.triton.config import (
     set_batching,
     set_parameter,
     write_config,
+    write_if_changed,
 )
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ ONLY: dict[str, tuple[Target, ...]] = {
 PATIENT_US = 60_000_000
 """How long the embedded servers let requests wait, for their queues are measured; as `service.start.PATIENT`."""
 
+_MODELS = Path(__file__).parent / "models"  # Python models of ours
 _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 PREPROCESS = "openclip_vit_b32_preprocess"
 TORCH = "openclip_vit_b32_pytorch_uint8"
@@ -125,12 +127,12 @@ def render_repository(
         PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
     """
     from photodup.embedding.engines.export import HALF
-    from photodup.serving.triton.decoders import DECODERS
+    from photodup.serving.triton import decoders
 
     if target not in TARGETS:
         raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
-    if decoder not in DECODERS:
-        raise PhotodupError(f"Decoder {decoder!r} is unknown: use one of {', '.join(DECODERS)}.")
+    if decoder not in decoders.DECODERS:
+        raise PhotodupError(f"Decoder {decoder!r} is unknown: use one of {', '.join(decoders.DECODERS)}.")
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
     names = _available(target, exported) if models is None else with_steps(models)
@@ -170,10 +172,10 @@ def render_repository(
             config.instance_group[0].count = preprocess_instances
             set_batching(config, preprocess_variant)
             set_parameter(config, decoder=decoder)
-            _copy_preprocessing(folder / "1")
+            _copy_committed(name, "model.py", folder / "1")
+            _copy_library(folder / "1", imaging, jpeg_scans, decoders)
         elif name == _PREPROCESS_DALI:
-            code = project_root() / "model_repository" / name / "1" / "pipeline.py"
-            copy_code(code, folder / "1" / code.name)
+            _copy_committed(name, "pipeline.py", folder / "1")
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
@@ -323,30 +325,31 @@ def _leave_precision_to_the_graph(config: "ModelConfig") -> None:
         accelerator.parameters.pop("precision_mode", None)
 
 
+def _on_cpu(config: "ModelConfig") -> None:
+    """Count the instances on the CPU, where every batch size runs at speed from the second call on."""
+    config.instance_group[0].kind = config.instance_group[0].KIND_CPU
+    del config.model_warmup[1:]  # one sample proves that the graph runs
+
+
 def _to_python(config: "ModelConfig") -> None:
     """Turn a committed encoder configuration into one for the Python backend on the CPU."""
-    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
-
     config.backend = "python"
     config.ClearField("optimization")  # accelerators are options of the stock backend
-    config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
+    _on_cpu(config)
 
 
 def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Path) -> None:
     _to_python(config)
     set_parameter(config, threads=threads, pin=str(pin).lower())
-    # On a CPU every batch size runs at speed from the second call on: one sample proves that the graph runs.
-    del config.model_warmup[1:]
-    _copy_encoder(version_dir)
+    # With the settings and the normalisation of the FastAPI service.
+    copy_code(_MODELS / "onnx_session.py", version_dir / "model.py")
+    _copy_library(version_dir, imaging, jpeg_scans, cpu)
 
 
 def _stay_on_cpu(config: "ModelConfig", threads: int) -> None:
     """Keep the stock backend and take away what needs a GPU; 0 threads leaves them to it: the image's machine decides."""
-    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
-
     config.ClearField("optimization")
-    config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
-    del config.model_warmup[1:]
+    _on_cpu(config)
     if threads:
         set_parameter(config, intra_op_thread_count=threads)
 
@@ -370,17 +373,17 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
         source=preset.source,
         assumption=preset.assumption,
     )
-    copy_code(_code_file("emulated_model.py"), version_dir / "model.py")
-    copy_code(_code_file("emulation.py"), version_dir / "emulation.py")
+    copy_code(_MODELS / "emulated_model.py", version_dir / "model.py")
+    copy_code(_MODELS / "emulation.py", version_dir / "emulation.py")
 
 
 def _fill_in_torch(
     config: "ModelConfig",
     version_dir: Path,
     on_gpu: bool,
-    precision: str = "fp32",
-    pretrained: str = "",
-    model_digest: str = "",
+    precision: str,
+    pretrained: str,
+    model_digest: str,
 ) -> None:
     """Fill in what a target decides for the encoder that PyTorch runs, and put its code into the version's folder.
 
@@ -392,8 +395,6 @@ def _fill_in_torch(
     Raises:
         PhotodupError: no such precision, or one that a CPU has not.
     """
-    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
-
     if precision not in TORCH_PRECISIONS or (precision == "tf32" and not on_gpu):
         raise PhotodupError(
             f"Precision {precision!r} is unknown here: use {', '.join(TORCH_PRECISIONS)}; tf32 on a GPU only."
@@ -407,23 +408,13 @@ def _fill_in_torch(
         model_digest=model_digest or "unset",
     )
     if not on_gpu:
-        config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
-        del config.model_warmup[1:]
-    copy_code(project_root() / "model_repository" / TORCH / "1" / "model.py", version_dir / "model.py")
+        _on_cpu(config)
+    _copy_committed(TORCH, "model.py", version_dir)
 
 
-def _copy_preprocessing(version_dir: Path) -> None:
-    """Copy the preprocessing model and the modules of photodup that it imports."""
-    from photodup.serving.triton import decoders
-
-    copy_code(project_root() / "model_repository" / PREPROCESS / "1" / "model.py", version_dir / "model.py")
-    _copy_library(version_dir, imaging, jpeg_scans, decoders)
-
-
-def _copy_encoder(version_dir: Path) -> None:
-    """Copy the model that runs a graph on the CPU, with the settings and the normalisation of the FastAPI service."""
-    copy_code(_code_file("onnx_session.py"), version_dir / "model.py")
-    _copy_library(version_dir, imaging, jpeg_scans, cpu)
+def _copy_committed(name: str, file: str, version_dir: Path) -> None:
+    """Copy a file of code that a model of `model_repository/` has."""
+    copy_code(project_root() / "model_repository" / name / "1" / file, version_dir / file)
 
 
 def _copy_library(version_dir: Path, *modules: ModuleType) -> None:
@@ -436,23 +427,12 @@ def _copy_library(version_dir: Path, *modules: ModuleType) -> None:
             "photodup" in line for line in text.splitlines() if line.lstrip().startswith(("import", "from"))
         ):
             raise PhotodupError(f"{source.name} imports more of photodup than Triton's Python can be given.")
-        _write_if_changed(version_dir / source.name, text)
-
-
-def _code_file(name: str) -> Path:
-    """Return the file of a Python model of ours."""
-    return Path(__file__).parent / "models" / name
+        write_if_changed(version_dir / source.name, text)
 
 
 def copy_code(source: Path, destination: Path) -> None:
     """Copy one file of code."""
-    _write_if_changed(destination, source.read_text())
-
-
-def _write_if_changed(path: Path, text: str) -> None:
-    """Leave an equal file alone: Triton takes a newer file for a new model."""
-    if not path.exists() or path.read_text() != text:
-        write_atomically(path, text)
+    write_if_changed(destination, source.read_text())
 
 
 # What is not in `model_repository/` is rendered from the configuration of its wire, with the engine and the precision as

@@ -24,9 +24,14 @@ def load_visual(name: str, pretrained: str) -> Any:
         PhotodupError: unknown name, missing or unreadable file, weights that cannot be downloaded, or a tower that
             wants other pixels than the 224-pixel CLIP preprocessing.
     """
-    clip = random_clip(name, pretrained) if is_random(pretrained) else _pretrained_clip(name, pretrained)
+    clip = load_clip(name, pretrained)
     _check_preprocessing(name, clip.visual)
     return clip.visual
+
+
+def load_clip(name: str, pretrained: str) -> Any:
+    """Return the whole open_clip model with its weights, as `load_visual` does."""
+    return random_clip(name, pretrained) if is_random(pretrained) else _pretrained_clip(name, pretrained)
 
 
 def is_random(pretrained: str) -> bool:

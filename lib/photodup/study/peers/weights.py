@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from photodup.embedding.engines.weights import import_open_clip, is_random, random_clip
+from photodup.embedding.engines.weights import load_clip
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 from photodup.files import replacing, write_atomically
 from photodup.paths import build_dir
@@ -20,7 +20,7 @@ def checkpoint(pretrained: str) -> Path:
     path = _folder(pretrained) / "open_clip.pt"
     if not path.is_file():
         with replacing(path) as part:
-            torch.save(_clip(pretrained).state_dict(), part)
+            torch.save(load_clip(DEFAULT_NAME, pretrained).state_dict(), part)
     return path
 
 
@@ -30,7 +30,7 @@ def hugging_face(pretrained: str) -> Path:
 
     folder = _folder(pretrained) / "hugging-face"
     if not (folder / "model.safetensors").is_file():
-        clip = _clip(pretrained)
+        clip = load_clip(DEFAULT_NAME, pretrained)
         for file, content in _descriptions(clip).items():
             write_atomically(folder / file, content)
         weights = {
@@ -82,14 +82,6 @@ def hugging_face_names(state: Mapping[str, Any]) -> dict[str, Any]:
                     f"{after}.self_attn.{p}_proj.{kind}": row for p, row in zip("qkv", rows, strict=True)
                 }
     return found
-
-
-def _clip(pretrained: str) -> Any:
-    if is_random(pretrained):
-        return random_clip(DEFAULT_NAME, pretrained)
-    return import_open_clip().create_model(
-        DEFAULT_NAME, pretrained=pretrained, precision="fp32", device="cpu"
-    )
 
 
 def _folder(pretrained: str) -> Path:

@@ -35,7 +35,7 @@ from photodup.serving.process.ports import claim_ports
 from photodup.settings import environment
 from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.manifests import OVERLAYS, of_kind, read_workload, render, tool
+from photodup.study.kubernetes.manifests import OVERLAYS, of_kind, output_of, read_workload, render, tool
 from photodup.study.kubernetes.pods import Cluster, Cohort
 from photodup.study.kubernetes.simulate import Load, SimulatedRun, Simulation, simulate
 
@@ -94,7 +94,7 @@ class ControlPlane:
         self.certificate, self.key = folder / "tls.crt", folder / "tls.key"
         subject = ["-subj", "/CN=photodup", "-addext", f"subjectAltName=DNS:localhost,IP:{OPENED}"]
         pair = ["-keyout", str(self.key), "-out", str(self.certificate)]
-        _run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *pair, *subject)
+        output_of("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *pair, *subject)
         token = secrets.token_hex(16)  # the API server listens on loopback, where others may be
         (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
         server = {
@@ -171,7 +171,7 @@ class ControlPlane:
 
     def kubectl(self, *arguments: str, given: str | None = None) -> str:
         """Run kubectl against this control plane only; return its output."""
-        return _run(tool("kubectl"), "--kubeconfig", str(self.config), *arguments, given=given)
+        return output_of(tool("kubectl"), *arguments, "--kubeconfig", str(self.config), given=given)
 
     def _flags(self, text: str) -> list[str]:
         return text.format(
@@ -549,11 +549,3 @@ def _as_1_20_has_it(item: dict[str, Any]) -> dict[str, Any]:
 
 def _stamp(at: float) -> str:
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _run(*command: str, given: str | None = None) -> str:
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
-    if done.returncode:
-        words = " ".join((done.stderr or done.stdout).split())[-300:]
-        raise PhotodupError(f"`{' '.join(command[:4])}` failed: {words or done.returncode}")
-    return done.stdout

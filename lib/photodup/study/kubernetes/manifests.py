@@ -249,8 +249,17 @@ def _path(path: str | Path) -> Path:
 
 
 def _objects(command: list[str]) -> list[dict[str, Any]]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [item for item in yaml.safe_load_all(output_of(*command)) if item]
+
+
+def output_of(*command: str, given: str | None = None) -> str:
+    """Return what a program prints to whom `given` is given.
+
+    Raises:
+        PhotodupError: it failed; ends with its last words.
+    """
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise PhotodupError(f"{Path(command[0]).name} {command[1]} failed: {reason}")
-    return [item for item in yaml.safe_load_all(done.stdout) if item]
+        words = " ".join((done.stderr or done.stdout).split())[-300:] or f"exit status {done.returncode}"
+        raise PhotodupError(f"{Path(command[0]).name} {command[1]} failed: {words}")
+    return done.stdout

@@ -8,16 +8,17 @@ pictures have the cosine of real ones (about 0.5), with near-duplicates planted 
 """
 
 import json
-import multiprocessing
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
+
+from photodup.study.precision.compiler import alone
 
 GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
 MIN_RECALL = 0.99
@@ -104,13 +105,7 @@ def run(
     from photodup.photos.search.neighbours import EXACT_BELOW
 
     below = EXACT_BELOW if exact_below is None else exact_below
-    return [fresh(measure, size, dim, threshold, below) for size in n]
-
-
-def fresh(function: Callable[..., dict], *arguments: object) -> dict:
-    """Return what a function returns in a process of its own, whose peak memory is then the function's."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+    return [alone(measure, size, dim, threshold, below) for size in n]
 
 
 Numbers = Annotated[list[int] | None, typer.Option("--n", help="how many; repeat for a curve")]

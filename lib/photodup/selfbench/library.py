@@ -23,11 +23,11 @@ from photodup.selfbench.grouping import (
     SIZES,
     Json,
     Numbers,
-    fresh,
     peak_memory_gb,
     print_results,
     synthetic_library,
 )
+from photodup.study.precision.compiler import alone
 
 DIGEST = "5" * 64
 THRESHOLD, NEAREST_FROM = 0.9, 0.75
@@ -75,9 +75,9 @@ def measure(n: int, dim: int = 512) -> dict:
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
         add = synthetic_catalogue(Path(folder), n + INCREMENT, dim)
         add(0, n)
-        first = fresh(_find, folder)
+        first = alone(_find, folder)
         add(n, n + INCREMENT)
-        again = fresh(_find, folder)
+        again = alone(_find, folder)
     return {
         "photos": n,
         "dim": dim,

@@ -82,10 +82,10 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
     ready = [what for what, findings in found.values() if READY in findings]
     bad = [(what, findings[0].rstrip(".")) for what, findings in found.values() if READY not in findings]
     if not ready:
-        return f"Nothing answers: {_listed([what for what, _ in bad])}; the first: {bad[0][1]}."
+        return f"Nothing answers: {listed([what for what, _ in bad])}; the first: {bad[0][1]}."
     verb = "answer" if ready[1:] else "answers"
     return (
-        "; ".join([f"{_listed(ready)} {verb}", *(f"{what} cannot be used: {why}" for what, why in bad)]) + "."
+        "; ".join([f"{listed(ready)} {verb}", *(f"{what} cannot be used: {why}" for what, why in bad)]) + "."
     )
 
 
@@ -175,7 +175,8 @@ def _server_named(backend: str) -> str:
     return server if server == "FastAPI" else f"Triton over {'gRPC' if '-grpc-' in name else 'HTTP'}"
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return names as a sentence has them: `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir, project_root
+from photodup.serving.check import check as ask_servers
 from photodup.serving.control_key import VARIABLE, new_key
 from photodup.serving.endpoints import UNKNOWN_GPU, Endpoints, from_ports, save_endpoints
 from photodup.serving.gpu_image import DISK_GB, DOWN_MBIT_PER_S, IMAGE_GB, cuda_needed
@@ -116,7 +117,9 @@ def up(
     try:
         _write_record(name, instance, until, key)
         progress(f"instance {instance} is rented; it is destroyed after {max_hours:g} h")
-        return _wait(client, name, instance, time.monotonic() + wait_s, poll_s, check or _check, progress)
+        return _wait(
+            client, name, instance, time.monotonic() + wait_s, poll_s, check or ask_servers, progress
+        )
     except BaseException:
         progress(f"destroying instance {instance}")
         _destroy(client, name, instance)
@@ -230,12 +233,6 @@ def _wait(client, name, instance, deadline, poll_s, check, progress) -> Path:
         progress(f"{row.get('actual_status') or 'provisioning'}: {problem}")
         time.sleep(poll_s)
     raise PhotodupError(f"Instance {instance} was not ready in time and is destroyed again. Last: {problem}")
-
-
-def _check(endpoints: Endpoints) -> list[dict[str, Any]]:
-    from photodup.serving.check import check
-
-    return check(endpoints)
 
 
 def _undo_order(client: Any, name: str) -> None:

@@ -21,11 +21,10 @@ from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
+from photodup.study.comparisons.curve import PROBE, PROBED
 from photodup.study.peers.peers import MIN_COSINE, Server, Started, started
 
 STARTS = 3
-PROBE = Stopping(min_duration_s=3.0, min_requests=1, max_duration_s=3.0, warmup_requests=2)
-PROBED = Load("closed_loop", concurrency=8, span="prepared")
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # a single request is back within so many times its latency before
 BOUND = LatencyBound(95, 250)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import row, sentence
+from photodup.serving.check import listed
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
 from photodup.study.peers.outcomes import ComparedServers, compared, ours
@@ -63,7 +64,7 @@ def engines(fast: ComparedServers) -> str:
         server = fastest(SERVERS[arm["server"]])
         engine = {"pytorch": "PyTorch", "openvino": "OpenVINO"}.get(server.engine, server.engine)
         by_engine.setdefault(f"{engine} {server.computed.upper()}", []).append(server.label)
-    told = "; ".join(f"{engine}: {_joined(names)}" for engine, names in by_engine.items())
+    told = "; ".join(f"{engine}: {listed(names)}" for engine, names in by_engine.items())
     return f"{told}." if told else ""
 
 
@@ -179,7 +180,7 @@ def answer(found: ComparedServers) -> str:
             lines.append(f"In FP32 with {words} no server was found better than {ours().label}.")
         for verdict in (Verdict.NOT_FOUND, Verdict.NOT_MEASURED):
             if names := [name for name, o in verdicts.items() if o.verdict is verdict]:
-                lines.append(f"{str(verdict).capitalize()} with {words}: {_joined(names)}.")
+                lines.append(f"{str(verdict).capitalize()} with {words}: {listed(names)}.")
         better += [outcome.question.label_b for outcome in here]
     if SERVERS["triton"].label in better:
         lines.append(
@@ -212,8 +213,8 @@ def fastest_sentence(fast: ComparedServers) -> str:
     if not slower:
         return ""
     precision = fastest(ours()).precision.upper()
-    who = "every peer" if len(slower) == len(peers) else _joined(slower)
-    many = _joined([str(LOADS[load].concurrency) for load in loads])
+    who = "every peer" if len(slower) == len(peers) else listed(slower)
+    many = listed([str(LOADS[load].concurrency) for load in loads])
     return f"Each at its fastest precision, {ours().label} in {precision} is found faster than {who} with {many} in flight."
 
 
@@ -243,7 +244,3 @@ def _cell(outcome: Outcome | None) -> str:
         return str(Verdict.NOT_MEASURED)
     cells = row(outcome)
     return ", ".join(part for part in (cells["verdict"], cells["difference"]) if part)
-
-
-def _joined(words: list[str]) -> str:
-    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)

@@ -77,8 +77,6 @@ def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | No
                 work()
             rates = rates_in_turn(sides, n, repeats)
     return {
-        "n_photos": n,
-        "repeats": repeats,
         "cores": available_cores(),
         "backend": backend,
         "two_passes_photos_per_s": rates["two_passes"],

@@ -12,7 +12,6 @@ machine; on few cores the client's own work (about 1 ms a request) is in the num
 """
 
 import contextlib
-import os
 import statistics
 import threading
 import time
@@ -32,39 +31,22 @@ from photodup.settings import set_variables, variable
 LATENCY_GOAL, INT8_OVER_MS = 1.10, 3.0
 THROUGHPUT_GOAL = 0.95
 IN_FLIGHT = 8
+ROUNDS = 10  # times that both are measured; for throughput the one that goes first changes
+CALLS = 8  # in each round: pairs of single calls for latency, and batches of 8 for throughput
 CHOICES = (("pytorch", "fp32"), ("openvino", "bf16"), ("openvino", "int8"))
 WEIGHTS = "random:0"  # no timing depends on the values
 
 
-def run(
-    *,
-    engine: str = "pytorch",
-    precision: str = "fp32",
-    rounds: int = 10,
-    calls: int = 8,
-    url: str | None = None,
-) -> dict:
-    """Measure both ratios.
-
-    Args:
-        engine, precision: of the service and in process.
-        rounds: times that both are measured; for throughput the one that goes first changes.
-        calls: in each round, pairs of single calls for latency and batches of 8 for throughput.
-        url: a service with the weights `random:0` and batching on; by default one is started.
-
-    Returns:
-        `latency_ms_p50` and `throughput_images_per_s` of `service` and `in_process`, the two ratios, and
-        whether each goal is met.
-    """
+def run(engine: str, precision: str) -> list[str]:
+    """Measure both ratios with an engine in a precision; return one line for each, with its goal."""
     from photodup.embedding.engines.encoder import load_model
     from photodup.serving.service.start import ServiceProcess
 
     model = load_model(WEIGHTS, engine=engine, precision=precision)
     photos = made_up_images(IN_FLIGHT).items
     with contextlib.ExitStack() as stack:
-        if url is None:
-            settings = {"MODEL_PRETRAINED": WEIGHTS, "ENGINE": engine, "PRECISION": precision}
-            url = stack.enter_context(ServiceProcess(settings=settings)).url
+        settings = {"MODEL_PRETRAINED": WEIGHTS, "ENGINE": engine, "PRECISION": precision}
+        url = stack.enter_context(ServiceProcess(settings=settings)).url
         system = adapter("fastapi-pytorch-fp32-http-jpeg", url, jpeg_quality=None)
         requests = [system.prepare([photo]) for photo in photos]
         reference = np.concatenate([_embed(model, [photo]) for photo in photos])
@@ -75,11 +57,11 @@ def run(
         latency: dict[str, list[float]] = {"service": [], "in_process": []}
         rates: dict[str, list[float]] = {"service": [], "in_process": []}
         executions = images = 0.0
-        for number in range(-1, rounds):  # round -1 warms every path and is thrown away
+        for number in range(-1, ROUNDS):  # round -1 warms every path and is thrown away
             # In turns call by call: whoever computes for seconds on end is treated differently by the kernel's
             # scheduler than whoever pauses, and the ratio would be the scheduler's.
             found: dict[str, list[float]] = {"service": [], "in_process": []}
-            for call in range(calls):
+            for call in range(CALLS):
                 index = call % IN_FLIGHT
                 started = time.perf_counter()
                 worker.decode(worker.request(requests[index]))
@@ -88,8 +70,8 @@ def run(
                 found["service"].append((between - started) * 1000)
                 found["in_process"].append((time.perf_counter() - between) * 1000)
             before = _counters(url)
-            turns = [("service", lambda: _service_rate(system, requests, calls))]
-            turns.append(("in_process", lambda: _model_rate(model, photos, calls)))
+            turns = [("service", lambda: _service_rate(system, requests, CALLS))]
+            turns.append(("in_process", lambda: _model_rate(model, photos, CALLS)))
             for side, measure in turns if number % 2 else turns[::-1]:
                 rate = measure()
                 if number >= 0:
@@ -100,41 +82,18 @@ def run(
                 executions, images = executions + after[0] - before[0], images + after[1] - before[1]
     p50 = {side: statistics.median(values) for side, values in latency.items()}
     per_s = {side: statistics.median(values) for side, values in rates.items()}
-    result: dict[str, Any] = {
-        "engine": engine,
-        "precision": precision,
-        "latency_ms_p50_service": p50["service"],
-        "latency_ms_p50_in_process": p50["in_process"],
-        "latency_ratio": p50["service"] / p50["in_process"],
-        "throughput_images_per_s_service": per_s["service"],
-        "throughput_images_per_s_in_process": per_s["in_process"],
-        "throughput_ratio": per_s["service"] / per_s["in_process"],
-        "images_per_execution": images / executions,
-        "n_requests": len(latency["service"]),
-        "n_rounds": rounds,
-        "cores": os.cpu_count(),
-    }
-    over_ms = p50["service"] - p50["in_process"]
-    fast = precision == "int8"  # a tenth of so little is less than a request can cost
-    result["latency_goal"] = f"at most {INT8_OVER_MS:g} ms over" if fast else f"<= {LATENCY_GOAL}"
-    result["latency_goal_met"] = over_ms <= INT8_OVER_MS if fast else result["latency_ratio"] <= LATENCY_GOAL
-    result["throughput_goal_met"] = result["throughput_ratio"] >= THROUGHPUT_GOAL
-    return result
-
-
-def lines(result: dict) -> list[str]:
-    """Return one line for each ratio."""
-    met = {goal: "met" if result[f"{goal}_goal_met"] else "missed" for goal in ("latency", "throughput")}
-    what = f"{result['engine']} {result['precision']}"
+    slower, share = p50["service"] / p50["in_process"], per_s["service"] / per_s["in_process"]
+    near, goal = slower <= LATENCY_GOAL, f"<= {LATENCY_GOAL}"
+    if precision == "int8":  # a tenth of so little is less than a request can cost
+        near, goal = p50["service"] - p50["in_process"] <= INT8_OVER_MS, f"at most {INT8_OVER_MS:g} ms over"
+    what, said = f"service ({engine} {precision})", ("missed", "met")
     return [
-        f"service ({what}) p50 for one 224-px JPEG on loopback ÷ in process: {result['latency_ratio']:.3f} "
-        f"({result['latency_ms_p50_service']:.1f} / {result['latency_ms_p50_in_process']:.1f} ms, "
-        f"goal {result['latency_goal']}: {met['latency']})",
-        f"service ({what}) throughput, {IN_FLIGHT} single-image requests in flight ÷ in-process batch {IN_FLIGHT}: "
-        f"{result['throughput_ratio']:.3f} ({result['throughput_images_per_s_service']:.2f} / "
-        f"{result['throughput_images_per_s_in_process']:.2f} images/s, "
-        f"{result['images_per_execution']:.1f} images per execution, "
-        f"goal >= {THROUGHPUT_GOAL}: {met['throughput']})",
+        f"{what} p50 for one 224-px JPEG on loopback ÷ in process: {slower:.3f} "
+        f"({p50['service']:.1f} / {p50['in_process']:.1f} ms, goal {goal}: {said[near]})",
+        f"{what} throughput, {IN_FLIGHT} single-image requests in flight ÷ in-process batch {IN_FLIGHT}: "
+        f"{share:.3f} ({per_s['service']:.2f} / {per_s['in_process']:.2f} images/s, "
+        f"{images / executions:.1f} images per execution, "
+        f"goal >= {THROUGHPUT_GOAL}: {said[share >= THROUGHPUT_GOAL]})",
     ]
 
 
@@ -184,7 +143,7 @@ def main() -> None:
         set_variables(OMP_WAIT_POLICY="PASSIVE")
     for engine, precision in CHOICES:
         try:
-            print("\n".join(lines(run(engine=engine, precision=precision))), flush=True)
+            print("\n".join(run(engine, precision)), flush=True)
         except PhotodupError as error:
             print(f"service ({engine} {precision}): {error}", flush=True)
 

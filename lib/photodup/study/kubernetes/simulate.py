@@ -308,12 +308,6 @@ class Simulation:
         self.totals["waited_s"] += waiting
         self.totals["routed"] += arrived
         active = [c for c in self.cohorts if c.active]
-        sampled = [c for c in active if "cpu" in c.values]
-        request = self.workload.requests.get("cpu", 0.0)
-        pods = sum(c.count for c in sampled)
-        usage = (
-            sum(c.count * c.values["cpu"] for c in sampled) / pods / request if pods and request else np.nan
-        )
         return {
             "time_s": now,
             "dt_s": dt,
@@ -326,7 +320,6 @@ class Simulation:
             "unrouted": unrouted,
             "in_flight": sum(c.count * c.in_flight for c in self.cohorts),
             "latency_ms": 1000 * waiting / arrived if arrived else np.nan,
-            "cpu_percent_of_request": 100 * usage,
             "restarts": sum(c.count * c.restarts for c in active),
         }
 

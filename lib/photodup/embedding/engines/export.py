@@ -265,9 +265,21 @@ def _trace(model: TorchModel, variant: str) -> Any:
 
     # A batch of 2: the exporter would take a size of 1 for a constant.
     example = torch.zeros(2, 3, IMAGE_SIZE, IMAGE_SIZE, dtype=dtype, device=model.device)
+    return trace(Graph(), example)
+
+
+def trace(graph: Any, example: Any) -> Any:
+    """Return a network from `image` to `embedding`, any number at a time, as an ONNX program.
+
+    Args:
+        graph: a `torch.nn.Module`.
+        example: two images.
+    """
+    import torch
+
     with _exporter_settings():
         return torch.onnx.export(
-            Graph().eval(),
+            graph.eval(),
             (example,),
             dynamo=True,
             input_names=["image"],

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -145,19 +145,34 @@ def read_base64(body: bytes, max_images: int) -> list[bytes]:
             422,
             f'The body should be {{"images": ["<base64>", …]}}: {where + ": " if where else ""}{first["msg"]}.',
         ) from None
-    if len(images) > max_images:
+    return decoded(
+        images,
+        max_images,
+        lambda text: of_base64(text.partition(",")[2] if text.startswith("data:") else text),
+    )
+
+
+def of_base64(text: str) -> bytes:
+    """Return the bytes of a text; a ValueError says why there are none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"not base64 ({error})") from None
+
+
+def decoded(texts: list[str], max_images: int, decode: Callable[[str], bytes]) -> list[bytes]:
+    """Return the bytes that each text stands for; refuse too many, and all at once those that raise a ValueError."""
+    if len(texts) > max_images:
         raise too_many(max_images)
-    decoded, problems = [], []
-    for index, text in enumerate(images):
-        if text.startswith("data:"):
-            text = text.partition(",")[2]
+    images, problems = [], []
+    for index, text in enumerate(texts):
         try:
-            decoded.append(base64.b64decode(text, validate=True))
-        except (binascii.Error, ValueError) as error:
-            problems.append(ImageProblem(index=index, reason=f"not base64 ({error})"))
+            images.append(decode(text))
+        except ValueError as error:
+            problems.append(ImageProblem(index=index, reason=str(error)))
     if problems:
         raise bad_images(problems)
-    return decoded
+    return images
 
 
 def bad_images(problems: list[ImageProblem]) -> RequestError:

@@ -5,7 +5,6 @@ nothing else is embedded here. Addresses of images are refused: the service fetc
 """
 
 import base64
-import binascii
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from photodup.embedding.engines.model import ImageModel
-from photodup.serving.service.bodies import ImageProblem, RequestError, bad_images, too_many
+from photodup.serving.service.bodies import RequestError, decoded, of_base64
 
 PREFIX = "/v1/"
 PATH = "/v1/embeddings"
@@ -128,17 +127,7 @@ class OpenAiRequest:
             raise RequestError(400, f"dimensions: the model has {self._model.dim}, and no other number.")
         self._encoding = asked.encoding_format
         given = [asked.input] if isinstance(asked.input, str) else asked.input
-        if len(given) > self._max_images:
-            raise too_many(self._max_images)
-        images, problems = [], []
-        for index, text in enumerate(given):
-            try:
-                images.append(_decoded(text))
-            except ValueError as error:
-                problems.append(ImageProblem(index=index, reason=str(error)))
-        if problems:
-            raise bad_images(problems)
-        return images
+        return decoded(given, self._max_images, _of_data_uri)
 
     def encode(self, embeddings: np.ndarray) -> bytes:
         """Return the answer."""
@@ -151,7 +140,7 @@ class OpenAiRequest:
         return to_json({"object": "list", "data": data, "model": model_id(self._model), "usage": usage})
 
 
-def _decoded(text: str) -> bytes:
+def _of_data_uri(text: str) -> bytes:
     head, comma, data = text.partition(",")
     if not head.startswith("data:") or not comma:
         is_address = text[:8].lower().startswith(("http://", "https://"))
@@ -162,10 +151,7 @@ def _decoded(text: str) -> bytes:
         )
     if not head.lower().endswith(";base64"):
         raise ValueError("a data URI that is not in base64: send data:image/jpeg;base64,…")
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"not base64 ({error})") from None
+    return of_base64(data)
 
 
 def error_body(path: str, status: int, sentence: str, usual: Callable[[], dict[str, Any]]) -> dict[str, Any]:

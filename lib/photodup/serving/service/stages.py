@@ -18,6 +18,7 @@ whole execution that the request was part of. All are cumulative: read twice and
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -40,36 +41,29 @@ class Stages:
         ProcessCollector(registry=self.registry)  # Linux only
         self.gpus = GpuCollector()
         self.registry.register(self.gpus)
-        stage = Histogram(
+        histogram = partial(Histogram, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        stage = histogram(
             "photodup_request_stage_seconds",
             "Time of a request in a stage: receive (body read and parsed), decode (bytes to pixels), queue, "
             "compute (the execution it was part of), respond (answer encoded)",
             ["stage"],
             buckets=_SECONDS,
-            registry=self.registry,
         )
         self._stages = {name: stage.labels(name) for name in STAGES}
-        self._execution = Histogram(
-            "photodup_execution_seconds",
-            "Time of one execution of the model",
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._execution = histogram(
+            "photodup_execution_seconds", "Time of one execution of the model", buckets=_SECONDS
         )
-        self._images = Histogram(
-            "photodup_batch_size", "Images in one execution", buckets=_SIZES, registry=self.registry
+        self._images = histogram("photodup_batch_size", "Images in one execution", buckets=_SIZES)
+        self._requests_together = histogram(
+            "photodup_batch_requests", "Requests in one execution", buckets=_SIZES
         )
-        self._requests_together = Histogram(
-            "photodup_batch_requests", "Requests in one execution", buckets=_SIZES, registry=self.registry
-        )
-        self._inferences = Counter("photodup_inferences", "Images embedded", registry=self.registry)
-        self._executions = Counter("photodup_executions", "Executions of the model", registry=self.registry)
-        self._requests = Counter(
-            "photodup_requests", "Requests for embeddings, by HTTP status", ["status"], registry=self.registry
-        )
-        self.broken_embeddings = Counter(
+        self._inferences = counter("photodup_inferences", "Images embedded")
+        self._executions = counter("photodup_executions", "Executions of the model")
+        self._requests = counter("photodup_requests", "Requests for embeddings, by HTTP status", ["status"])
+        self.broken_embeddings = counter(
             "photodup_broken_embeddings",
             "Embeddings with NaN, infinities or of length zero, which were not answered with",
-            registry=self.registry,
         )
         self.in_flight = Gauge(
             "photodup_requests_in_flight", "Requests for embeddings now being served", registry=self.registry

@@ -39,13 +39,13 @@ class Cell:
     outputs: list[str] = field(default_factory=list)
 
 
-def environment():
-    """Return the Jinja environment for the study's pages; everything is escaped unless marked safe."""
+def filled(template: str, /, **values: Any) -> str:
+    """Return one of the study's pages; everything in it is escaped unless marked safe."""
     import jinja2
 
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, trim_blocks=True
-    )
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    return environment.get_template(template).render(**values)
 
 
 def render_notebook(notebook: Path, run: str) -> str:
@@ -60,11 +60,7 @@ def render_notebook(notebook: Path, run: str) -> str:
         HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("friendly", "github-dark")
     )
     styles = f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} .highlight {{ background:none }} }}"
-    return (
-        environment()
-        .get_template("notebook.html")
-        .render(title=notebook.stem, run=run, cells=cells, pygments=Markup(styles))
-    )
+    return filled("notebook.html", title=notebook.stem, run=run, cells=cells, pygments=Markup(styles))
 
 
 def render_cells(cells: Iterable[Any]) -> list[Cell]:

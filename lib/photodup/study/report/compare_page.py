@@ -14,7 +14,7 @@ from photodup.files import real_path, write_atomically
 from photodup.study.comparisons import agreement
 from photodup.study.notebook.run import describe_machine, describe_weights, read_run
 from photodup.study.report import compare
-from photodup.study.report.cells import environment
+from photodup.study.report.cells import filled
 from photodup.study.report.sides import ComparedRun, environment_rows, open_sides, warnings
 
 LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label", "repeat")
@@ -41,21 +41,18 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
     rows = compare.shared_points(sides)
     verdicts = compare.verdict_rows(sides)
     facts = environment_rows(sides)
-    page = (
-        environment()
-        .get_template("compare.html")
-        .render(
-            runs=[_about(side) for side in sides],
-            warnings=warnings(sides),
-            facts=facts,
-            n_same=sum(row["same"] for row in facts),
-            rows=[_row(row) for row in rows],
-            comparisons=[_comparisons(sides[0], side) for side in sides[1:]],
-            summary=summary(rows, sides),
-            only_in={name: n for name, n in compare.only_in(sides).items() if n},
-            verdicts=verdicts,
-            figure=_figure(sides, rows),
-        )
+    page = filled(
+        "compare.html",
+        runs=[_about(side) for side in sides],
+        warnings=warnings(sides),
+        facts=facts,
+        n_same=sum(row["same"] for row in facts),
+        rows=[_row(row) for row in rows],
+        comparisons=[_comparisons(sides[0], side) for side in sides[1:]],
+        summary=summary(rows, sides),
+        only_in={name: n for name, n in compare.only_in(sides).items() if n},
+        verdicts=verdicts,
+        figure=_figure(sides, rows),
     )
     if output is not None:  # a link that the user names is his; one in the folder of a run may be anybody's
         write_atomically(real_path(output), page)

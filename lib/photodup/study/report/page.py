@@ -11,7 +11,7 @@ from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import read_environment, run_directory
-from photodup.study.report.cells import environment, render_notebook
+from photodup.study.report.cells import filled, render_notebook
 from photodup.study.report.compare_page import write_comparison
 from photodup.study.report.facts import executed_notebook, notebook_rows, run_facts, run_verdicts, tally
 from photodup.study.report.figures import DECISION_NOTEBOOK, notebook_figures
@@ -26,26 +26,23 @@ def write_report(run: str) -> Path:
     directory = run_directory(run)
     for source in notebooks():
         if executed := executed_notebook(run, source):
-            page = directory / "notebooks" / f"{source.stem}.html"
-            write_atomically(page, render_notebook(executed, run), within=directory.parent)
+            place = directory / "notebooks" / f"{source.stem}.html"
+            write_atomically(place, render_notebook(executed, run), within=directory.parent)
     verdicts, n_not_testable = run_verdicts(directory)
     figures = [figure for source in notebooks() for figure in notebook_figures(run, source)]
     decision = next((figure for figure in figures if figure.notebook == DECISION_NOTEBOOK), None)
-    page = (
-        environment()
-        .get_template("report.html")
-        .render(
-            run=run,
-            **run_facts(directory),
-            notebooks=list(notebook_rows(run)),
-            verdicts=verdicts,
-            n_not_testable=n_not_testable,
-            decision=decision,
-            figures=[figure for figure in figures if figure is not decision],
-            tally=tally(verdicts),
-            commit=_commit(directory),
-            environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
-        )
+    page = filled(
+        "report.html",
+        run=run,
+        **run_facts(directory),
+        notebooks=list(notebook_rows(run)),
+        verdicts=verdicts,
+        n_not_testable=n_not_testable,
+        decision=decision,
+        figures=[figure for figure in figures if figure is not decision],
+        tally=tally(verdicts),
+        commit=_commit(directory),
+        environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
     )
     index = directory / "index.html"
     write_atomically(index, page, within=directory.parent)

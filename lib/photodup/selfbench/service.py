@@ -25,6 +25,7 @@ from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import adapter, cosine_to_reference
 from photodup.bench.load.counters import read, total
+from photodup.embedding.wire.wires import pixels
 from photodup.errors import PhotodupError
 from photodup.settings import set_variables, variable
 
@@ -49,7 +50,7 @@ def run(engine: str, precision: str) -> list[str]:
         url = stack.enter_context(ServiceProcess(settings=settings)).url
         system = adapter("fastapi-pytorch-fp32-http-jpeg", url, jpeg_quality=None)
         requests = [system.prepare([photo]) for photo in photos]
-        reference = np.concatenate([_embed(model, [photo]) for photo in photos])
+        reference = np.concatenate([model.embed_pixels(pixels([photo])) for photo in photos])
         if cosine_to_reference(system, photos, reference) < 0.9999:
             raise PhotodupError(f"This service runs other weights than {WEIGHTS}: start it with those.")
         worker = system.open()
@@ -66,7 +67,7 @@ def run(engine: str, precision: str) -> list[str]:
                 started = time.perf_counter()
                 worker.decode(worker.request(requests[index]))
                 between = time.perf_counter()
-                _embed(model, [photos[index]])
+                model.embed_pixels(pixels([photos[index]]))
                 found["service"].append((between - started) * 1000)
                 found["in_process"].append((time.perf_counter() - between) * 1000)
             before = _counters(url)
@@ -103,12 +104,6 @@ def _counters(url: str) -> tuple[float, float]:
     return total(page, "photodup_executions") or 0.0, total(page, "photodup_inferences") or 0.0
 
 
-def _embed(model: Any, photos: Sequence[bytes]) -> np.ndarray:
-    from photodup.embedding.imaging import decode, to_uint8
-
-    return model.embed_pixels(np.stack([to_uint8(decode(photo)) for photo in photos]))
-
-
 def _service_rate(system: Adapter, requests: Sequence[Any], batches: int) -> float:
     """Images per second of 8 clients that each send one image after the other."""
     barrier = threading.Barrier(IN_FLIGHT + 1)
@@ -132,7 +127,7 @@ def _service_rate(system: Adapter, requests: Sequence[Any], batches: int) -> flo
 def _model_rate(model: Any, photos: Sequence[bytes], batches: int) -> float:
     started = time.perf_counter()
     for _ in range(batches):
-        _embed(model, photos)
+        model.embed_pixels(pixels(photos))
     return len(photos) * batches / (time.perf_counter() - started)
 
 

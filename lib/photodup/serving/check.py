@@ -233,7 +233,8 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
             if index.status_code == 200:
                 return index.json()
             # Statistics are open, and have a row for each model that is ready.
-            return _ready(client.get("/v2/models/stats").raise_for_status().json())
+            found = client.get("/v2/models/stats").raise_for_status().json().get("model_stats", [])
+            return [{"name": row["name"], "state": "READY"} for row in found]
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return None
 
@@ -250,10 +251,6 @@ def _models_grpc(address: str, timeout_s: float) -> list[dict[str, str]] | None:
             return client.get_model_repository_index(headers=key, **options).get("models", [])
     except InferenceServerException:  # the client's sentence names what is ready
         return None
-
-
-def _ready(statistics: dict[str, Any]) -> list[dict[str, str]]:
-    return [{"name": row["name"], "state": "READY"} for row in statistics.get("model_stats", [])]
 
 
 def _missing(model: str, index: list[dict[str, str]]) -> str:

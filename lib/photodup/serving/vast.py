@@ -325,7 +325,7 @@ def find_offers(
 
     Returns:
         Rows with `offer`, `gpu`, `gpus`, `price_per_hour_usd` (of all, with the disk), `location`, `reliability` (0 to 1),
-        `down_mbit_per_s`, `down_usd_per_gb`, `pull_usd` and `pull_minutes`.
+        `down_mbit_per_s`, `pull_usd` and `pull_minutes`.
     """
     query = (
         f"gpu_name={gpu.replace(' ', '_')} num_gpus={gpus} direct_port_count>={len(PORTS)} reliability>0.98"
@@ -343,7 +343,6 @@ def find_offers(
             "location": offer.get("geolocation") or "",
             "reliability": offer.get("reliability2") or offer.get("reliability"),
             "down_mbit_per_s": offer.get("inet_down"),
-            "down_usd_per_gb": offer.get("inet_down_cost"),
             "pull_usd": IMAGE_GB * (offer.get("inet_down_cost") or 0.0),
             "pull_minutes": IMAGE_GB * 8000 / offer["inet_down"] / 60 if offer.get("inet_down") else None,
         }

@@ -11,10 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.openvino import compile_graph
+from photodup.study.precision.compiler import noise
 
 
 class NotHere(Exception):
@@ -214,7 +213,7 @@ def open_onnx(
         )
 
     def timed(batch: int, repeats: int) -> Timing:
-        image = _noise(batch)
+        image = noise(batch)
         if engine == "onnx-cpu":
             return Timing(times_ms(lambda: session.run(["embedding"], {"image": image}), repeats), "wall")
         binding = session.io_binding()  # without it every run copies 0.6 MB an image to the device and back
@@ -258,11 +257,7 @@ def open_openvino(graph: Path, precision: str, device: str) -> Opened:
     request = compile_graph(graph, precision).create_infer_request()
 
     def timed(batch: int, repeats: int) -> Timing:
-        image = _noise(batch)
+        image = noise(batch)
         return Timing(times_ms(lambda: request.infer([image], share_inputs=True), repeats), "wall")
 
     return timed
-
-
-def _noise(batch: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal((batch, 3, 224, 224), np.float32)

@@ -32,6 +32,7 @@ from photodup.serving.triton.config import (
     write_config,
     write_if_changed,
 )
+from photodup.serving.triton.emulated import parse_emulated
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -143,7 +144,7 @@ def render_repository(
             if version.name.isdigit() and version.name != "1":
                 shutil.rmtree(version)  # left by an interrupted `add_version`; Triton would serve it
         encoder = None if name in WEIGHTS else parse_encoder(name)
-        source = f"openclip_vit_b32{_wire_suffix(name)}" if _is_emulated(name) else name
+        source = f"openclip_vit_b32{parse_emulated(name)[1]}" if _is_emulated(name) else name
         source = backend_of("onnx", "http", encoder.wire).triton_model if encoder else source
         config = _committed(source)
         if _is_emulated(name):
@@ -248,12 +249,6 @@ def _is_emulated(name: str) -> bool:
     return name.startswith("emulated_")
 
 
-def _wire_suffix(name: str) -> str:
-    from photodup.serving.triton.emulated import parse_emulated
-
-    return parse_emulated(name)[1]
-
-
 def _steps(name: str) -> tuple[str, ...]:
     """Models that an ensemble calls; they are rendered and loaded with it."""
     if name == "openclip_vit_b32_jpeg_dali":
@@ -355,8 +350,6 @@ def _stay_on_cpu(config: "ModelConfig", threads: int) -> None:
 
 
 def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
-    from photodup.serving.triton.emulated import parse_emulated
-
     preset, _ = parse_emulated(name)
     config.name = name
     if config.platform == "ensemble":

@@ -19,6 +19,7 @@ from photodup.bench.load.workers import PatientObserver
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
+from photodup.embedding.wire.wires import pixels
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
 from photodup.study.comparisons.curve import PROBE, PROBED
@@ -34,10 +35,8 @@ RATE_SECONDS, RATE_MEASUREMENTS = 8.0, 8
 def reference_embeddings(weights: str, photos: Sequence[bytes]) -> np.ndarray:
     """Return our own embeddings of these JPEGs, float32 [n, dim] of length 1: what every server has to answer."""
     from photodup.embedding.engines.encoder import load_model
-    from photodup.embedding.imaging import decode, to_uint8
 
-    model = load_model(pretrained=weights, device="cpu")
-    return model.embed_pixels(np.stack([to_uint8(decode(photo)) for photo in photos]))
+    return load_model(pretrained=weights, device="cpu").embed_pixels(pixels(photos))
 
 
 def check(one: Started, payloads: Payloads, reference: np.ndarray, least: float = MIN_COSINE) -> float:

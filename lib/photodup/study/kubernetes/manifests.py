@@ -115,7 +115,7 @@ def render(directory: str | Path) -> list[dict[str, Any]]:
     Raises:
         PhotodupError: kustomize refuses it; the message is kustomize's.
     """
-    return _objects([tool("kubectl"), "kustomize", str(_path(directory))])
+    return _objects([tool("kubectl"), "kustomize", str(project_root() / directory)])
 
 
 def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
@@ -242,10 +242,6 @@ def _probe(spec: dict[str, Any] | None) -> Probe | None:
         return None
     timing = (spec.get(name, default) for name, default in _PROBE_DEFAULTS.items())
     return Probe(spec.get("httpGet", {}).get("path", ""), *timing)
-
-
-def _path(path: str | Path) -> Path:
-    return Path(path) if Path(path).is_absolute() else project_root() / path
 
 
 def _objects(command: list[str]) -> list[dict[str, Any]]:

@@ -312,8 +312,7 @@ def open_run(
         if run == REFERENCE:
             run = re.sub(r"[^a-z0-9.-]+", "-", f"{host}-{triton_http_port or pytorch_port}".lower())
     else:
-        path = Path(file or "notebooks/endpoints/embedded.yaml")
-        where = load_endpoints(path if path.is_absolute() else project_root() / path)
+        where = load_endpoints(project_root() / (file or "notebooks/endpoints/embedded.yaml"))
         where.use_control_key()
     directory = folder_of(run)
     stated = {"gpu": gpu or None, "gpus": gpus, "price_per_hour_usd": price_per_hour}

@@ -55,7 +55,8 @@ def parts(graph: "onnx.ModelProto") -> dict[str, set[str]]:
         scopes = _scopes(node)
         block = _BLOCK.search(scopes)
         seen_block |= block is not None
-        name = _short(block[1]) if block else "head" if seen_block else "stem"
+        # `visual.transformer.resblocks.3` becomes `block 3`.
+        name = f"block {block[1].rsplit('.', 1)[1]}" if block else "head" if seen_block else "stem"
         found.setdefault(name, set()).add(node.name)
     return found
 
@@ -230,11 +231,6 @@ def _scopes(node: Any) -> str:
     return next((p.value for p in node.metadata_props if p.key.endswith("name_scopes")), "")
 
 
-def _short(scope: str) -> str:
-    """`visual.transformer.resblocks.3` becomes `block 3`."""
-    return f"block {scope.rsplit('.', 1)[1]}"
-
-
 def _float_tensors(graph: "onnx.ModelProto") -> set[str]:
     from onnx import TensorProto
 
@@ -260,7 +256,6 @@ def _round_weight(weight: Any, precision: str) -> Any:
 
 def _drop_unused_weights(body: Any) -> None:
     used = {name for node in body.node for name in node.input}
-    kept = [w for w in body.initializer if w.name in used]
-    copies = [_copy(w) for w in kept]
+    kept = [_copy(w) for w in body.initializer if w.name in used]
     del body.initializer[:]
-    body.initializer.extend(copies)
+    body.initializer.extend(kept)

@@ -95,9 +95,9 @@ def load(
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
     from photodup.bench.anyurl.arrivals import pattern
-    from photodup.bench.anyurl.measure import Asked
+    from photodup.bench.anyurl.measure import Asked, Request
     from photodup.bench.anyurl.payloads import payloads_for
-    from photodup.bench.anyurl.run import Job, Request, limit_of, run_load, run_rate, run_versus
+    from photodup.bench.anyurl.run import Job, limit_of, run_load, run_rate, run_versus
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher
     from photodup.bench.stats.slo import bound_of
@@ -234,9 +234,8 @@ def gate(
     import json
 
     from photodup.bench.anyurl import gate as gates
-    from photodup.bench.anyurl.measure import Asked
+    from photodup.bench.anyurl.measure import Asked, Request
     from photodup.bench.anyurl.payloads import payloads_for
-    from photodup.bench.anyurl.run import Request
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher, stoppable
 

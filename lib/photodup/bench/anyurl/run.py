@@ -16,17 +16,14 @@ from photodup.bench.anyurl import report
 from photodup.bench.anyurl.measure import (
     Asked,
     Measured,
-    adapter_of,
+    Request,
     headline,
     measure_load,
     notes,
     plain_columns,
-    try_once,
 )
-from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.rate import highest_rate, rate_sentence
-from photodup.bench.anyurl.target import Target
-from photodup.bench.anyurl.versus import SIDES, Competitor, compare
+from photodup.bench.anyurl.versus import SIDES, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.stats.sentence import number
 from photodup.bench.stats.slo import LatencyBound
@@ -78,37 +75,6 @@ def limit_of(words: str) -> Limit:
         )
     value = float(found[3]) * {"s": 1000, "%": 0.01}.get(found[4] or "", 1)
     return Limit(words, found[1], found[2] == ">", value)
-
-
-@dataclass(frozen=True)
-class Request:
-    """One server with what it is sent."""
-
-    target: Target
-    payloads: Payloads
-    shapes: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    encoding: str = "float"
-
-    def maker(self, batch: int) -> Callable[[], object]:
-        """Return what makes a new adapter, after one request has shown that it works.
-
-        Raises:
-            PhotodupError: it does not; one sentence.
-        """
-
-        def make() -> object:
-            return adapter_of(
-                self.target,
-                self.payloads,
-                shapes=self.shapes,
-                inputs=self.inputs,
-                encoding=self.encoding,
-                batch=batch,
-            )
-
-        try_once(make(), self.payloads, batch)
-        return make
 
 
 @dataclass(frozen=True)
@@ -196,7 +162,8 @@ class Job:
 def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     """Measure one load, or one after the other with so many in flight each; return the status to end with."""
     (request,) = job.requests
-    make, asked = request.maker(job.asked.batch), job.asked
+    asked = job.asked
+    request.try_once(asked.batch)
     sweep = [
         replace(asked, concurrency=n, seconds=asked.seconds / len(in_flight), shortest_s=asked.seconds)
         for n in in_flight
@@ -206,7 +173,7 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     with stoppable(job.watcher):
         for asked in sweep or [job.asked]:
             if not (measured and job.watcher.stop_asked):
-                measured.append(measure_load(make, request.payloads, asked, job.watcher))
+                measured.append(measure_load(request, asked, job.watcher))
     heads = [headline(one) for one in measured]
     sentences, wrong = [], []
     for one, head in zip(measured, heads, strict=True):
@@ -236,23 +203,13 @@ def server_line(one: Measured) -> list[str]:
     return [f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {mine:.2f} cores"]
 
 
-def run_rate(
-    job: Job, bound: LatencyBound, *, least_per_s: float | None = None, most_per_s: float | None = None
-) -> int:
-    """Search the highest rate under a bound; return the status to end with."""
+def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
+    """Search the highest rate under a bound, within the rates `offered` to `highest_rate`; return the status to end with."""
     (request,) = job.requests
-    make = request.maker(job.asked.batch)
+    request.try_once(job.asked.batch)
     job.opening(f"the highest rate with {bound}, in at most {job.asked.seconds:.0f} s")
     with stoppable(job.watcher):
-        rate, measured, wrong = highest_rate(
-            make,
-            request.payloads,
-            bound,
-            job.asked,
-            job.watcher,
-            least_per_s=least_per_s,
-            most_per_s=most_per_s,
-        )
+        rate, measured, wrong = highest_rate(request, bound, job.asked, job.watcher, **offered)
     return job.close_measured(
         f"{request.target.name}: highest rate with {bound}",
         [rate_sentence(rate)],
@@ -267,7 +224,9 @@ def run_rate(
 
 def run_versus(job: Job) -> int:
     """Compare two servers; return the status to end with."""
-    first, second = (Competitor(r.target, r.maker(job.asked.batch), r.payloads) for r in job.requests)
+    first, second = job.requests
+    for request in job.requests:
+        request.try_once(job.asked.batch)
     job.opening(job.asked.words)
     with stoppable(job.watcher):
         versus = compare(first, second, job.asked, job.watcher)

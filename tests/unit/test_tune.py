@@ -65,7 +65,7 @@ def test_without_noise_the_best_wins_and_few_are_measured_often(scores, keep, ru
 def test_who_is_useless_never_goes_on():
     last, trials = search.halve("abc", lambda who, rung: 0.0, rungs=3)
     assert last == [] and len(trials) == 3
-    with pytest.raises(PhotodupError, match="a share between 0 and 1"):
+    with pytest.raises(PhotodupError, match="one to keep"):
         search.halve([], lambda who, rung: 1.0)
 
 

@@ -106,11 +106,11 @@ class Job:
         title: str,
         sentences: Sequence[str],
         wrong: Sequence[str],
+        figures: Sequence[tuple[str, str]],
+        *,
         more: Mapping[str, Any],
         rows: report.Rows,
         tables: Mapping[str, Sequence[Mapping[str, Any]]],
-        figures: Sequence[tuple[str, str]],
-        *,
         seen: Sequence[Mapping[str, float]] = (),
         is_measured: bool = True,
     ) -> int:
@@ -137,26 +137,15 @@ class Job:
             self.show_json(json.dumps(result, default=str, allow_nan=False))
         return status
 
-    def close_measured(
-        self,
-        title: str,
-        sentences: Sequence[str],
-        wrong: Sequence[str],
-        measured: Sequence[Measured],
-        figures: Sequence[tuple[str, str]],
-        *,
-        seen: Sequence[Mapping[str, float]],
-        is_measured: bool,
-        **more: Any,
-    ) -> int:
-        """Do the same with the measurements of one server."""
-        url = self.requests[0].target.name
-        kept = {"measurements": [{"url": url, **plain_columns(one)} for one in measured], **more}
-        tables = {"Measurements": [pages.measurement_row(one) for one in measured]}
-        rows = report.requests(url, measured)
-        return self.close(
-            title, sentences, wrong, kept, rows, tables, figures, seen=seen, is_measured=is_measured
-        )
+
+def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> dict[str, Any]:
+    """Return the arguments of `Job.close` that hold the measurements of one server."""
+    url = job.requests[0].target.name
+    return {
+        "more": {"measurements": [{"url": url, **plain_columns(one)} for one in measured], **more},
+        "rows": report.requests(url, measured),
+        "tables": {"Measurements": [pages.measurement_row(one) for one in measured]},
+    }
 
 
 def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
@@ -183,12 +172,12 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
             sentences += server_line(one) + report.statistics_line(one, request.payloads.unit)
         wrong += [f"{which}{note}" for note in notes(one, request.target, job.watcher)]
     figures = pages.frontier_figures(measured) if sweep else pages.load_figures(measured[0])
-    return job.close_measured(
+    return job.close(
         request.target.name,
         sentences,
         wrong,
-        measured,
         figures,
+        **_measurements(job, measured),
         seen=[{name: value for name, value in head.columns().items() if value == value} for head in heads],
         is_measured=any(head.answered for head in heads),
     )
@@ -210,15 +199,14 @@ def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
     job.opening(f"the highest rate with {bound}, in at most {job.asked.seconds:.0f} s")
     with stoppable(job.watcher):
         rate, measured, wrong = highest_rate(request, bound, job.asked, job.watcher, **offered)
-    return job.close_measured(
+    return job.close(
         f"{request.target.name}: highest rate with {bound}",
         [rate_sentence(rate)],
         wrong,
-        measured,
         pages.rate_figures(rate),
+        **_measurements(job, measured, highest_rate={"bound": asdict(bound), **rate.as_record()}),
         seen=[{"rate": rate.rate_per_s if rate.is_found else 0.0}],
         is_measured=bool(rate.seen),
-        highest_rate={"bound": asdict(bound), **rate.as_record()},
     )
 
 
@@ -239,9 +227,9 @@ def run_versus(job: Job) -> int:
         f"{first.target.name} and {second.target.name}",
         versus.sentences,
         versus.notes,
-        more,
-        report.turns(versus.visits, SIDES),
-        {"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
         pages.versus_figures(versus),
+        more=more,
+        rows=report.turns(versus.visits, SIDES),
+        tables={"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
         is_measured=versus.outcomes[1].is_measured,
     )

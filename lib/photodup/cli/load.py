@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -58,7 +58,7 @@ def load(
     arrivals: Annotated[
         str, typer.Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")
     ] = "poisson",
-    connection: Annotated[str, typer.Option(help="warm, or new for each request")] = "warm",
+    connection: Annotated[Literal["warm", "new"], typer.Option(help="new: one for each request")] = "warm",
     protocol: Protocol = None,
     method: Annotated[str, typer.Option(help="of a plain request: POST, GET, PUT")] = "POST",
     model: Model = None,
@@ -67,7 +67,7 @@ def load(
     payload: PayloadKind = None,
     shape: Annotated[list[str] | None, typer.Option(help="KServe: NAME=3,224,224; repeat")] = None,
     input: Annotated[list[str] | None, typer.Option(help="KServe: NAME=FILE.npy; repeat")] = None,
-    encoding: Annotated[str, typer.Option(help="OpenAI: float or base64")] = "float",
+    encoding: Annotated[Literal["float", "base64"], typer.Option(help="OpenAI: of the answer")] = "float",
     batch: Annotated[int, typer.Option(min=1, help="items in a request")] = 1,
     header: Headers = None,
     api_key: ApiKey = None,
@@ -106,10 +106,6 @@ def load(
         raise PhotodupError("Give one URL, or two URLs and --compare.")
     if slo and (compare or rate is not None):
         raise PhotodupError("--slo looks for a rate of one server: leave --rate and --compare out.")
-    if connection not in ("warm", "new"):
-        raise PhotodupError(f"--connection is warm or new, not {connection!r}.")
-    if encoding not in ("float", "base64"):
-        raise PhotodupError(f"--encoding is float or base64, not {encoding!r}.")
     when = pattern(arrivals)
     offered = when.rate_per_s if when.rate_per_s is not None else rate
     if arrivals != "poisson" and offered is None and not slo:

@@ -130,7 +130,7 @@ def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, opt
 def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     from support.triton import tiny_embedding
 
-    from photodup.bench.anyurl.measure import adapter_of, try_once
+    from photodup.bench.anyurl.measure import Request
     from photodup.bench.anyurl.payloads import files, made_up_arrays
     from photodup.embedding.imaging import normalize
 
@@ -141,14 +141,14 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
         f"grpc://{tiny_triton.grpc_url}/openclip_vit_b32_uint8",
     ):
         asked = target.target_of(url)
-        adapter = adapter_of(asked, made_up_arrays(), inputs=[f"image={tmp_path / 'two.npy'}"], batch=2)
+        given = Request(asked, made_up_arrays(), inputs=[f"image={tmp_path / 'two.npy'}"])
         wanted = tiny_embedding(normalize(pixels))
-        np.testing.assert_allclose(try_once(adapter, made_up_arrays(), 2), wanted, atol=1e-5)
+        np.testing.assert_allclose(given.try_once(2), wanted, atol=1e-5)
     data = encoded(photo(224, 224, 7), "PNG")
     (tmp_path / "one.png").write_bytes(data)
     asked = target.target_of(f"{tiny_triton.http_url}/v2/models/openclip_vit_b32_jpeg")
     sent = files([tmp_path / "one.png"])
-    answer = try_once(adapter_of(asked, sent), sent, 1)
+    answer = Request(asked, sent).try_once()
     wanted = tiny_embedding(normalize(np.asarray(photo(224, 224, 7)).transpose(2, 0, 1)[None]))
     np.testing.assert_allclose(answer, wanted, atol=1e-5)
 

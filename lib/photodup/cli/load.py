@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -58,7 +58,7 @@ def load(
     arrivals: Annotated[
         str, typer.Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")
     ] = "poisson",
-    connection: Annotated[str, typer.Option(help="warm, or new for each request")] = "warm",
+    connection: Annotated[Literal["warm", "new"], typer.Option(help="new: one for each request")] = "warm",
     protocol: Protocol = None,
     method: Annotated[str, typer.Option(help="of a plain request: POST, GET, PUT")] = "POST",
     model: Model = None,
@@ -67,7 +67,7 @@ def load(
     payload: PayloadKind = None,
     shape: Annotated[list[str] | None, typer.Option(help="KServe: NAME=3,224,224; repeat")] = None,
     input: Annotated[list[str] | None, typer.Option(help="KServe: NAME=FILE.npy; repeat")] = None,
-    encoding: Annotated[str, typer.Option(help="OpenAI: float or base64")] = "float",
+    encoding: Annotated[Literal["float", "base64"], typer.Option(help="OpenAI: of the answer")] = "float",
     batch: Annotated[int, typer.Option(min=1, help="items in a request")] = 1,
     header: Headers = None,
     api_key: ApiKey = None,
@@ -95,9 +95,9 @@ def load(
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
     from photodup.bench.anyurl.arrivals import pattern
-    from photodup.bench.anyurl.measure import Asked
+    from photodup.bench.anyurl.measure import Asked, Request
     from photodup.bench.anyurl.payloads import payloads_for
-    from photodup.bench.anyurl.run import Job, Request, limit_of, run_load, run_rate, run_versus
+    from photodup.bench.anyurl.run import Job, limit_of, run_load, run_rate, run_versus
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher
     from photodup.bench.stats.slo import bound_of
@@ -106,10 +106,6 @@ def load(
         raise PhotodupError("Give one URL, or two URLs and --compare.")
     if slo and (compare or rate is not None):
         raise PhotodupError("--slo looks for a rate of one server: leave --rate and --compare out.")
-    if connection not in ("warm", "new"):
-        raise PhotodupError(f"--connection is warm or new, not {connection!r}.")
-    if encoding not in ("float", "base64"):
-        raise PhotodupError(f"--encoding is float or base64, not {encoding!r}.")
     when = pattern(arrivals)
     offered = when.rate_per_s if when.rate_per_s is not None else rate
     if arrivals != "poisson" and offered is None and not slo:
@@ -234,9 +230,8 @@ def gate(
     import json
 
     from photodup.bench.anyurl import gate as gates
-    from photodup.bench.anyurl.measure import Asked
+    from photodup.bench.anyurl.measure import Asked, Request
     from photodup.bench.anyurl.payloads import payloads_for
-    from photodup.bench.anyurl.run import Request
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher, stoppable
 

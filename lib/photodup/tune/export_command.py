@@ -33,7 +33,6 @@ def export_precision(
     folder: Path | None = None,
     directory: Path | None = None,
     keep_float: Sequence[str] = (),
-    budget: Budget = DEFAULT_BUDGET,
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> GateResult:
@@ -69,17 +68,7 @@ def export_precision(
         say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
         images = normalize(pictures.calibration)
         path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
-    ask = partial(
-        ask_gate,
-        source,
-        precision,
-        pictures,
-        path,
-        engine=engine,
-        directory=directory,
-        budget=budget,
-        say=say,
-    )
+    ask = partial(ask_gate, source, precision, pictures, path, engine=engine, directory=directory, say=say)
     if precision == "fp32":
         return ask(draft=True)
     result = ask()

@@ -122,7 +122,6 @@ def gate(
     engine: str = "openvino",
     budget: Budget = DEFAULT_BUDGET,
     directory: Path | None = None,
-    threads: int | None = None,
     is_drafted: bool = False,
 ) -> GateResult:
     """Embed held-out pictures at FP32 and at `precision` by one engine, and judge.
@@ -141,12 +140,7 @@ def gate(
 
     def embedded(wanted: str, pixels: np.ndarray) -> np.ndarray:
         model = load_model(
-            f"onnx:{source.path}",
-            device="cpu",
-            engine=engine,
-            precision=wanted,
-            threads=threads,
-            directory=directory,
+            f"onnx:{source.path}", device="cpu", engine=engine, precision=wanted, directory=directory
         )
         return np.concatenate([model.embed_pixels(pixels[i : i + 8]) for i in range(0, len(pixels), 8)])
 

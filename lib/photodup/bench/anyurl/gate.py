@@ -22,9 +22,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, count
-from photodup.bench.anyurl.run import Request
-from photodup.bench.anyurl.versus import SHORTEST, Competitor, fitted, same_answers, visit
+from photodup.bench.anyurl.measure import Asked, Request, count
+from photodup.bench.anyurl.versus import SHORTEST, fitted, same_answers, visit
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
@@ -169,7 +168,7 @@ def simulated(
 
 
 T = TypeVar("T")
-Sides = Callable[[], AbstractContextManager[tuple[Competitor, Competitor]]]
+Sides = Callable[[], AbstractContextManager[tuple[Request, Request]]]
 
 
 def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated:
@@ -184,7 +183,7 @@ def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated
     """
     began = time.monotonic()
     with sides() as (base, head):
-        notes = same_answers(base, head)
+        notes = same_answers(base, head, asked.batch)
         least_s = visit(base, head, asked, SHORTEST, 0).seconds
     per_look, plan = fitted(least_s, asked.seconds, asked.load, looks=len(LEVELS))
     is_rate = asked.load.concurrency != 1
@@ -307,23 +306,24 @@ def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], commands
         commands: that start them; none where both are up.
     """
 
-    def competitor(url: str) -> Competitor:
+    def tried(url: str) -> Request:
         request = request_of(url)
-        return Competitor(request.target, request.maker(1), request.payloads)
+        request.try_once()
+        return request
 
     @contextlib.contextmanager
-    def sides() -> Iterator[tuple[Competitor, Competitor]]:
+    def sides() -> Iterator[tuple[Request, Request]]:
         with contextlib.ExitStack() as stack:
             if commands:
                 started = [
-                    partial(competitor, u.replace("{port}", str(c.port)))
+                    partial(tried, u.replace("{port}", str(c.port)))
                     for u, c in zip(urls, commands, strict=True)
                 ]
                 base, head = (
                     stack.enter_context(c.running(s)) for c, s in zip(commands, started, strict=True)
                 )
             else:
-                base, head = map(competitor, urls)
+                base, head = map(tried, urls)
             yield base, head
 
     return sides

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -101,87 +101,94 @@ class Measured:
     sample: Sample
 
 
-def adapter_of(
-    target: Target,
-    payloads: Payloads,
-    *,
-    shapes: Sequence[str] = (),
-    inputs: Sequence[str] = (),
-    encoding: str = "float",
-    batch: int = 1,
-) -> Any:
-    """Return the adapter of a target; it lives for one measurement.
+@dataclass(frozen=True)
+class Request:
+    """One server with what it is sent.
 
-    Raises:
-        PhotodupError: the payload does not fit the server's model, or nothing answers.
+    Attributes:
+        shapes, inputs: of `kserve.Requests`.
+        encoding: OpenAI: `float` or `base64`.
     """
-    columns = {**target.columns(), "payload": payloads.kind}
-    http = partial(
-        OverHttp,
-        target.name,
-        connection=target.connection,
-        columns=columns,
-        headers=target.security.headers,
-        target=target,
-        method=target.method,
-    )
-    if target.protocol.startswith("kserve"):
-        model = kserve.describe_model(target)
-        requests = kserve.Requests(model, payloads, inputs, shapes)
-        requests.check_batch(batch)
-        asked = model.name, model.outputs[0].name, model.batched
-        if target.protocol == "kserve-http":
-            return http(KserveHttp(*asked), payload=requests.tensors)
-        return OverGrpc(
+
+    target: Target
+    payloads: Payloads
+    shapes: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    encoding: str = "float"
+
+    def adapter(self, batch: int = 1) -> Any:
+        """Return a new adapter; it lives for one measurement.
+
+        Raises:
+            PhotodupError: the payload does not fit the server's model, or nothing answers.
+        """
+        target, payloads = self.target, self.payloads
+        columns = {**target.columns(), "payload": payloads.kind}
+        http = partial(
+            OverHttp,
             target.name,
-            KserveGrpc(*asked),
-            target.channel,
-            columns,
-            requests.tensors,
-            timeout_s=target.timeout_s,
-            metadata=target.metadata,
+            connection=target.connection,
+            columns=columns,
+            headers=target.security.headers,
             target=target,
+            method=target.method,
         )
-    if target.protocol == "post" and batch > 1:
-        raise PhotodupError("A plain POST carries one file: leave --batch out.")
-    if target.protocol == "openai":
-        return http(OpenAi(target.path, target.model, payloads.media_type, encoding))
-    kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": Post}
-    return http(kinds[target.protocol](target.path, payloads.media_type))
+        if target.protocol.startswith("kserve"):
+            model = kserve.describe_model(target)
+            requests = kserve.Requests(model, payloads, self.inputs, self.shapes)
+            requests.check_batch(batch)
+            asked = model.name, model.outputs[0].name, model.batched
+            if target.protocol == "kserve-http":
+                return http(KserveHttp(*asked), payload=requests.tensors)
+            return OverGrpc(
+                target.name,
+                KserveGrpc(*asked),
+                target.channel,
+                columns,
+                requests.tensors,
+                timeout_s=target.timeout_s,
+                metadata=target.metadata,
+                target=target,
+            )
+        if target.protocol == "post" and batch > 1:
+            raise PhotodupError("A plain POST carries one file: leave --batch out.")
+        if target.protocol == "openai":
+            return http(OpenAi(target.path, target.model, payloads.media_type, self.encoding))
+        kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": Post}
+        return http(kinds[target.protocol](target.path, payloads.media_type))
 
+    def try_once(self, batch: int = 1) -> np.ndarray:
+        """Send one request and return what it answers, so that a mistake is said before anything is timed.
 
-def try_once(adapter: Any, payloads: Payloads, batch: int) -> np.ndarray:
-    """Send one request and return what it answers, so that a mistake is said before anything is timed.
-
-    Raises:
-        PhotodupError: unreachable, refused, or an answer of another kind; one sentence.
-    """
-    connection = adapter.open()
-    target = adapter.target
-    try:
-        request = adapter.prepare([payloads.items[i % len(payloads.items)] for i in range(batch)])
-        rows = decoded(connection, connection.request(request))
-    except HttpError as error:
-        raise PhotodupError(
-            f"POST {target.name} ({target.protocol}): {error} {_remedy(error.status)}"
-        ) from None
-    except AnswerError as error:
-        raise PhotodupError(f"{target.name} ({target.protocol}): {error}") from None
-    except PhotodupError:
-        raise
-    except Exception as error:
-        if not is_expected(error):
+        Raises:
+            PhotodupError: unreachable, refused, or an answer of another kind; one sentence.
+        """
+        adapter, target, items = self.adapter(batch), self.target, self.payloads.items
+        connection = adapter.open()
+        try:
+            request = adapter.prepare([items[i % len(items)] for i in range(batch)])
+            rows = decoded(connection, connection.request(request))
+        except HttpError as error:
+            raise PhotodupError(
+                f"POST {target.name} ({target.protocol}): {error} {_remedy(error.status)}"
+            ) from None
+        except AnswerError as error:
+            raise PhotodupError(f"{target.name} ({target.protocol}): {error}") from None
+        except PhotodupError:
             raise
-        if hasattr(error, "details") and "DEADLINE" not in str(error):
-            raise PhotodupError(f"{target.name} refuses a request: {describe_error(error)}.") from None
-        raise unreachable(target.base, error) from None
-    finally:
-        connection.close()
-    if len(rows) != batch:
-        raise PhotodupError(
-            f"{target.name} answered {len(rows)} items for {batch}: is the protocol {target.protocol} right?"
-        )
-    return rows
+        except Exception as error:
+            if not is_expected(error):
+                raise
+            if hasattr(error, "details") and "DEADLINE" not in str(error):
+                raise PhotodupError(f"{target.name} refuses a request: {describe_error(error)}.") from None
+            raise unreachable(target.base, error) from None
+        finally:
+            connection.close()
+        if len(rows) != batch:
+            raise PhotodupError(
+                f"{target.name} answered {len(rows)} items for {batch}: is the protocol {target.protocol} right?"
+            )
+        return rows
 
 
 def _remedy(status: int) -> str:
@@ -197,16 +204,13 @@ def _remedy(status: int) -> str:
     }.get(status, "Change what is sent (--file, --text, --payload, --shape) or the protocol (--protocol).")
 
 
-def measure_load(
-    make: Callable[[], Any], payloads: Payloads, asked: Asked, watcher: Watcher, *, label: str = ""
-) -> Measured:
+def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str = "") -> Measured:
     """Measure one load. A server that fails is a result; its rows up to then are kept.
 
     Args:
-        make: a new adapter.
         label: of this measurement, in progress and rows.
     """
-    load, adapter = asked.load, make()
+    load, adapter = asked.load, request.adapter(asked.batch)
     stopping = Stopping(
         min_duration_s=min(asked.shortest_s, asked.window_s), max_duration_s=asked.window_s, seed=asked.seed
     )
@@ -214,7 +218,13 @@ def measure_load(
     server, began = local_server(adapter.target.url), time.monotonic()
     way = LOOPBACK if adapter.target.is_local else Way("network", None)
     columns = measure(
-        adapter, payloads.items, load, stopping, way=way, arrivals=asked.arrivals.times_s, observer=watcher
+        adapter,
+        request.payloads.items,
+        load,
+        stopping,
+        way=way,
+        arrivals=asked.arrivals.times_s,
+        observer=watcher,
     )
     if server is not None:
         columns |= server.columns(time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""The page of a run: sentences, what is wrong with them, figures. One file, no script, no network."""
+"""The page of a run or a search: sentences, what is wrong with them, figures. One file, no script, no network."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ def page(
     """Return the page.
 
     Args:
+        facts: `made_by` and `finished`, and of a load what `report.about` says.
         sentences: what was found, each carrying its interval.
         notes: what is wrong with it.
         tables: by their heading; each row has the same columns.
@@ -94,7 +95,7 @@ def load_figures(one: Measured) -> list[tuple[str, str]]:
     done = one.rows[:, ROW.index("done")]
     latency = (done - one.rows[:, ROW.index("due")]) * 1000
     every = max(1, len(done) // _MOST_DOTS)
-    figure, axes = _axes("seconds", "latency, ms")
+    figure, axes = axes_of("seconds", "latency, ms")
     axes.plot(done[::every], latency[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
     for at, _ in one.errors[:_MOST_DOTS]:
         axes.axvline(at, color="#b4442f", lw=0.5)
@@ -103,8 +104,8 @@ def load_figures(one: Measured) -> list[tuple[str, str]]:
     time = (
         "Each request when it was answered" + ("; red lines: failed requests." if one.errors else ".") + few
     )
-    over_time = (time, _svg(figure))
-    figure, axes = _axes("latency, ms", "share of requests that took longer")
+    over_time = (time, svg(figure))
+    figure, axes = axes_of("latency, ms", "share of requests that took longer")
     ordered = np.sort(latency)
     share = 1 - np.arange(len(ordered)) / len(ordered)
     axes.step(ordered, share, where="post", color="#2a6f97")
@@ -114,7 +115,7 @@ def load_figures(one: Measured) -> list[tuple[str, str]]:
         if len(ordered) * bound >= 5:
             axes.axhline(bound, color="#98a2b3", lw=0.7, ls=":")
             axes.annotate(name, (ordered[-1], bound), ha="right", va="bottom", color="#667085", fontsize=8)
-    return [over_time, (f"How many of the {len(ordered):,} requests took longer than a time.", _svg(figure))]
+    return [over_time, (f"How many of the {len(ordered):,} requests took longer than a time.", svg(figure))]
 
 
 def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
@@ -122,7 +123,7 @@ def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
     seen = [(one.asked.concurrency, headline(one)) for one in measured if len(one.sample.latency_ms)]
     if not seen:
         return []
-    figure, axes = _axes("requests/s answered", "latency, ms")
+    figure, axes = axes_of("requests/s answered", "latency, ms")
     for percentile, color in ((50, "#2a6f97"), (95, "#b4442f")):
         latencies = [one.percentiles_ms[percentile] for _, one in seen]
         axes.plot(
@@ -143,7 +144,7 @@ def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
     return [
         (
             "Numbers are requests in flight. Where the curve turns up, more of them only wait longer.",
-            _svg(figure),
+            svg(figure),
         )
     ]
 
@@ -152,7 +153,7 @@ def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
     """Return the figure of a search: the percentile at each rate, and where the bound is crossed."""
     if not rate.seen:
         return []
-    figure, axes = _axes("requests/s offered", f"p{rate.bound.percentile:g} of latency, ms")
+    figure, axes = axes_of("requests/s offered", f"p{rate.bound.percentile:g} of latency, ms")
     x = [s.rate_per_s for s in rate.seen]
     y = [s.latency_ms for s in rate.seen]
     low, high = [s.latency_ms - s.low_ms for s in rate.seen], [s.high_ms - s.latency_ms for s in rate.seen]
@@ -165,13 +166,13 @@ def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     caption = "Each dot is a measurement with its interval; the red line is the bound, the band the rate's interval."
-    return [(caption, _svg(figure))]
+    return [(caption, svg(figure))]
 
 
 def versus_figures(versus: Versus) -> list[tuple[str, str]]:
     """Return the figure of a comparison: every observation behind the verdict and the check, in the order of time."""
     metric = versus.outcomes[0].metric
-    figure, axes = _axes("block of turns", f"difference in {metric.words}, %")
+    figure, axes = axes_of("block of turns", f"difference in {metric.words}, %")
     looks = (
         ("check: server 1 through other connections", "#98a2b3"),
         ("server 2 against server 1", "#2a6f97"),
@@ -184,10 +185,10 @@ def versus_figures(versus: Versus) -> list[tuple[str, str]]:
     axes.axhline(0, color="#667085", lw=0.7)
     axes.legend(fontsize=8, frameon=False)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    return [("Each dot is a block of turns; the bands are the 95 % intervals.", _svg(figure))]
+    return [("Each dot is a block of turns; the bands are the 95 % intervals.", svg(figure))]
 
 
-def _axes(x: str, y: str) -> tuple[Any, Any]:
+def axes_of(x: str, y: str) -> tuple[Any, Any]:
     need("matplotlib")
     from matplotlib.figure import Figure
 
@@ -200,7 +201,7 @@ def _axes(x: str, y: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _svg(figure: Any) -> str:
+def svg(figure: Any) -> str:
     import matplotlib
 
     buffer = io.StringIO()

@@ -4,14 +4,11 @@ A short closed loop finds about what the server can answer; from there `bench.st
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, Measured, common_error, measure_load
-from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.anyurl.measure import Asked, Measured, Request, common_error, measure_load
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, SloRate, rate_seen, rate_words, search_rates
@@ -25,8 +22,7 @@ OVERHEAD = 1.3
 
 
 def highest_rate(
-    make: Callable[[], Any],
-    payloads: Payloads,
+    request: Request,
     bound: LatencyBound,
     asked: Asked,
     watcher: Watcher,
@@ -45,7 +41,7 @@ def highest_rate(
     probe_s = min(PROBE_S, asked.seconds / 10)
     probe = replace(asked, rate_per_s=None, concurrency=PROBE_IN_FLIGHT, seconds=probe_s, shortest_s=probe_s)
     label = f"{PROBE_IN_FLIGHT} in flight, to find about where"
-    measured = [measure_load(make, payloads, probe, watcher, label=label)]
+    measured = [measure_load(request, probe, watcher, label=label)]
     answered = len(measured[0].sample.latency_ms)
     about = answered / float(np.max(measured[0].sample.finished_s)) if answered else most_per_s or 1.0
     seconds = min(20.0, max(1.0, (until - time.monotonic()) / ((MEASUREMENTS + 2) * OVERHEAD)))
@@ -68,11 +64,7 @@ def highest_rate(
         )
         label = f"search, {len(measured)}: {rate:.4g} requests/s"
         one = measure_load(
-            make,
-            payloads,
-            replace(asked, rate_per_s=rate, seconds=length, shortest_s=length),
-            watcher,
-            label=label,
+            request, replace(asked, rate_per_s=rate, seconds=length, shortest_s=length), watcher, label=label
         )
         measured.append(one)
         late = one.columns.get("n_late_generator", 0) > 0.01 * max(1, len(one.rows))
@@ -97,7 +89,7 @@ def highest_rate(
             f"{common_error(worst[-1].errors)}."
         )
     share = max((m.columns.get("client_cpu_share", 0.0) for m in measured), default=0.0)
-    if share > 0.25 and make().target.is_local:
+    if share > 0.25 and request.target.is_local:
         notes.append(f"The generator took up to {share:.0%} of the cores that it shares with the server.")
     return found, measured, notes
 

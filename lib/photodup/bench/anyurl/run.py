@@ -16,17 +16,14 @@ from photodup.bench.anyurl import report
 from photodup.bench.anyurl.measure import (
     Asked,
     Measured,
-    adapter_of,
+    Request,
     headline,
     measure_load,
     notes,
     plain_columns,
-    try_once,
 )
-from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.rate import highest_rate, rate_sentence
-from photodup.bench.anyurl.target import Target
-from photodup.bench.anyurl.versus import SIDES, Competitor, compare
+from photodup.bench.anyurl.versus import SIDES, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.stats.sentence import number
 from photodup.bench.stats.slo import LatencyBound
@@ -81,37 +78,6 @@ def limit_of(words: str) -> Limit:
 
 
 @dataclass(frozen=True)
-class Request:
-    """One server with what it is sent."""
-
-    target: Target
-    payloads: Payloads
-    shapes: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    encoding: str = "float"
-
-    def maker(self, batch: int) -> Callable[[], object]:
-        """Return what makes a new adapter, after one request has shown that it works.
-
-        Raises:
-            PhotodupError: it does not; one sentence.
-        """
-
-        def make() -> object:
-            return adapter_of(
-                self.target,
-                self.payloads,
-                shapes=self.shapes,
-                inputs=self.inputs,
-                encoding=self.encoding,
-                batch=batch,
-            )
-
-        try_once(make(), self.payloads, batch)
-        return make
-
-
-@dataclass(frozen=True)
 class Job:
     """A load on one or two servers, and where the result goes.
 
@@ -140,11 +106,11 @@ class Job:
         title: str,
         sentences: Sequence[str],
         wrong: Sequence[str],
+        figures: Sequence[tuple[str, str]],
+        *,
         more: Mapping[str, Any],
         rows: report.Rows,
         tables: Mapping[str, Sequence[Mapping[str, Any]]],
-        figures: Sequence[tuple[str, str]],
-        *,
         seen: Sequence[Mapping[str, float]] = (),
         is_measured: bool = True,
     ) -> int:
@@ -171,32 +137,22 @@ class Job:
             self.show_json(json.dumps(result, default=str, allow_nan=False))
         return status
 
-    def close_measured(
-        self,
-        title: str,
-        sentences: Sequence[str],
-        wrong: Sequence[str],
-        measured: Sequence[Measured],
-        figures: Sequence[tuple[str, str]],
-        *,
-        seen: Sequence[Mapping[str, float]],
-        is_measured: bool,
-        **more: Any,
-    ) -> int:
-        """Do the same with the measurements of one server."""
-        url = self.requests[0].target.name
-        kept = {"measurements": [{"url": url, **plain_columns(one)} for one in measured], **more}
-        tables = {"Measurements": [pages.measurement_row(one) for one in measured]}
-        rows = report.requests(url, measured)
-        return self.close(
-            title, sentences, wrong, kept, rows, tables, figures, seen=seen, is_measured=is_measured
-        )
+
+def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> dict[str, Any]:
+    """Return the arguments of `Job.close` that hold the measurements of one server."""
+    url = job.requests[0].target.name
+    return {
+        "more": {"measurements": [{"url": url, **plain_columns(one)} for one in measured], **more},
+        "rows": report.requests(url, measured),
+        "tables": {"Measurements": [pages.measurement_row(one) for one in measured]},
+    }
 
 
 def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     """Measure one load, or one after the other with so many in flight each; return the status to end with."""
     (request,) = job.requests
-    make, asked = request.maker(job.asked.batch), job.asked
+    asked = job.asked
+    request.try_once(asked.batch)
     sweep = [
         replace(asked, concurrency=n, seconds=asked.seconds / len(in_flight), shortest_s=asked.seconds)
         for n in in_flight
@@ -206,7 +162,7 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     with stoppable(job.watcher):
         for asked in sweep or [job.asked]:
             if not (measured and job.watcher.stop_asked):
-                measured.append(measure_load(make, request.payloads, asked, job.watcher))
+                measured.append(measure_load(request, asked, job.watcher))
     heads = [headline(one) for one in measured]
     sentences, wrong = [], []
     for one, head in zip(measured, heads, strict=True):
@@ -216,12 +172,12 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
             sentences += server_line(one) + report.statistics_line(one, request.payloads.unit)
         wrong += [f"{which}{note}" for note in notes(one, request.target, job.watcher)]
     figures = pages.frontier_figures(measured) if sweep else pages.load_figures(measured[0])
-    return job.close_measured(
+    return job.close(
         request.target.name,
         sentences,
         wrong,
-        measured,
         figures,
+        **_measurements(job, measured),
         seen=[{name: value for name, value in head.columns().items() if value == value} for head in heads],
         is_measured=any(head.answered for head in heads),
     )
@@ -236,38 +192,29 @@ def server_line(one: Measured) -> list[str]:
     return [f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {mine:.2f} cores"]
 
 
-def run_rate(
-    job: Job, bound: LatencyBound, *, least_per_s: float | None = None, most_per_s: float | None = None
-) -> int:
-    """Search the highest rate under a bound; return the status to end with."""
+def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
+    """Search the highest rate under a bound, within the rates `offered` to `highest_rate`; return the status to end with."""
     (request,) = job.requests
-    make = request.maker(job.asked.batch)
+    request.try_once(job.asked.batch)
     job.opening(f"the highest rate with {bound}, in at most {job.asked.seconds:.0f} s")
     with stoppable(job.watcher):
-        rate, measured, wrong = highest_rate(
-            make,
-            request.payloads,
-            bound,
-            job.asked,
-            job.watcher,
-            least_per_s=least_per_s,
-            most_per_s=most_per_s,
-        )
-    return job.close_measured(
+        rate, measured, wrong = highest_rate(request, bound, job.asked, job.watcher, **offered)
+    return job.close(
         f"{request.target.name}: highest rate with {bound}",
         [rate_sentence(rate)],
         wrong,
-        measured,
         pages.rate_figures(rate),
+        **_measurements(job, measured, highest_rate={"bound": asdict(bound), **rate.as_record()}),
         seen=[{"rate": rate.rate_per_s if rate.is_found else 0.0}],
         is_measured=bool(rate.seen),
-        highest_rate={"bound": asdict(bound), **rate.as_record()},
     )
 
 
 def run_versus(job: Job) -> int:
     """Compare two servers; return the status to end with."""
-    first, second = (Competitor(r.target, r.maker(job.asked.batch), r.payloads) for r in job.requests)
+    first, second = job.requests
+    for request in job.requests:
+        request.try_once(job.asked.batch)
     job.opening(job.asked.words)
     with stoppable(job.watcher):
         versus = compare(first, second, job.asked, job.watcher)
@@ -280,9 +227,9 @@ def run_versus(job: Job) -> int:
         f"{first.target.name} and {second.target.name}",
         versus.sentences,
         versus.notes,
-        more,
-        report.turns(versus.visits, SIDES),
-        {"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
         pages.versus_figures(versus),
+        more=more,
+        rows=report.turns(versus.visits, SIDES),
+        tables={"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
         is_measured=versus.outcomes[1].is_measured,
     )

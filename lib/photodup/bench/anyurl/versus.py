@@ -7,15 +7,11 @@ check shows what the measuring does, and not how far two processes of one config
 import contextlib
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked
-from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.anyurl.target import Target
+from photodup.bench.anyurl.measure import Asked, Request
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
@@ -50,16 +46,7 @@ class Versus:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Competitor:
-    """A server with the maker of its adapters."""
-
-    target: Target
-    make: Callable[[], Any]
-    payloads: Payloads
-
-
-def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watcher) -> Versus:
+def compare(first: Request, second: Request, asked: Asked, watcher: Watcher) -> Versus:
     """Measure both servers in turns and compare them.
 
     Args:
@@ -69,7 +56,7 @@ def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watche
         PhotodupError: a server stopped answering before anything was measured, or the time is too short.
     """
     began, used = time.monotonic(), time.process_time()
-    notes = same_answers(first, second)
+    notes = same_answers(first, second, asked.batch)
     watcher.say("finding how long a turn takes")
     least_s = visit(first, second, asked, SHORTEST, 0).seconds
     n_visits, plan = fitted(least_s, asked.seconds - (time.monotonic() - began), asked.load)
@@ -108,9 +95,9 @@ def compare(first: Competitor, second: Competitor, asked: Asked, watcher: Watche
     return Versus(outcomes, sentences, seen, notes, seconds)
 
 
-def visit(first: Competitor, second: Competitor, asked: Asked, plan: VisitPlan, number: int) -> Visit:
+def visit(first: Request, second: Request, asked: Asked, plan: VisitPlan, number: int) -> Visit:
     """Measure one visit of the sides in `SIDES`."""
-    lanes = [Lane(one.make(), items=one.payloads.items) for one in (first, first, second)]
+    lanes = [Lane(one.adapter(asked.batch), items=one.payloads.items) for one in (first, first, second)]
     return measure_visit(lanes, (), asked.load, plan, seed=asked.seed + number)
 
 
@@ -163,13 +150,13 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     return judge(questions)
 
 
-def same_answers(first: Competitor, second: Competitor) -> list[str]:
+def same_answers(first: Request, second: Request, batch: int) -> list[str]:
     """Return a note where the two answer differently; none where either answers no numbers, one row an item."""
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []
     answers = []
     for one in (first, second):
-        with contextlib.closing(one.make()) as adapter:
+        with contextlib.closing(one.adapter(batch)) as adapter:
             rows = answers_to(adapter, one.payloads.items[:4])
         answers.append(np.asarray(rows, np.float64))
     a, b = answers

@@ -8,7 +8,7 @@ to the last byte received, `decode` turns the answer into float32 [batch, dim].
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -64,7 +64,23 @@ def decoded(connection: Connection, answer: Any) -> np.ndarray:
         raise AnswerError(f"The answer cannot be read ({type(error).__name__}: {text}).") from error
 
 
-class Dummy:
+class InProcess:
+    """A system under test in this process: nothing is connected, and the model is the caller's or goes with this object."""
+
+    is_async, can_reconnect = False, False
+    backend: Backend
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.backend.columns(), "channel": None}
+
+    def open(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class Dummy(InProcess):
     """In-process system under test: the answer follows from the bytes, the delay is what was asked for.
 
     Args:
@@ -72,23 +88,17 @@ class Dummy:
         delay_of: overrides it: request number (from 0) → milliseconds. Also the place to raise an error.
     """
 
-    backend, is_async, can_reconnect = Backend("local", DUMMY), False, True
+    backend, can_reconnect = Backend("local", DUMMY), True
 
     def __init__(self, delay_ms: float = 0.0, delay_of: Callable[[int], float] | None = None) -> None:
         self._delay_of = delay_of or (lambda number: delay_ms)
         self.n_requests = 0
-
-    def describe(self) -> dict[str, Any]:
-        return {**self.backend.columns(), "channel": None}
 
     def prepare(self, photos: Sequence[bytes]) -> list[bytes]:
         return list(photos)
 
     def payload_bytes(self, prepared: list[bytes]) -> int:
         return sum(map(len, prepared))
-
-    def open(self) -> "Dummy":
-        return self
 
     def request(self, prepared: list[bytes]) -> list[bytes]:
         number, self.n_requests = self.n_requests, self.n_requests + 1
@@ -99,9 +109,6 @@ class Dummy:
 
     def decode(self, answer: list[bytes]) -> np.ndarray:
         return np.stack([known_embedding(photo) for photo in answer])
-
-    def close(self) -> None:
-        pass
 
 
 def known_embedding(photo: bytes) -> np.ndarray:

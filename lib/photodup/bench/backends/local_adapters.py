@@ -5,32 +5,21 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench.backends.adapter import InProcess
 from photodup.embedding.backends import Backend
 from photodup.embedding.imaging import normalize
 from photodup.embedding.wire.wires import pixels
 
 
-class _Local:
-    is_async, can_reconnect = False, False
-    backend: Backend
-
-    def describe(self) -> dict[str, Any]:
-        return {**self.backend.columns(), "channel": None}
-
+class _Local(InProcess):
     def prepare(self, photos: Sequence[bytes]) -> np.ndarray:
         return normalize(pixels(photos))
 
     def payload_bytes(self, prepared: np.ndarray) -> int:
         return 0  # nothing crosses a network
 
-    def open(self) -> "_Local":
-        return self
-
     def decode(self, answer: np.ndarray) -> np.ndarray:
         return answer
-
-    def close(self) -> None:
-        """The model is the caller's, or goes with this object."""
 
 
 class LocalPyTorch(_Local):

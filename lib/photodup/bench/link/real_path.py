@@ -124,7 +124,7 @@ def _row(
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"link": "network", "payload_bytes": size, "connection": kind}
     try:
-        samples, info = (_on_new if kind == "new" else _on_kept)(connect, server, bytes(size), times, wait_s)
+        samples, info = _samples(connect, server, bytes(size), kind, times, wait_s)
     except (OSError, PhotodupError) as error:
         why = str(error) or type(error).__name__
         return row | {"latency_ms_p50": None, "n_requests": 0, "valid": False, "invalid_because": why}
@@ -138,36 +138,26 @@ def _row(
     }
 
 
-def _on_new(
-    connect: Callable[[], HttpConnection], server: str, payload: bytes, times: int, wait_s: float
+def _samples(
+    connect: Callable[[], HttpConnection], server: str, payload: bytes, kind: str, times: int, wait_s: float
 ) -> tuple[list[float], dict[str, float]]:
+    """Send `times` payloads, each on a connection of its own (`new`) or all on a warm one."""
     samples, info = [], {}
-    for _ in range(times):
-        with contextlib.closing(connect()) as connection:
-            samples.append(_timed(partial(_send, connection, server, payload)))
-            info = _during({}, _info(connection))
-    return samples, info
-
-
-def _on_kept(
-    connect: Callable[[], HttpConnection], server: str, payload: bytes, times: int, wait_s: float
-) -> tuple[list[float], dict[str, float]]:
-    samples, info = [], {}
+    warm_up = WARM_UP_SENDS_LARGE if len(payload) > LARGE_BYTES else WARM_UP_SENDS
     with contextlib.closing(connect()) as connection:
-        for _ in range(WARM_UP_SENDS_LARGE if len(payload) > LARGE_BYTES else WARM_UP_SENDS):
+        for _ in range(0 if kind == "new" else warm_up):
             _send(connection, server, payload)
         for _ in range(times):
+            if kind == "new":
+                connection.close()
             time.sleep(wait_s)
             before = _info(connection)
             samples.append(_timed(partial(_send, connection, server, payload)))
-            info = _during(before, _info(connection))
+            after = _info(connection)
+            info = request_info(before, after) if after else {}
             if wait_s and before:
                 info["idle_ms"] = before["last_data_sent_ms"]
     return samples, info
-
-
-def _during(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
-    return request_info(before, after) if after else {}
 
 
 def _timed(request: Callable[[], object]) -> float:

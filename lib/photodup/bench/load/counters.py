@@ -8,6 +8,7 @@ never zero.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from photodup.bench.load.usage import Usage, metrics_page
@@ -117,12 +118,7 @@ def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[
     inferences, executions = (
         grown(name, computing) for name in ("nv_inference_count", "nv_inference_exec_count")
     )
-    columns: dict[str, float | None] = {
-        "server_requests": requests,
-        "server_inferences": inferences,
-        "server_executions": executions,
-        "server_batch_mean": inferences / executions if executions else None,
-    }
+    columns = _batches(requests, inferences, executions)
     for column, name in TRITON_STAGES.items():
         whose = {"server_request_ms_mean": [asked], "server_compute_infer_ms_mean": [computing]}
         if total(after, name, model=computing) is not None:
@@ -132,6 +128,15 @@ def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[
         name = TRITON_STAGES["server_compute_infer_ms_mean"]
         columns["server_decode_ms_mean"] = sum(grown(name, step) for step in steps[:-1]) / requests / 1000
     return columns
+
+
+def _batches(requests: float, inferences: float | None, executions: float | None) -> dict[str, float | None]:
+    return {
+        "server_requests": requests,
+        "server_inferences": inferences,
+        "server_executions": executions,
+        "server_batch_mean": None if inferences is None or not executions else inferences / executions,
+    }
 
 
 def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
@@ -145,12 +150,7 @@ def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
         return {}
     inferences = difference(before, after, "photodup_inferences_total")
     executions = difference(before, after, "photodup_executions_total")
-    columns: dict[str, float | None] = {
-        "server_requests": requests,
-        "server_inferences": inferences,
-        "server_executions": executions,
-        "server_batch_mean": inferences / executions if inferences and executions else None,
-    }
+    columns = _batches(requests, inferences, executions)
     for column, stage in FASTAPI_STAGES.items():
         seconds, count = (
             difference(before, after, f"photodup_request_stage_seconds_{part}", stage=stage)
@@ -195,12 +195,7 @@ def account_of(backend: str | Backend) -> Callable[[Sample, Sample], dict[str, A
     asked = parse_backend(backend)
     if asked.server == "fastapi":
         return fastapi_window
-    served = served_models(asked)
-
-    def account(before: Sample, after: Sample) -> dict[str, Any]:
-        return triton_window(before, after, served)
-
-    return account
+    return partial(triton_window, models=served_models(asked))
 
 
 def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:

@@ -121,19 +121,15 @@ class Visit:
         """Return this visit with two of its sides: the first, and this one as index 1."""
         of, mine = (0, other), np.isin(self.side, (0, other))
 
-        def two(values: Sequence[Any]) -> list[Any]:
-            return [values[side] for side in of]
-
+        each = ("values", "n_requests", "n_failed", "errors", "alone", "early", "carried_over")
+        two: dict[str, Any] = {
+            name: None if (seen := getattr(self, name)) is None else [seen[side] for side in of]
+            for name in each
+        }
         return replace(
             self,
+            **two,
             log_ratios=[self.log_ratios[other - 1]],
-            values=two(self.values),
-            n_requests=two(self.n_requests),
-            n_failed=two(self.n_failed),
-            errors=two(self.errors),
-            alone=self.alone and two(self.alone),
-            early=self.early and two(self.early),
-            carried_over=self.carried_over and two(self.carried_over),
             side=(self.side[mine] == other).astype(float),
             block=self.block[mine],
             latency_ms=self.latency_ms[mine],

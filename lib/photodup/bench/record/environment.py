@@ -54,7 +54,7 @@ def describe(
         "kernel": platform.release(),
         "tcp": _tcp_settings(),
         "python": platform.python_version(),
-        "packages": _packages(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "gpus": _gpus(),
         "model": {
             "name": set_here.architecture,
@@ -76,10 +76,14 @@ def source_version() -> tuple[str | None, bool | None]:
 
 def photodup_version() -> str:
     """Return the installed version of photodup."""
+    return _version("photodup") or "not installed"
+
+
+def _version(package: str) -> str | None:
     try:
-        return metadata.version("photodup")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return None
 
 
 def _git(root: Path, *arguments: str) -> str | None:
@@ -122,16 +126,6 @@ def _tcp_settings() -> dict[str, str]:
     folder = Path("/proc/sys/net/ipv4")
     names = ("tcp_congestion_control", "tcp_slow_start_after_idle")
     return {name: (folder / name).read_text().strip() for name in names if (folder / name).is_file()}
-
-
-def _packages() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _gpus() -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl import kserve
-from photodup.bench.anyurl.measure import adapter_of
+from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.adapter import AnswerError, decoded
@@ -100,9 +100,8 @@ class PictureServer:
     def _adapter(self, media_type: str) -> Any:
         kind = "" if self.tensor else media_type  # KServe names none
         if kind not in self._adapters:
-            adapter = adapter_of(
-                self.target, Payloads("images" if self.takes_files else "arrays", (), "", kind)
-            )
+            sent = Payloads("images" if self.takes_files else "arrays", (), "", kind)
+            adapter = Request(self.target, sent).adapter()
             if self.tensor and not self.takes_files:
                 adapter.payload = functools.partial(_tensor, self.tensor)
             self._adapters[kind] = adapter

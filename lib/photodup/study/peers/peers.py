@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from photodup.bench.anyurl.measure import adapter_of
+from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.load.usage import family
@@ -226,7 +226,7 @@ def adapter(server: Server, base: str, payloads: Payloads) -> Any:
     path = server.path or f"/v2/models/{triton_model(server)}"
     model = {"triton": triton_model(server), "infinity": "clip"}.get(server.name, "")
     target = Target(base, path, server.protocol, model)
-    under_test = adapter_of(target, payloads)
+    under_test = Request(target, payloads).adapter()
     if server.protocol == "post":  # these two answer `embeddings`
         return replace(under_test, protocol=Post(path, payloads.media_type, is_embedded=True))
     return under_test

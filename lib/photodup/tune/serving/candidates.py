@@ -41,11 +41,7 @@ class Setting:
     @property
     def name(self) -> str:
         """In words; unique among settings."""
-        shape = (
-            f"{self.instances} × {self.threads} threads"
-            if self.threads > 1
-            else f"{self.instances} × 1 thread"
-        )
+        shape = f"{self.instances} × {self.threads} thread{'s' * (self.threads > 1)}"
         return f"{self.server} {self.engine} {self.precision}, {self.wire}, {shape}, wait {self.wait_us / 1000:g} ms"
 
     @property

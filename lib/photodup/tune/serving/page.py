@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from photodup.bench.anyurl import page as pages
 from photodup.files import write_atomically
 from photodup.study.notebook import charts
 from photodup.tune.serving.candidates import Setting
 from photodup.tune.serving.found import Found, Tuned
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui;max-width:52rem;margin:2rem auto;padding:0 1rem}"
-    "td,th{padding:.2rem .6rem;text-align:left}img{max-width:100%}"
-)
 
 
 def write_result(tuned: Tuned, folder: Path) -> Path:
@@ -61,62 +55,48 @@ def triton_lines(setting: Setting) -> str:
 
 def page(tuned: Tuned) -> str:
     """Return one offline HTML page."""
-    rows = "".join(
-        f"<tr><td>{html.escape(f.setting.name)}</td><td>{html.escape(f.rate)}</td><td>{html.escape(f.because)}</td></tr>"
-        for f in tuned.finalists
+    return pages.page(
+        "The fastest way to serve under a bound",
+        {"made_by": "photodup tune", "finished": datetime.now(UTC).isoformat(timespec="seconds")},
+        [
+            tuned.sentence(),
+            f"{tuned.n_settings} settings took part. The search measured {tuned.measured_s / 60:.1f} minutes; exact "
+            f"rates of all would have taken {tuned.exhaustive_s / 60:.0f}.",
+        ],
+        [f"{t['setting']} could not be measured: {t['why']}" for t in tuned.trials if t["why"]],
+        {
+            "Exact rates": [
+                {"setting": f.setting.name, "highest rate [95 %]": f.rate, "why not": f.because}
+                for f in tuned.finalists
+            ]
+        },
+        [_figure(tuned)],
     )
-    failed = [t for t in tuned.trials if t["why"]]
-    missing = "".join(f"<li>{html.escape(t['setting'])}: {html.escape(t['why'])}</li>" for t in failed)
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>photodup tune</title><style>{_STYLE}</style><h1>The fastest way to serve under a bound</h1>"
-        f"<p>{html.escape(tuned.sentence())}</p>"
-        f"<p>{tuned.n_settings} settings took part. The search measured {tuned.measured_s / 60:.1f} minutes; exact "
-        f"rates of all would have taken {tuned.exhaustive_s / 60:.0f}.</p>"
-        f"<h2>Exact rates</h2><table><tr><th>setting<th>highest rate [95 %]<th>why not</tr>{rows}</table>"
-        f"<h2>Short trials</h2><img alt='Latency against throughput of every short trial' "
-        f"src='data:image/png;base64,{_figure(tuned)}'>"
-        + (f"<h2>Could not be measured</h2><ul>{missing}</ul>" if missing else "")
-        + "</html>\n"
+
+
+def _figure(tuned: Tuned) -> tuple[str, str]:
+    figure, axes = pages.axes_of(
+        "images/s (answered in a closed loop, or offered)", f"p{tuned.bound.percentile:g} of latency, ms"
     )
-
-
-def _figure(tuned: Tuned) -> str:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(8, 4.5))
     drawn = set()
     for trial in tuned.trials:
         engine, precision = trial["engine"], trial["precision"]
+        label = f"{engine} {precision}"
         for seen in trial["seen"]:
-            label = f"{engine} {precision}"
-            color = charts.engine_color(engine)
-            fade = {"int8": 1.0, "bf16": 0.7}.get(precision, 0.4)
-            marker = "o" if trial["server"] == "fastapi" else "s"
             # One request is one photograph, so that a rate offered and a throughput share an axis.
-            ax.plot(
+            axes.plot(
                 seen["rate_per_s"] if "rate_per_s" in seen else seen["images_per_s"],
                 seen["latency_ms"],
-                marker,
-                color=color,
-                alpha=fade,
+                "o" if trial["server"] == "fastapi" else "s",
+                color=charts.engine_color(engine),
+                alpha={"int8": 1.0, "bf16": 0.7}.get(precision, 0.4),
                 markersize=4 + 2 * trial["rung"],
                 label=None if label in drawn else label,
             )
             drawn.add(label)
-    ax.axhline(tuned.bound.bound_ms, color=charts.BAD, linewidth=1)
-    ax.set(
-        xlabel="images/s (answered in a closed loop, or offered)",
-        ylabel=f"p{tuned.bound.percentile:g} of latency (ms)",
-        yscale="log",
-    )
-    ax.set_title(f"Every trial; the line is the bound of {tuned.bound.bound_ms:g} ms")
+    axes.axhline(tuned.bound.bound_ms, color=charts.BAD, linewidth=1)
+    axes.set_yscale("log")
     if drawn:
-        ax.legend(fontsize=8)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=110, bbox_inches="tight")
-    plt.close(figure)
-    return base64.b64encode(out.getvalue()).decode()
+        axes.legend(fontsize=8)
+    caption = f"Every short trial; the line is the bound of {tuned.bound.bound_ms:g} ms."
+    return caption, pages.svg(figure)

@@ -93,19 +93,13 @@ def tune(
     ) -> list[dict[str, Any]]:
         """The rates of settings in turns, or one after the other where they cannot be served at once."""
         sizes = {"seconds": seconds, "measurements": count, "about": [round(rate, 1) for rate in about]}
-        found = now(
-            f"rate-{'-'.join(setting.backend.name for setting in who)}",
-            lambda: {
-                "rates": [
-                    one.as_record()
-                    for one in exact_trials(
-                        run, who, bound, about, seconds=seconds, n_measurements=count, **limits
-                    )
-                ]
-            },
-            {"settings": [asdict(setting) for setting in who], **sizes},
-            "rate",
-        )
+
+        def exact() -> dict[str, Any]:
+            ends = exact_trials(run, who, bound, about, seconds=seconds, n_measurements=count, **limits)
+            return {"rates": [one.as_record() for one in ends]}
+
+        key = f"rate-{'-'.join(setting.backend.name for setting in who)}"
+        found = now(key, exact, {"settings": [asdict(setting) for setting in who], **sizes}, "rate")
         if "rates" in found:
             return found["rates"]
         if len(who) == 1:
@@ -247,7 +241,6 @@ def tune_here(
     *,
     endpoints: Path | None = None,
     servers: Sequence[str] = ("fastapi", "triton"),
-    say: Callable[[str], None] = print,
     **options: Any,
 ) -> tuple[Tuned, Path]:
     """Start what is needed (unless the servers run elsewhere), search, and write the result under build/tune/NAME.
@@ -274,13 +267,13 @@ def tune_here(
             exported = export_models()
             int8 = "openvino-int8" in exported["files"]
             if not int8:
-                say("No INT8 file: `photodup export --precision int8` makes one; going on without.")
+                print("No INT8 file: `photodup export --precision int8` makes one; going on without.")
             field = candidates(available_cores(), int8=int8, servers=servers)
             models = sorted({s.backend.triton_model for s in field if s.server == "triton"})
             free: dict[str, Any] = dict.fromkeys(
                 ("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0
             )
-            say(f"Starting Triton with {len(models)} models" if models else "No Triton is needed")
+            print(f"Starting Triton with {len(models)} models" if models else "No Triton is needed")
             started = embedded_servers(
                 models=models, service=not models, exported=exported, timeout_s=600.0, **free
             )
@@ -289,7 +282,7 @@ def tune_here(
             raise PhotodupError("There is nothing to tune: no server listed is one that can be set up here.")
         run = Run(name, folder, where, RunStore(folder))
         with run.store:
-            tuned = tune(run, field, bound, say=say, **options)
+            tuned = tune(run, field, bound, say=print, **options)
     return tuned, write_result(tuned, folder)
 
 
@@ -311,7 +304,6 @@ def halve(
     *,
     rungs: int = 3,
     keep: int = 2,
-    share: float = 1 / 3,
     go_on: Callable[[], bool] = lambda: True,
 ) -> tuple[list[T], list[Trial[T]]]:
     """Return the last `keep` of a field, best first, and every trial that was made: successive halving.
@@ -321,18 +313,15 @@ def halve(
     Args:
         field: who takes part; none twice.
         measure: the score of one in a rung; later rungs should measure longer.
-        rungs: how often the field is cut.
-        share: of the field that goes on to the next rung, above 0 and below 1. Who scored 0 never goes on.
+        rungs: how often the field is cut, each time to a third. Who scored 0 never goes on.
         go_on: asked before each trial; where it says no, the best of the rung so far are the last, and of the rung before
             it where nobody was tried.
 
     Raises:
         PhotodupError: nobody takes part, or the numbers make no sense.
     """
-    if not field or rungs < 1 or keep < 1 or not 0 < share < 1:
-        raise PhotodupError(
-            "A search needs settings to try, a rung, one to keep and a share between 0 and 1."
-        )
+    if not field or rungs < 1 or keep < 1:
+        raise PhotodupError("A search needs settings to try, a rung and one to keep.")
     left, trials = list(dict.fromkeys(field)), list[Trial[T]]()
     for rung in range(rungs):
         seen = []
@@ -345,16 +334,16 @@ def halve(
             return left[:keep], trials
         is_over = rung == rungs - 1 or len(seen) < len(left)
         ranked = sorted((t for t in seen if t.score > 0), key=lambda t: -t.score)
-        size = keep if is_over else max(keep, math.ceil(share * len(left)))
+        size = keep if is_over else max(keep, math.ceil(len(left) / 3))
         left = [t.who for t in ranked[:size]]
         if not left or is_over:
             break
     return left, trials
 
 
-def field_sizes(n: int, *, rungs: int, keep: int, share: float = 1 / 3) -> list[int]:
+def field_sizes(n: int, *, rungs: int, keep: int) -> list[int]:
     """Return how many are tried in each rung of `halve` at most."""
     sizes = [n]
     while len(sizes) < rungs:
-        sizes.append(min(sizes[-1], max(keep, math.ceil(share * sizes[-1]))))
+        sizes.append(min(sizes[-1], max(keep, math.ceil(sizes[-1] / 3))))
     return sizes

@@ -217,8 +217,8 @@ def _even_frame(rgb: np.ndarray) -> tuple[int, int, int, int] | None:
     """Return the widths (left, top, right, bottom) of a border of one colour on all four sides; None without."""
     corner = np.median(rgb[:3, :3].reshape(-1, 3), axis=0)
     apart = np.abs(rgb.astype(np.int16) - corner).max(axis=2)
-    # A picture on a light ground inside a white border: first the limit that tells the one from the other.
-    frames = (_frame_of(apart <= limit) for limit in (_FLAT // 2, _FLAT + 4))
+    # A picture on a light ground inside a white border: the narrow limit tells the one from the other.
+    frames = (_frame_of(apart <= limit) for limit in (_FLAT + 4, _FLAT // 2))
     return next(filter(None, frames), None)
 
 

@@ -213,8 +213,13 @@ def test_letters_over_a_white_sky_are_no_tones_that_it_lost():
     assert lost_tones(first, second) > 0.1 and not lost_tones(first, second, [(0, 0.2, 1, 0.8)])
 
 
-def test_a_coloured_thing_that_one_copy_has_makes_no_colour_picture_of_it(tmp_path, original):
-    write(original.convert("L").convert("RGB"), tmp_path / "z" / "original.jpg")
+@pytest.mark.parametrize("ground", [0, 215])
+def test_a_coloured_thing_that_one_copy_has_makes_no_colour_picture_of_it(tmp_path, original, ground):
+    """Also a yellow thing on a ground as light as yellow is."""
+    grey = ImageOps.grayscale(original)
+    if ground:
+        grey.paste(ground, (0, 200, 120, 320))
+    write(grey.convert("RGB"), tmp_path / "z" / "original.jpg")
     source = Image.open(tmp_path / "z" / "original.jpg")
     for share in (0.9, 0.7):
         write(source.resize((round(480 * share), round(320 * share))), tmp_path / f"small{share}.jpg")

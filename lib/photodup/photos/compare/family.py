@@ -42,8 +42,8 @@ _COLOURFUL, _GREYED = 3.0, 0.25
 # The same among pixels of one light. In 90 families a photograph has at least 0.67 of what its lighter copy has there, and
 # sepia 0.09 of what the photograph has (median; three have more than 0.35).
 _HUES, _ONE_HUE = 0.8, 0.35
-# Greys by which a thing that one member has is lighter or darker than what most show there.
-_OTHER_THING = 40
+# Greys by which a thing that one member has differs from what most show there; colour with small things over that without.
+_OTHER_THING, _SMALL_THING = 40, 1.3
 # What a strong compression makes of it, for each grey of its step: quality 10 adds 2 to 3, quality 30 about 0.5.
 _HUES_OF_STEP = 0.04
 # Greys by which the light and the colours of an edit differ at least, and for each grey of a JPEG's step: quality 10
@@ -140,7 +140,7 @@ class LaidFamily:
         without_margins(self._pictures, self.laid)
         self._finest = self._measure_detail()
         self._captioned = self._find_captions()
-        self._chroma = {row: chroma(one, self._without_things(row)) for row, one in self.laid.items()}
+        self._chroma = {row: self._chroma_of(row) for row in self.laid}
         self._hues = {row: hues(one) for row, one in self.laid.items()}
         self.merits = self._judge()
 
@@ -260,14 +260,19 @@ class LaidFamily:
                 found.add(row)
         return found
 
-    def _without_things(self, row: int) -> np.ndarray:
-        """Return bool[h, w]: where a member is as light as most of its tones, and not where it has a caption of its own."""
+    def _chroma_of(self, row: int) -> tuple[float, float]:
+        """Return `chroma` of a member, without a thing of other colours that others of its tones do not have."""
         own = self.laid[row]
-        alike = [one for other, one in self.laid.items() if self._tones[other] == self._tones[row]]
-        if len(alike) < _JUDGES:
-            return own.picture
-        usual = np.median([np.where(one.picture, one.grey, own.grey) for one in alike], axis=0)
-        return own.picture & ~grown(np.abs(own.grey - usual) > _OTHER_THING, 4)
+        found = chroma(own, own.picture)
+        alike = [o for o in self.laid if o != row and self._tones[o] == self._tones[row]][:_JUDGES]
+        if found[0] < _SMALL_THING * found[1] or len(alike) < 2:
+            return found
+        others = [
+            np.where(self.laid[o].picture[..., None], self.laid[o].rgb, own.rgb).astype(np.int16)
+            for o in alike
+        ]
+        apart = np.abs(own.rgb - np.median(others, axis=0)).max(axis=2)
+        return chroma(own, own.picture & ~grown(apart > _OTHER_THING, 4))
 
     def _compare_small(self, first: int, second: int) -> Contents:
         a, b = self.laid[first], self.laid[second]

@@ -117,7 +117,8 @@ def render(
     from photodup.serving.embedded import export_models, render_exported
     from photodup.serving.triton.repository import Target
 
-    made, known = export_models(half=typed), cast(Target, target)  # refused there if it is none
+    known = cast(Target, target)  # an unknown one is refused there
+    made = export_models(half=typed)
     print(render_exported(known, out, made, models=model, variant=variant, instances=instances))
 
 

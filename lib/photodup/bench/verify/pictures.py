@@ -108,7 +108,7 @@ def photos() -> PictureCheck:
 
 @functools.cache
 def checks() -> tuple[PictureCheck, ...]:
-    """Return what is asked of a server that decodes images itself."""
+    """Return the checks for a server that decodes images itself."""
     return _filters(), _orientations(), *_kinds(), *_sizes()
 
 

@@ -27,11 +27,11 @@ from photodup.errors import PhotodupError
 from photodup.settings import environment
 
 RIGHT, TOLERATED, WRONG, DEAD, NOT_ASKED = "right", "tolerated", "wrong", "dead", "not asked"
-# As what a server computes: the least median cosine with FP32, and how far from it one embedding may lie, in spreads.
+# What a server may compute in: the least median cosine with FP32, and how far from it one embedding may lie, in spreads.
 # ViT-B/32 in OpenVINO's BF16 has 0.99995 and 0.04; in its INT8 0.9994 and 0.31.
 CLASSES = (("FP32", 0.99999, 0.02), ("BF16 or FP16", 0.9995, 0.15), ("INT8", 0.97, 0.75))
 _CLASS_OF = {"fp32": 0, "tf32": 1, "bf16": 1, "fp16": 1, "int8": 2}
-# Of a deviation: the least that counts, in spreads; the least that can be told from rounding, as a share of that.
+# A deviation counts if it moves embeddings by this many spreads, and shows if by this share of what the answers moved.
 _FELT, _TOLD = 1e-3, 0.4
 _LENGTH = 0.01  # by which an embedding's may differ from 1
 IN_FLIGHT, N_CONCURRENT = 8, 48

@@ -42,10 +42,10 @@ _COLOURFUL, _GREYED = 3.0, 0.25
 # The same among pixels of one light. In 90 families a photograph has at least 0.67 of what its lighter copy has there, and
 # sepia 0.09 of what the photograph has (median; three have more than 0.35).
 _HUES, _ONE_HUE = 0.8, 0.35
-# Greys by which a thing that one member has differs from what most show there; colour with small things over that without.
-_OTHER_THING, _SMALL_THING = 40, 1.3
 # What a strong compression makes of it, for each grey of its step: quality 10 adds 2 to 3, quality 30 about 0.5.
 _HUES_OF_STEP = 0.04
+# Greys by which a thing that one member has differs from what most show there; colour with small things over that without.
+_OTHER_THING, _SMALL_THING = 40, 1.3
 # Greys by which the light and the colours of an edit differ at least, and for each grey of a JPEG's step: quality 10
 # (step 76) moves light by 1 and colours by 4.5; a tenth more light moves it by 1.3, a third more colour by 3.3 (of 40
 # photographs the 5th percentile).
@@ -124,13 +124,13 @@ class LaidFamily:
         self._at_hand: tuple[int | None, Any] = (None, None)
         self._compared: dict[tuple[int, int], _Compared] = {}
         self._pictures: dict[int, np.ndarray] = {}
-        self._features: dict[int, Features] = {}
         self._traces: dict[int, FileTraces] = {}
         sizes: dict[int, tuple[int, int]] = {}
+        found: dict[int, Features] = {}
         for row in rows:
             image, self._traces[row] = load(row)
-            self._pictures[row], self._features[row], sizes[row] = small(image), features(image), image.size
-        maps = maps_to(hub, self._features, sizes, proven)
+            self._pictures[row], found[row], sizes[row] = small(image), features(image), image.size
+        maps = maps_to(hub, found, sizes, proven)
         self.laid: dict[int, Laid] = {}
         self.merits: dict[int, Merit] = {}
         if len(maps) < 2:
@@ -264,13 +264,12 @@ class LaidFamily:
         """Return `chroma` of a member, without a thing of other colours that others of its tones do not have."""
         own = self.laid[row]
         found = chroma(own, own.picture)
-        alike = [o for o in self.laid if o != row and self._tones[o] == self._tones[row]][:_JUDGES]
+        alike = [one for o, one in self.laid.items() if o != row and self._tones[o] == self._tones[row]][
+            :_JUDGES
+        ]
         if found[0] < _SMALL_THING * found[1] or len(alike) < 2:
             return found
-        others = [
-            np.where(self.laid[o].picture[..., None], self.laid[o].rgb, own.rgb).astype(np.int16)
-            for o in alike
-        ]
+        others = [np.where(one.picture[..., None], one.rgb, own.rgb) for one in alike]
         apart = np.abs(own.rgb - np.median(others, axis=0)).max(axis=2)
         return chroma(own, own.picture & ~grown(apart > _OTHER_THING, 4))
 

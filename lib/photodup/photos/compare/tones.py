@@ -34,7 +34,7 @@ def tone_distance(first: Laid, second: Laid, parts: int = 12, *, left_out: int =
         first: one member.
         second: the other.
         parts: how many.
-        left_out: as many of the parts whose colours differ most count not: a caption may fill one.
+        left_out: how many of the parts whose colours differ most are ignored: a caption may fill one.
     """
     import cv2
 
@@ -96,7 +96,7 @@ def lost_tones(one: Laid, other: Laid, without: Iterable[tuple[float, float, flo
     Args:
         one: the member that may have lost tones.
         other: one that may have kept them.
-        without: left, top, right and bottom of places that count not, as shares of the canvas.
+        without: left, top, right and bottom of places that are ignored, as shares of the canvas.
     """
     shared = grown(one.picture & other.picture, -3)
     sides = np.array(shared.shape[::-1] * 2)

@@ -153,7 +153,7 @@ def read_base64(body: bytes, max_images: int) -> list[bytes]:
 
 
 def of_base64(text: str) -> bytes:
-    """Return the bytes of a text; a ValueError says why there are none."""
+    """Decode base64 text; raise a ValueError that names the fault if it is no base64."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -167,7 +167,7 @@ def _checked(result: dict[str, Any], n_rates: int) -> dict[str, Any]:
             load = "rate_per_s" if n_rates else "images_per_s"
             numbers += [at["latency_ms"], at[load], at.get("in_flight", 1)]
         if not all(type(number) in (int, float) and 0 <= number < 1e9 for number in numbers):
-            raise ValueError("a number in it is none that can be measured")
+            raise ValueError("it holds a number that no measurement gives")
         one["because"] = escaped(one.get("because", ""))
     return result
 

@@ -24,7 +24,6 @@ def planted_visit(values: list[float], seed: int = 0, *, n_blocks: int = 5, n_an
         n_failed=[0] * n,
         errors=[""] * n,
         alone=None,
-        early=None,
         carried_over=None,
         kernel_ms_p50=2.0,
         kernel_spread=0.01,

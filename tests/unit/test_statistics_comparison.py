@@ -16,6 +16,7 @@ from photodup.bench.stats.comparison import (
     Question,
     Verdict,
     _holm,
+    between_visits,
     has_failed,
     judge,
     noise_of,
@@ -50,8 +51,8 @@ def test_an_estimate_as_computed_by_hand():
     visits = tuple(mean + 10 * WIGGLE for mean in (0.03, 0.05, 0.05, 0.07))
     seen = Observed(visits, 50.0, 50 * math.exp(0.05))
     noise = noise_of([question(seen)])
-    assert noise.autocorrelation == 0 and noise.free == 3
-    assert math.isclose(noise.between_visits, 5e-4 / 3, rel_tol=1e-9)
+    assert noise.autocorrelation == 0 and noise.free == 0, "others tell nothing, for there are none"
+    assert np.allclose(between_visits(seen, noise), (5e-4 / 3, 3))
     outcome = judged(seen)
     free = (2.5e-5 + 5e-4 / 12) ** 2 / (2.5e-5**2 / 8 + (5e-4 / 12) ** 2 / 3)
     reach = stats.t.ppf(0.975, free) * math.sqrt(2.5e-5 + 5e-4 / 12)
@@ -61,15 +62,31 @@ def test_an_estimate_as_computed_by_hand():
     assert (outcome.n, outcome.n_visits, outcome.verdict) == (12, 4, Verdict.BEYOND)
 
 
+def moved(spread: float, generator) -> Observed:
+    """Four visits whose means vary by `spread`; what they observe varies by next to nothing."""
+    return Observed(tuple(m + 1e-6 * WIGGLE for m in generator.normal(0, spread, 4)), 50.0, 50.0)
+
+
 def test_the_noise_of_a_kind_is_shared():
-    """A pair alone under its load knows too little of its visits: with it alone 91 to 94 % of intervals held the truth."""
-    shifted = Observed(tuple(s + WIGGLE for s in (-0.03, 0.03, -0.02, 0.02)), 50.0, 50 * math.exp(-0.0001))
+    """What looks steadier than the others is trusted less, by the comparisons of its own kind alone."""
+    generator = np.random.default_rng(0)
+    others = [question(moved(0.02, generator), str(i), load="eight") for i in range(30)]
     alone = judged(observed(0.0))
-    others = [question(shifted, str(i), load="eight") for i in range(3)]
     among = judge([question(observed(0.0)), *others])[0]
     apart = judge([question(observed(0.0)), *[replace(q, has_several_in_flight=True) for q in others]])[0]
     assert among.high > 3 * alone.high
     assert apart.high == alone.high
+
+
+def test_comparisons_that_vary_alike_share_more_than_those_that_do_not():
+    """Even ones are worth nearly all degrees of freedom of the others; where one varies a hundredfold, few."""
+    generator = np.random.default_rng(1)
+    even = noise_of([question(moved(0.01, generator), str(i)) for i in range(40)])
+    uneven = noise_of([question(moved(0.1 ** (1 + i % 3), generator), str(i)) for i in range(40)])
+    assert even.free > 20 and math.isclose(even.usual, 1e-4, rel_tol=0.3)
+    assert 0 < uneven.free < 3
+    still = [question(observed(0.0), str(i)) for i in range(5)]
+    assert noise_of(still).usual < 1e-12, "visits that are all alike"
 
 
 @pytest.mark.parametrize(("rho", "low", "high"), [(0.0, 0.0, 0.1), (0.4, 0.3, 0.5), (-0.5, 0.0, 0.0)])

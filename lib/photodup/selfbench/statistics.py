@@ -39,7 +39,10 @@ Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
 """Draws the log ratios of one comparison whose truth is no difference, one array a visit."""
 
 
-SPREADS = tuple(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0, 0.007, 0.014), (0.0, 0.3)))
+SPREADS = (
+    *(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0, 0.007, 0.014), (0.0, 0.3))),
+    *(Spread(*each) for each in product((0.01, 0.03), (0.007, 0.02), (0.3,), (1.0, 2.0))),
+)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.stats.comparison import Observed, noise_of_one
+from photodup.bench.stats.comparison import Observed, between_visits, noise_of_one
 
 
 @dataclass(frozen=True)
@@ -16,16 +16,17 @@ class Spread:
         observations: standard deviation of one observation within its visit.
         visits: standard deviation from visit to visit beyond what the observations explain.
         autocorrelation: of successive observations of a visit.
+        unevenness: standard deviation of the logarithm of `visits` from comparison to comparison.
     """
 
     observations: float
     visits: float = 0.0
     autocorrelation: float = 0.0
+    unevenness: float = 0.0
 
     def __str__(self) -> str:
-        return (
-            f"{self.observations:.0%}, visits {self.visits:.1%}, autocorrelation {self.autocorrelation:.1f}"
-        )
+        visits = f"visits {self.visits:.1%}" + (f" × e^{self.unevenness:.0f}z" if self.unevenness else "")
+        return f"{self.observations:.0%}, {visits}, autocorrelation {self.autocorrelation:.1f}"
 
     def draw(self, visits: int, observations: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Return normal log ratios around 0, one array [observations] a visit."""
@@ -33,10 +34,13 @@ class Spread:
         noise = generator.normal(size=(visits, observations))
         for i in range(1, observations):
             noise[:, i] = rho * noise[:, i - 1] + math.sqrt(1 - rho**2) * noise[:, i]
-        return tuple(generator.normal(0, self.visits, (visits, 1)) + self.observations * noise)
+        between = self.visits * math.exp(self.unevenness * generator.normal())
+        return tuple(generator.normal(0, between, (visits, 1)) + self.observations * noise)
 
 
 def spread_of(observed: Observed) -> Spread:
     """Return the spread that a comparison was measured with."""
     noise = noise_of_one(observed)
-    return Spread(math.sqrt(observed.variance), math.sqrt(noise.between_visits), noise.autocorrelation)
+    return Spread(
+        math.sqrt(observed.variance), math.sqrt(between_visits(observed, noise)[0]), noise.autocorrelation
+    )

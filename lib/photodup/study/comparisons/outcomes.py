@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
-from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
+from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.embedding.backends import COLUMNS
 from photodup.files import write_atomically
@@ -124,8 +124,8 @@ def write_outcomes(run: Run) -> list[Outcome]:
 
 
 def goals(run: Run) -> list[str]:
-    """Return what the comparisons of a run reach, one line each with its goal: half-widths, nulls, the length of slices."""
-    outcomes, visits = _judged(run, declarations())
+    """Return what the comparisons of a run reach, one line each with its goal: half-widths and nulls."""
+    outcomes, _ = _judged(run, declarations())
     lines = []
     for several, words, goal in ((False, "one in flight", 0.025), (True, "several in flight", 0.035)):
         found = [o for o in outcomes if o.is_measured and o.question.has_several_in_flight is several]
@@ -135,36 +135,13 @@ def goals(run: Run) -> list[str]:
             lines.append(f"{words}: median half-width {median}")
     nulls = [outcome for outcome in outcomes if outcome.question.is_null and outcome.is_measured]
     lines.append(f"nulls failed: {sum(map(has_failed, nulls))} of {len(nulls)} (goal 0)")
-    for load, (value, low, high) in _early(visits).items():
-        found_in = f"{value - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]"
-        lines.append(
-            f"{load}: throughput of a slice's first waves against four times as many {found_in} (goal within 2 %)"
-        )
     return lines
-
-
-def _early(visits: Sequence[tuple[Pair, list[Visit]]]) -> dict[str, tuple[float, float, float]]:
-    """Return load → throughput in as many waves as a slice counts, relative to four times as many, with its interval."""
-    found: dict[str, list[float]] = {}
-    for pair, seen in visits:
-        found.setdefault(pair.load_name, []).extend(share for visit in seen for share in visit.early or ())
-    return {load: read.between(shares) for load, shares in found.items() if len(shares) > 1}
 
 
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     seen = [(*_visits(run, pair), pair) for pair in (*declared.pairs, *declared.nulls)]
     visits = [(measured, of) for measured, of, _, _ in seen]
-    short = {
-        load: f"The first waves of a slice differ by {value - 1:+.1%} from four times as many: measure more waves."
-        for load, (value, low, high) in _early(visits).items()
-        if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT
-    }
-    questions = [
-        _question(
-            pair, of, (*notes, *([short[pair.load_name]] if of and pair.load_name in short else [])), declared
-        )
-        for pair, of, notes, _ in seen
-    ]
+    questions = [_question(pair, of, notes, declared) for pair, of, notes, _ in seen]
     return judge(questions), visits
 
 

@@ -32,6 +32,7 @@ def test_false_claims_at_the_edge_and_coverage_are_what_they_should_be(sizes, qu
 
 
 def test_statistics_that_forget_the_visits_are_found_out(monkeypatch):
+    monkeypatch.setattr(comparison, "noise_of", lambda questions: comparison.Noise())
     monkeypatch.setattr(comparison, "between_visits", lambda observed, noise: (0.0, 1.0))
     rates = simulate(generated(NOISY, Sizes()), n_passes=10, effects=(0.02,))
     assert rates.covered < 0.85 and rates.false_claims > 0.1

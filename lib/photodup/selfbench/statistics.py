@@ -265,10 +265,10 @@ def main(
             raise PhotodupError(f"The run {run!r} has no comparison of two visits: name another.")
         print_rates({f"recorded in {run}": resampled(visits)}, declared_in(visits), passes, quick=False)
         return
-    for study, sizes in (("reference", Sizes()), ("quick study", quick_sizes())):
-        print(study)
+    for quick, sizes in ((False, Sizes()), (True, quick_sizes())):
+        print("quick study" if quick else "reference")
         sources = {str(spread): generated(spread, sizes) for spread in SPREADS}
-        print_rates(sources, declarations(), passes, quick=sizes.visits < Sizes.visits)
+        print_rates(sources, declarations(), passes, quick=quick)
 
 
 if __name__ == "__main__":

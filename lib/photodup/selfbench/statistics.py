@@ -98,18 +98,23 @@ def recorded(run_dir: Path | str) -> Visits:
 def resampled(visits: Visits) -> Source:
     """Return a source that draws whole recorded visits of one comparison under the same load, each with a random sign.
 
-    A visit's own shift, its observations and their order stay together.
+    A visit's observations and their order stay together. Its shift is smoothed (Silverman and Young 1987): of four shifts
+    alone every eighth draw would be four times the same one.
     """
 
     def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
         comparisons = list(visits[pair.load_name].values())
         own = comparisons[int(generator.integers(len(comparisons)))]
-        mean = float(np.concatenate(own).mean())
+        n = len(own)
         # Visits lie nearer to their own mean than to the truth.
-        wider = math.sqrt(len(own) / (len(own) - 1))
-        centred = [one - one.mean() + wider * (one.mean() - mean) for one in own]
-        drawn = generator.integers(len(own), size=len(own))
-        return tuple(generator.choice((-1, 1)) * centred[i] for i in drawn)
+        shifts = (np.array([v.mean() for v in own]) - np.concatenate(own).mean()) * math.sqrt(n / (n - 1))
+        width = 1.06 * n**-0.2
+        drawn, signs = generator.integers(n, size=n), generator.choice((-1, 1), size=n)
+        smoothed = (shifts[drawn] + width * shifts.std() * generator.normal(size=n)) / math.hypot(1, width)
+        return tuple(
+            sign * (own[i] - own[i].mean() + shift)
+            for sign, i, shift in zip(signs, drawn, smoothed, strict=True)
+        )
 
     return draw
 

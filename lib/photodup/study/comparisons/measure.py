@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
+EXPLORATORY_VISITS = 2  # at most: no answer rests on them
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The amount measured of each comparison: 20 blocks or 12 quads in four visits unless said otherwise."""
+    """The amount measured of a primary comparison: 20 blocks or 16 quads in four visits unless said otherwise."""
 
     visits: int = 4
     plan: VisitPlan = field(default_factory=VisitPlan)
@@ -138,7 +139,8 @@ def measure_comparisons(
     rounds = []
     for visit in range(1, sizes.visits + 1):
         order = random.Random(visit).sample(pairs, len(pairs))
-        todo = [p for p in order if not run.store.has(visit_key(p), config=visit_config(p, visit))]
+        asked = [p for p in order if visit <= EXPLORATORY_VISITS or p.is_primary or p.is_null]
+        todo = [p for p in asked if not run.store.has(visit_key(p), config=visit_config(p, visit))]
         if todo:
             rounds.append((visit, todo))
     n_visits = sum(len(todo) for _, todo in rounds)

@@ -18,27 +18,21 @@ MSS_BYTES = 1448  # 1500 − 20 (IPv4) − 20 (TCP) − 12 (timestamps)
 _REPLY = b"k"
 _LENGTH = struct.Struct("!Q")
 
-_FIELDS = struct.Struct("=8B24I4Q6I4Q2I2Q4I")
-_NAMES = (
-    *("state", "ca_state", "retransmits", "probes", "backoff", "options", "wscale", "flags"),
-    *("rto_us", "ato_us", "snd_mss", "rcv_mss", "unacked", "sacked", "lost", "retrans", "fackets"),
-    *(
-        "last_data_sent_ms",
-        "last_ack_sent_ms",
-        "last_data_recv_ms",
-        "last_ack_recv_ms",
-        "pmtu",
-        "rcv_ssthresh",
-    ),
-    *("rtt_us", "rttvar_us", "snd_ssthresh", "snd_cwnd", "advmss", "reordering", "rcv_rtt_us", "rcv_space"),
-    "total_retrans",
-    *("pacing_rate", "max_pacing_rate", "bytes_acked", "bytes_received"),
-    *("segs_out", "segs_in", "notsent_bytes", "min_rtt_us", "data_segs_in", "data_segs_out"),
-    *("delivery_rate", "busy_us", "rwnd_limited_us", "sndbuf_limited_us"),
-    *("delivered", "delivered_ce"),
-    *("bytes_sent", "bytes_retrans"),
-    *("dsack_dups", "reord_seen", "rcv_ooopack", "snd_wnd"),
-)
+_FIELDS = {  # name -> (type, offset in struct tcp_info)
+    "rto_us": ("I", 8),
+    "snd_mss": ("I", 16),
+    "last_data_sent_ms": ("I", 44),
+    "rtt_us": ("I", 68),
+    "snd_cwnd": ("I", 80),
+    "total_retrans": ("I", 100),
+    "bytes_acked": ("Q", 120),
+    "min_rtt_us": ("I", 148),
+    "busy_us": ("Q", 168),
+    "rwnd_limited_us": ("Q", 176),
+    "sndbuf_limited_us": ("Q", 184),
+    "bytes_sent": ("Q", 200),
+    "bytes_retrans": ("Q", 208),
+}
 
 
 def tcp_info(connection: socket.socket) -> dict[str, int]:
@@ -48,17 +42,11 @@ def tcp_info(connection: socket.socket) -> dict[str, int]:
         PhotodupError: not a TCP socket, or not Linux.
     """
     try:
-        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
+        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except (AttributeError, OSError) as error:
         raise PhotodupError(f"TCP_INFO needs a TCP socket on Linux: {error}.") from None
-    values = _FIELDS.unpack(raw.ljust(_FIELDS.size, b"\0"))
-    sizes = [1] * 8 + [4] * 24 + [8] * 4 + [4] * 6 + [8] * 4 + [4] * 2 + [8] * 2 + [4] * 4
-    known, at = {}, 0
-    for name, value, size in zip(_NAMES, values, sizes, strict=True):
-        at += size
-        if at <= len(raw):
-            known[name] = value
-    return known
+    there = {name: place for name, place in _FIELDS.items() if place[1] + struct.calcsize(place[0]) <= len(raw)}
+    return {name: struct.unpack_from(kind, raw, at)[0] for name, (kind, at) in there.items()}
 
 
 def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:

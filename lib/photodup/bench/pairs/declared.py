@@ -43,15 +43,6 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Arm:
-    """A side under a load, over a link ("" is the real way to the server)."""
-
-    side: Side
-    load: Load
-    link: str = ""
-
-
-@dataclass(frozen=True)
 class Pair:
     """One comparison of one figure under one load: b against a.
 
@@ -75,10 +66,6 @@ class Pair:
     is_quick: bool = False
     is_null: bool = False
     elsewhere: tuple[tuple[Side, Side], ...] = ()
-
-    @property
-    def arms(self) -> tuple[Arm, Arm]:
-        return Arm(self.a, self.load, self.link), Arm(self.b, self.load, self.link)
 
     def on(self, backends: Collection[str]) -> "Pair":
         """Return this comparison with the sides that servers of these backends have; itself if they have none."""

@@ -127,27 +127,3 @@ class Load:
         """Return this load as columns of a point."""
         names = ("connection", "scenario", "batch", "concurrency", "offered_per_s", "span")
         return {name: getattr(self, name) for name in names}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number with its 95 % interval, both of the steady part.
-
-    Attributes:
-        metric: name in `METRICS`, unit included.
-        value, low, high: in the metric's unit; `low <= value <= high`.
-        n_answers: answers it rests on.
-        n_effective: independent answers that would say as much about the mean.
-    """
-
-    metric: str
-    value: float
-    low: float
-    high: float
-    n_answers: int
-    n_effective: float
-
-    @property
-    def half_width(self) -> float:
-        """The longer half of the interval, relative to the value."""
-        return max(self.high - self.value, self.value - self.low) / self.value

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.stats.facts import METRICS, Figure
+from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.steady import MIN_BLOCKS, Steady, standard_error
 
 CONFIDENCE = 0.95
@@ -32,6 +32,11 @@ class Interval:
     def is_known(self) -> bool:
         """An interval was recorded with the value."""
         return self.low < self.high
+
+    @property
+    def half_width(self) -> float:
+        """The longer half of the interval, relative to the value."""
+        return max(self.high - self.value, self.value - self.low) / self.value
 
     def __truediv__(self, other: "Interval") -> "Interval":
         """Return the ratio of two figures that were measured apart; their intervals are joined as logarithms.
@@ -63,14 +68,14 @@ def interval_in(row: Mapping[str, Any], column: str) -> Interval | None:
     return Interval(float(value), float(low), float(high))
 
 
-def figures_of(steady: Steady, *, batch: int = 1) -> dict[str, Figure]:
+def figures_of(steady: Steady, *, batch: int = 1) -> dict[str, Interval]:
     """Return the figures that a steady part carries, by metric.
 
     Args:
         batch: images per request; throughput is counted in images.
 
     Returns:
-        Metric name → figure. A percentile that the sample is too small for is left out; below `MIN_BLOCKS`
+        Metric name → figure with its 95 % interval. A percentile that the sample is too small for is left out; below `MIN_BLOCKS`
         blocks there is none at all.
     """
     if steady.n_blocks < MIN_BLOCKS:
@@ -88,7 +93,7 @@ def figures_of(steady: Steady, *, batch: int = 1) -> dict[str, Figure]:
         else:
             bounds = percentile_bounds(steady, metric.percentile)
         if bounds is not None:
-            found[metric.name] = Figure(metric.name, *bounds, steady.n_answers, steady.n_effective)
+            found[metric.name] = Interval(*bounds)
     return found
 
 

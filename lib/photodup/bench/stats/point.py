@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from photodup.bench.stats.facts import Figure, Load, metric_named
-from photodup.bench.stats.interval import figures_of
+from photodup.bench.stats.facts import Load, metric_named
+from photodup.bench.stats.interval import Interval, figures_of
 from photodup.bench.stats.steady import Steady, steady_part
 
 VERDICTS = ("valid", "imprecise", "unsteady", "failed")
@@ -56,7 +56,7 @@ class Point:
 
     verdict: str
     because: str
-    figures: dict[str, Figure] = field(default_factory=dict)
+    figures: dict[str, Interval] = field(default_factory=dict)
     steady: Steady | None = None
 
     def columns(self) -> dict[str, float | int | str | None]:
@@ -119,7 +119,7 @@ def _overload(sample: Sample) -> str:
     return f"the server was overloaded: {answered:.1f} of {due:.1f} requests/s were answered"
 
 
-def _imprecise(figures: dict[str, Figure], allowed: float, *, open_loop: bool) -> str:
+def _imprecise(figures: dict[str, Interval], allowed: float, *, open_loop: bool) -> str:
     for name in PRECISE:
         metric = metric_named(name)
         if open_loop and metric.quantity == "throughput":

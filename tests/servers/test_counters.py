@@ -193,10 +193,11 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos, 
 def reference(photos, real_model):
     """Embeddings of the pixels that are really sent."""
 
-    from photodup.bench.backends.local_adapters import LocalPyTorch
+    from photodup.bench.backends.adapter import Local
+    from photodup.embedding.backends import Backend
     from photodup.embedding.wire.wires import jpegs
 
-    local = LocalPyTorch(real_model)
+    local = Local(Backend("local", "pytorch"), real_model)
     return local.request(local.prepare(jpegs(photos)))
 
 

@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from photodup.embedding.backends import DUMMY, Backend
+from photodup.embedding.imaging import normalize
+from photodup.embedding.wire import wires
 from photodup.embedding.wire.http import AnswerError
 
 DIM = 512
@@ -78,6 +80,33 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing was opened."""
+
+
+class Local(InProcess):
+    """An engine in this process: what a server is compared with when it costs nothing to reach it.
+
+    Args:
+        model: an `ImageModel`; without it the one in the environment, on the CPU under ONNX Runtime.
+    """
+
+    def __init__(self, backend: Backend, model: Any = None) -> None:
+        if model is None:
+            from photodup.embedding.engines.encoder import load_model
+
+            model = load_model(engine=backend.engine, device="cpu" if backend.engine == "onnx" else None)
+        self.backend, self._model = backend, model
+
+    def prepare(self, photos: Sequence[bytes]) -> np.ndarray:
+        return normalize(wires.pixels(photos))
+
+    def payload_bytes(self, prepared: np.ndarray) -> int:
+        return 0  # nothing crosses a network
+
+    def request(self, prepared: np.ndarray) -> np.ndarray:
+        return self._model.embed(prepared)
+
+    def decode(self, answer: np.ndarray) -> np.ndarray:
+        return answer
 
 
 class Dummy(InProcess):

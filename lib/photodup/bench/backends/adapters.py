@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.backends import server_adapters
-from photodup.bench.backends.adapter import Adapter, Dummy, decoded
-from photodup.bench.backends.local_adapters import LocalOnnx, LocalPyTorch
+from photodup.bench.backends.adapter import Adapter, Dummy, Local, decoded
 from photodup.embedding.backends import DUMMY, Backend, parse_backend
 from photodup.errors import PhotodupError
 
@@ -20,9 +19,8 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
 
     Args:
         url: `http://host:port`, for gRPC `host:port`; not needed in process.
-        options: `timeout_s`; for HTTP also `congestion`; for gRPC also `channel` (`per-worker`, `shared`,
-            `asyncio`); for Triton also `model` (another than the backend's own); in process for PyTorch
-            `model`, for ONNX Runtime `path`; for the dummy see `Dummy`.
+        options: `timeout_s`; for gRPC also `channel` (`per-worker`, `shared`, `asyncio`); for Triton also `model`
+            (another than the backend's own); in process see `Local` and `Dummy`.
 
     Raises:
         PhotodupError: no such backend, one that cannot be measured, or a server backend without an address.
@@ -31,12 +29,11 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
     if asked.is_local:
         if asked.engine == DUMMY:
             return Dummy(**options)
-        kind = {"pytorch": LocalPyTorch, "onnx": LocalOnnx}.get(asked.engine)
-        if kind is None or asked.precision != "fp32":
+        if asked.engine not in ("pytorch", "onnx") or asked.precision != "fp32":
             raise PhotodupError(
                 f"{asked} cannot be measured in this process: use local-pytorch-fp32 or local-onnx-fp32."
             )
-        return kind(**options)
+        return Local(asked, **options)
     if not url:
         raise PhotodupError(f"The backend {asked} needs the address of its server.")
     if asked.server == "fastapi":

@@ -43,7 +43,6 @@ class HttpConnection:
         url: `http://host:port`; a path in it is put before every request's path.
         timeout_s: per send or receive, kept by the kernel (SO_RCVTIMEO), which costs no extra system call; an answer
             that is not whole so long after its first bytes ends with the next ones.
-        congestion: TCP congestion control of the socket (`cubic`, `bbr`); None leaves the system's.
         tls: for an `https://` address.
         reopen: where the server has closed the connection while it was idle, connect anew before sending;
             that is part of the request, and `n_idle_closes` counts it. Otherwise it is a failed request.
@@ -54,7 +53,6 @@ class HttpConnection:
         url: str,
         *,
         timeout_s: float = 60.0,
-        congestion: str | None = None,
         tls: ssl.SSLContext | None = None,
         reopen: bool = False,
     ) -> None:
@@ -67,7 +65,6 @@ class HttpConnection:
         self._host_header = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-        self._congestion = congestion
         self.socket: socket.socket | None = None
         self._buffer = bytearray(RECEIVE_BYTES)
 
@@ -90,8 +87,6 @@ class HttpConnection:
         connection = socket.socket(family[0], socket.SOCK_STREAM)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._congestion:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, self._timeval)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._timeval)
             connection.connect(family[4])

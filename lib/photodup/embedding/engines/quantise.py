@@ -78,10 +78,19 @@ def quantise(
     inside = notes | {"calibration_digest": calibration["digest"], "calibration_photographs": len(images)}
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".quantise-") as folder:
         made = Path(folder) / path.name
-        if engine == "openvino":
-            _with_nncf(source, images, keep_float, inside, made)
-        else:
-            _with_onnx_runtime(source, images, inside, made)
+        try:
+            if engine == "openvino":
+                _with_nncf(source, images, keep_float, inside, made)
+            else:
+                _with_onnx_runtime(source, images, inside, made)
+        except PhotodupError:
+            raise
+        except Exception as error:  # the tools raise what they meet: their errors share no base class
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            tool, other = ("NNCF", "bf16 or fp32") if engine == "openvino" else ("ONNX Runtime", "fp32")
+            raise PhotodupError(
+                f"{tool} cannot quantise {source.path.name} ({reason}): use {other} for these weights."
+            ) from error
         # The notes first: a file whose notes name another digest is not taken for intact.
         write_notes(path, Notes(**notes, sha256=model_sha256(made), calibration=calibration))
         for part in sorted(made.parent.glob(f"{made.stem}.*")):
@@ -104,20 +113,14 @@ def _with_nncf(
     network = read_network(source.path)
     is_transformer = any(node.get_type_name() == "Softmax" for node in network.get_ops())
     with quiet_tools(), contextlib.redirect_stdout(io.StringIO()):  # its progress bars; errors are exceptions
-        try:
-            quantised = nncf.quantize(
-                network,
-                nncf.Dataset([image[None] for image in images]),
-                model_type=nncf.ModelType.TRANSFORMER if is_transformer else None,
-                preset=nncf.QuantizationPreset.MIXED,
-                subset_size=len(images),
-                ignored_scope=nncf.IgnoredScope(patterns=list(keep_float)) if keep_float else None,
-            )
-        except Exception as error:  # NNCF's and OpenVINO's errors share no base class
-            reason = " ".join(str(error).split())[:160] or type(error).__name__
-            raise PhotodupError(
-                f"NNCF cannot quantise {source.path.name} ({reason}): use bf16 or fp32 for these weights."
-            ) from error
+        quantised = nncf.quantize(
+            network,
+            nncf.Dataset([image[None] for image in images]),
+            model_type=nncf.ModelType.TRANSFORMER if is_transformer else None,
+            preset=nncf.QuantizationPreset.MIXED,
+            subset_size=len(images),
+            ignored_scope=nncf.IgnoredScope(patterns=list(keep_float)) if keep_float else None,
+        )
     for key, value in notes.items():
         quantised.set_rt_info(str(value), [NOTES, key])
     save_model(quantised, path, compress_to_fp16=False)
@@ -126,15 +129,7 @@ def _with_nncf(
 def _with_onnx_runtime(source: WeightsSource, images: np.ndarray, notes: dict[str, Any], path: Path) -> None:
     import onnx
 
-    try:
-        made = int8_file(source.path, path.parent, images)
-    except PhotodupError:
-        raise
-    except Exception as error:  # the tool raises what it meets
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise PhotodupError(
-            f"ONNX Runtime cannot quantise {source.path.name} ({reason}): use fp32 for these weights."
-        ) from error
+    made = int8_file(source.path, path.parent, images)
     graph = onnx.load(made)
     del graph.metadata_props[:]
     onnx.helper.set_model_props(graph, {key: str(value) for key, value in notes.items()})

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.embedding.engines.model import can_compute
+from photodup.embedding.engines.onnx_runtime import CPU, open_session
 from photodup.embedding.engines.openvino import compile_graph
 from photodup.study.precision.compiler import noise
 
@@ -189,28 +190,20 @@ def open_onnx(
         largest: largest batch size, for TensorRT's profiles.
 
     Raises:
-        NotHere: this ONNX Runtime lacks the provider, or it did not load.
+        NotHere: this ONNX Runtime lacks the provider.
     """
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    provider: Any = "CPUExecutionProvider"
-    if engine != "onnx-cpu":
-        name = _PROVIDERS[engine]
-        if name not in onnxruntime.get_available_providers():
-            wheel = _WHEELS.get(engine, "onnxruntime-gpu")
-            raise NotHere(f"this ONNX Runtime has no {name}: it comes with {wheel}")
-        provider = (name, settings(engine, precision, cache, largest))
+    name = _PROVIDERS.get(engine, CPU[0])
+    if name not in onnxruntime.get_available_providers():
+        wheel = _WHEELS.get(engine, "onnxruntime-gpu")
+        raise NotHere(f"this ONNX Runtime has no {name}: it comes with {wheel}")
     if engine == "onnx-cuda" and precision == "fp16":
         if half is None:
             raise NotHere("no FP16 graph was given")
         graph = half()
-    session = onnxruntime.InferenceSession(str(graph), options, providers=[provider])
-    if engine != "onnx-cpu" and session.get_providers()[0] != _PROVIDERS[engine]:
-        raise NotHere(
-            f"{_PROVIDERS[engine]} did not load; ONNX Runtime fell back to {session.get_providers()[0]}"
-        )
+    options = {name: settings(engine, precision, cache, largest)}
+    session = open_session(graph, providers=[name], provider_options=options)
 
     def timed(batch: int, repeats: int) -> Timing:
         image = noise(batch)
@@ -232,6 +225,8 @@ def open_onnx(
 
 def settings(engine: str, precision: str, cache: Path | None, largest: int) -> dict[str, str]:
     """Return the options of the engine's provider."""
+    if engine == "onnx-cpu":
+        return {}
     if engine == "onnx-cuda":
         return {"use_tf32": str(int(precision == "tf32"))}
     shapes = {"min": 1, "opt": min(8, largest), "max": largest}

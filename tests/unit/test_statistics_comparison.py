@@ -50,7 +50,7 @@ def test_an_estimate_as_computed_by_hand():
     """Within: 8 degrees of freedom, 3e-4 an observation. Visits: 3 of them, (2.667 - 1) e-4 beyond what is explained."""
     visits = tuple(mean + 10 * WIGGLE for mean in (0.03, 0.05, 0.05, 0.07))
     seen = Observed(visits, 50.0, 50 * math.exp(0.05))
-    noise = noise_of([question(seen)])
+    noise = noise_of([seen])
     assert noise.autocorrelation == 0 and noise.free == 0, "others tell nothing, for there are none"
     assert np.allclose(between_visits(seen, noise), (5e-4 / 3, 3))
     outcome = judged(seen)
@@ -81,12 +81,11 @@ def test_the_noise_of_a_kind_is_shared():
 def test_comparisons_that_vary_alike_share_more_than_those_that_do_not():
     """Even ones are worth nearly all degrees of freedom of the others; where one varies a hundredfold, few."""
     generator = np.random.default_rng(1)
-    even = noise_of([question(moved(0.01, generator), str(i)) for i in range(40)])
-    uneven = noise_of([question(moved(0.1 ** (1 + i % 3), generator), str(i)) for i in range(40)])
+    even = noise_of([moved(0.01, generator) for _ in range(40)])
+    uneven = noise_of([moved(0.1 ** (1 + i % 3), generator) for i in range(40)])
     assert even.free > 20 and math.isclose(even.usual, 1e-4, rel_tol=0.3)
     assert 0 < uneven.free < 3
-    still = [question(observed(0.0), str(i)) for i in range(5)]
-    assert noise_of(still).usual < 1e-12, "visits that are all alike"
+    assert noise_of([observed(0.0)] * 5).usual < 1e-12, "visits that are all alike"
 
 
 @pytest.mark.parametrize(("rho", "low", "high"), [(0.0, 0.0, 0.1), (0.4, 0.3, 0.5), (-0.5, 0.0, 0.0)])
@@ -94,7 +93,7 @@ def test_autocorrelation_is_found_and_negative_counts_as_none(rho, low, high):
     from scipy.signal import lfilter
 
     noise = lfilter([1], [1, -rho], np.random.default_rng(0).normal(size=(300, 105)))[:, 100:]
-    seen = [question(Observed(tuple(v), 1.0, 1.0)) for v in noise.reshape(75, 4, 5)]
+    seen = [Observed(tuple(v), 1.0, 1.0) for v in noise.reshape(75, 4, 5)]
     assert low <= noise_of(seen).autocorrelation <= high
 
 

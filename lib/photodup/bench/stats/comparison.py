@@ -218,8 +218,11 @@ def judge(questions: Sequence[Question]) -> list[Outcome]:
     A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2 %, the comparisons of its load
     and protocol carry a note that says so.
     """
+    known = [
+        (q, q.observed) for q in questions if isinstance(q.observed, Observed) and _has_enough(q.observed)
+    ]
     noise = {
-        several: noise_of([q for q in questions if q.has_several_in_flight is several])
+        several: noise_of([seen for q, seen in known if q.has_several_in_flight is several])
         for several in (False, True)
     }
     families: dict[tuple[str, str], list[int]] = {}
@@ -233,23 +236,13 @@ def judge(questions: Sequence[Question]) -> list[Outcome]:
     return [_checked(found[i], [nulls[n] for n in q.nulls if n in nulls]) for i, q in enumerate(questions)]
 
 
-def noise_of(questions: Sequence[Question]) -> Noise:
-    """Return the autocorrelation and the usual variance between visits of comparisons of a kind."""
-    seen = [q.observed for q in questions if isinstance(q.observed, Observed) and _has_enough(q.observed)]
-    return _noise(seen)
-
-
-def noise_of_one(observed: Observed) -> Noise:
-    """Return what one comparison knows of its noise by itself."""
-    return _noise([observed])
-
-
 def one_sided(observed: Observed, level: float) -> tuple[float, float]:
     """Return the lower and the upper bound of one comparison that stands alone, each wrong at `level`; fractions."""
-    return _estimate(observed, noise_of_one(observed)).bounds(2 * level)
+    return _estimate(observed, noise_of([observed])).bounds(2 * level)
 
 
-def _noise(seen: Sequence[Observed]) -> Noise:
+def noise_of(seen: Sequence[Observed]) -> Noise:
+    """Return the autocorrelation and the usual variance between visits of comparisons of a kind, or of one alone."""
     products, squares, lengths = 0.0, 0.0, []
     for observed in seen:
         scale = observed.variance or 1.0

@@ -75,8 +75,8 @@ def figures_of(steady: Steady, *, batch: int = 1) -> dict[str, Interval]:
         batch: images per request; throughput is counted in images.
 
     Returns:
-        Metric name → figure with its 95 % interval. A percentile that the sample is too small for is left out; below `MIN_BLOCKS`
-        blocks there is none at all.
+        Metric name → figure with its 95 % interval. A percentile that the sample is too small for is left out; below
+        `MIN_BLOCKS` blocks there is none at all.
     """
     if steady.n_blocks < MIN_BLOCKS:
         return {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.stats.comparison import Observed, between_visits, noise_of_one
+from photodup.bench.stats.comparison import Observed, between_visits, noise_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Spread:
 
 def spread_of(observed: Observed) -> Spread:
     """Return the spread that a comparison was measured with."""
-    noise = noise_of_one(observed)
+    noise = noise_of([observed])
     return Spread(
         math.sqrt(observed.variance), math.sqrt(between_visits(observed, noise)[0]), noise.autocorrelation
     )

@@ -28,7 +28,6 @@ too narrow (200 answers at .95: 85 %).
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -194,50 +193,42 @@ def steady_part(
     first = n - n_blocks * block
     means = latency[first:].reshape(n_blocks, block).mean(axis=1) if n_blocks else np.empty(0)
     ends = finished[first - 1 :: block] if n_blocks else np.empty(0)
-    durations = np.diff(ends)
-    steady: dict[str, Any] = {
-        "first": first,
-        "last": n,
-        "wave": wave,
-        "n_blocks": n_blocks,
-        "block_answers": block,
-        "block_latency_ms": means,
-        "block_duration_s": durations,
-        "latency_ms": latency[first:],
-        "autocorrelation": autocorrelation(means) if n_blocks > 1 else 0.0,
-        "autocorrelation_answers": autocorrelation(latency[first:]) if n - first > 1 else 0.0,
-        "n_effective": _effective(latency[first:], means),
-        "shift_p": 1.0,
-        "shift": 0.0,
-    }
+    problem, because, p, shift = "", "", 1.0, 0.0
     if n_blocks < MIN_BLOCKS:
         unit = "answers" if wave == 1 else f"waves of {wave} answers"
-        return Steady(
-            **steady,
-            problem="too short",
-            because=f"{n_blocks} blocks of whole {unit} are left after the warm-up, {MIN_BLOCKS} are needed",
-        )
-    p, at = pettitt(means)
-    before, after = float(means[:at].mean()), float(means[at:].mean())
-    steady |= {"shift_p": p, "shift": after / before - 1}
-    if p < SHIFT_LEVEL and abs(after / before - 1) > SMALLEST_EFFECT:
-        where = at / n_blocks
-        return Steady(
-            **steady,
-            problem="unsteady",
-            because=f"the latency changes by {after / before - 1:+.1%} after {where:.0%} of the steady part",
-        )
-    waves = (n - first) // wave
-    independent = _independent(latency[n - waves * wave :].reshape(waves, wave).mean(axis=1))
-    if independent < MIN_EFFECTIVE_WAVES:
-        unit = "answers" if wave == 1 else "waves"
-        return Steady(
-            **steady,
-            problem="too short",
-            because=f"successive {unit} are so alike that {waves} say as much as {independent:.0f} independent ones, "
-            f"{MIN_EFFECTIVE_WAVES} are needed",
-        )
-    return Steady(**steady)
+        problem = "too short"
+        because = f"{n_blocks} blocks of whole {unit} are left after the warm-up, {MIN_BLOCKS} are needed"
+    else:
+        p, at = pettitt(means)
+        shift = float(means[at:].mean()) / float(means[:at].mean()) - 1
+        waves = (n - first) // wave
+        independent = _independent(latency[n - waves * wave :].reshape(waves, wave).mean(axis=1))
+        if p < SHIFT_LEVEL and abs(shift) > SMALLEST_EFFECT:
+            problem = "unsteady"
+            because = f"the latency changes by {shift:+.1%} after {at / n_blocks:.0%} of the steady part"
+        elif independent < MIN_EFFECTIVE_WAVES:
+            problem, unit = "too short", "answers" if wave == 1 else "waves"
+            because = (
+                f"successive {unit} are so alike that {waves} say as much as {independent:.0f} independent ones, "
+                f"{MIN_EFFECTIVE_WAVES} are needed"
+            )
+    return Steady(
+        first=first,
+        last=n,
+        wave=wave,
+        n_blocks=n_blocks,
+        block_answers=block,
+        block_latency_ms=means,
+        block_duration_s=np.diff(ends),
+        latency_ms=latency[first:],
+        autocorrelation=autocorrelation(means) if n_blocks > 1 else 0.0,
+        autocorrelation_answers=autocorrelation(latency[first:]) if n - first > 1 else 0.0,
+        n_effective=_effective(latency[first:], means),
+        shift_p=p,
+        shift=shift,
+        problem=problem,
+        because=because,
+    )
 
 
 def _block_answers(latency: np.ndarray, wave: int) -> int:

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,17 +73,21 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()
 
 
-def plain(value: Any) -> Any:
-    """Return `value` as JSON can hold it: numpy scalars and arrays unwrapped, NaN and infinity as None."""
+def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+    """Return `value` as JSON can hold it: NumPy unwrapped, NaN and infinity as None, texts as `text` has them."""
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): plain(v, text) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
+        return [
+            plain(item, text) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)
+        ]
     if hasattr(value, "tolist"):  # numpy
-        return plain(value.tolist())
+        return plain(value.tolist(), text)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
+    if isinstance(value, str):
+        return text(value)
+    if value is None or isinstance(value, (bool, int)):
         return value
     raise RecordError(f"A {type(value).__name__} cannot be recorded: give numbers, texts, lists or mappings.")
 
@@ -155,15 +159,6 @@ def anonymous(text: str) -> str:
     text = re.sub(r"(?<![\w:/])/(?:[\w.+@~-]+/)+", "…/", text)
     text = re.sub(r"(\w+://)(?!127\.0\.0\.1|localhost)[^\s/:]+", r"\1…", text)
     return re.sub(r"\b(?!127\.)\d{1,3}(?:\.\d{1,3}){3}\b", "…", text)
-
-
-def anonymous_texts(value: Any) -> Any:
-    """Return `value` with every text in it made `anonymous`."""
-    if isinstance(value, dict):
-        return {key: anonymous_texts(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [anonymous_texts(item) for item in value]
-    return anonymous(value) if isinstance(value, str) else value
 
 
 def slug(key: str) -> str:

@@ -27,8 +27,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
         from pathlib import Path
         from photodup.serving.embedded import embedded_servers
         from photodup.serving.endpoints import save_endpoints
-        with embedded_servers(pytorch_port=0, triton_http_port=0, triton_grpc_port=0, triton_metrics_port=0,
-                              repository=Path({str(tiny_repository)!r}), models=["openclip_vit_b32"],
+        with embedded_servers(repository=Path({str(tiny_repository)!r}), models=["openclip_vit_b32"],
                               progress=print) as found:
             save_endpoints(found, Path({str(tmp_path / "found.yaml")!r}))
             print("READY", flush=True)
@@ -72,13 +71,7 @@ def test_a_port_in_use_is_said_before_anything_is_started() -> None:
         said: list[str] = []
         with (
             pytest.raises(PhotodupError, match=rf"Port {port} for FastAPI is in use"),
-            embedded_servers(
-                pytorch_port=port,
-                triton_http_port=0,
-                triton_grpc_port=0,
-                triton_metrics_port=0,
-                progress=said.append,
-            ),
+            embedded_servers(pytorch_port=port, progress=said.append),
         ):
             pass
         assert said == []  # no export, no server

@@ -93,11 +93,10 @@ def rented(endpoints: Endpoints) -> Iterator[dict[str, int]]:
 def machine(checkout, tiny_repository, tiny_exports) -> Iterator[dict[str, int]]:
     """A machine with the tiny encoder behind both servers: the graph of the tensor wire, so that its answers are right."""
     weights = {"MODEL_PRETRAINED": f"onnx:{tiny_exports['fp32']}"}
-    free = {f"{name}_port": 0 for name in ("pytorch", "triton_http", "triton_grpc", "triton_metrics")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODEL_PRETRAINED", weights["MODEL_PRETRAINED"])
         options = {"models": TINY_MODELS, "repository": tiny_repository, "env": weights}
-        with embedded_servers(host=HOST, **free, **options) as endpoints:
+        with embedded_servers(host=HOST, **options) as endpoints:
             yield from rented(endpoints)
 
 
@@ -226,10 +225,9 @@ def test_what_servers_state_decides_what_is_recorded():
 @pytest.fixture(scope="module")
 def real_machine(checkout) -> Iterator[dict[str, int]]:
     """A machine with the encoder of the study, at random weights."""
-    free = {f"{name}_port": 0 for name in ("pytorch", "triton_http", "triton_grpc", "triton_metrics")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODEL_PRETRAINED", "random:0")
-        with embedded_servers(host=HOST, models=MODELS, **free, env={"MAX_WAIT_S": "60"}) as endpoints:
+        with embedded_servers(host=HOST, models=MODELS, env={"MAX_WAIT_S": "60"}) as endpoints:
             yield from rented(endpoints)
 
 

@@ -18,7 +18,7 @@ def test_an_address_of_another_machine_is_not_called_a_port_in_use() -> None:
         claim_ports("192.0.2.7", {"Triton HTTP": 0})
     with (
         pytest.raises(PhotodupError, match=r"192\.0\.2\.7 is no address of this machine, so FastAPI"),
-        embedded_servers(host="192.0.2.7", pytorch_port=0, models=[]),
+        embedded_servers(host="192.0.2.7", models=[]),
     ):
         pass
 

@@ -66,7 +66,7 @@ def onnx() -> None:
 def service() -> None:
     """The FastAPI service on the device, photographs in, 1 to 128 in flight."""
     run = open_kit_run()
-    with embedded_servers(pytorch_port=0, models=(), env=service_settings(), progress=say) as servers:
+    with embedded_servers(models=(), env=service_settings(), progress=say) as servers:
         loads(run, servers, ["fastapi-pytorch-fp32-http-jpeg"], label="fp32")
 
 
@@ -171,9 +171,8 @@ def triton_serving(precision: str, kind: str):
     config = read_config(path)
     config.instance_group[0].kind = config.instance_group[0].Kind.Value(kind)
     write_config(config, path, f"{kind}, {precision}")
-    free = {"triton_http_port": 0, "triton_grpc_port": 0, "triton_metrics_port": 0}
     return embedded_servers(
-        service=False, models=TRITON_MODELS, repository=folder, timeout_s=240, progress=say, **free
+        service=False, models=TRITON_MODELS, repository=folder, timeout_s=240, progress=say
     )
 
 

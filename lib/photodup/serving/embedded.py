@@ -61,10 +61,10 @@ def render_exported(target: Target, out: Path, made: Mapping[str, Any], **option
 @contextlib.contextmanager
 def embedded_servers(
     *,
-    pytorch_port: int = 8002,
-    triton_http_port: int = 8003,
-    triton_grpc_port: int = 8004,
-    triton_metrics_port: int = 8005,
+    pytorch_port: int = 0,
+    triton_http_port: int = 0,
+    triton_grpc_port: int = 0,
+    triton_metrics_port: int = 0,
     host: str = "127.0.0.1",
     models: Sequence[str] = MODELS,
     service: bool = True,

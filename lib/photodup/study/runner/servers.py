@@ -47,10 +47,6 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
             engines=sorted(services),
             exported=exported,
             timeout_s=600.0,
-            pytorch_port=0,
-            triton_http_port=0,
-            triton_grpc_port=0,
-            triton_metrics_port=0,
         )
     )
     path = project_root() / "build" / f"endpoints-{name}.yaml"

@@ -7,10 +7,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import VisitPlan
@@ -133,14 +133,14 @@ def tune(
 
     rungs = len(rung_seconds) + 1
     n_trials = sum(field_sizes(len(set(settings)), rungs=rungs, keep=keep))
-    last, trials = halve(
+    last = halve(
         list(settings), score, rungs=rungs, keep=keep, go_on=lambda: not told or time.monotonic() < until
     )
-    about = {t.who: t.score for t in trials}  # the last trial of a finalist offered random arrivals
+    about = {t["setting"]: t["score"] for t in told}  # the last trial of a finalist offered random arrivals
     finalists = []
     if last:
         say(f"tune: exact rates of {len(last)} finalists")
-    found = rates(last, [about[who] for who in last], exact_seconds, exact_measurements) if last else []
+    found = rates(last, [about[who.name] for who in last], exact_seconds, exact_measurements) if last else []
     for setting, result in zip(last, found, strict=True):
         why = result.get("because") or result.get("error") or ""
         finalists.append(Found(setting, result.get("rate_per_s"), result.get("low"), result.get("high"), why))
@@ -270,13 +270,8 @@ def tune_here(
                 print("No INT8 file: `photodup export --precision int8` makes one; going on without.")
             field = candidates(available_cores(), int8=int8, servers=servers)
             models = sorted({s.backend.triton_model for s in field if s.server == "triton"})
-            free: dict[str, Any] = dict.fromkeys(
-                ("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port"), 0
-            )
             print(f"Starting Triton with {len(models)} models" if models else "No Triton is needed")
-            started = embedded_servers(
-                models=models, service=not models, exported=exported, timeout_s=600.0, **free
-            )
+            started = embedded_servers(models=models, service=not models, exported=exported, timeout_s=600.0)
             where = stack.enter_context(started)
         if not field:
             raise PhotodupError("There is nothing to tune: no server listed is one that can be set up here.")
@@ -289,15 +284,6 @@ def tune_here(
 T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class Trial(Generic[T]):
-    """One trial: who, in which rung (from 0), and the score; higher is better, 0 is useless."""
-
-    who: T
-    rung: int
-    score: float
-
-
 def halve(
     field: Sequence[T],
     measure: Callable[[T, int], float],
@@ -305,8 +291,8 @@ def halve(
     rungs: int = 3,
     keep: int = 2,
     go_on: Callable[[], bool] = lambda: True,
-) -> tuple[list[T], list[Trial[T]]]:
-    """Return the last `keep` of a field, best first, and every trial that was made: successive halving.
+) -> list[T]:
+    """Return the last `keep` of a field, best first: successive halving.
 
     Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*, AISTATS 2016.
 
@@ -322,23 +308,21 @@ def halve(
     """
     if not field or rungs < 1 or keep < 1:
         raise PhotodupError("A search needs settings to try, a rung and one to keep.")
-    left, trials = list(dict.fromkeys(field)), list[Trial[T]]()
+    left = list(dict.fromkeys(field))
     for rung in range(rungs):
-        seen = []
+        scores: dict[T, float] = {}
         for who in left:
             if not go_on():
                 break
-            seen.append(Trial(who, rung, measure(who, rung)))
-        trials += seen
-        if not seen:
-            return left[:keep], trials
-        is_over = rung == rungs - 1 or len(seen) < len(left)
-        ranked = sorted((t for t in seen if t.score > 0), key=lambda t: -t.score)
+            scores[who] = measure(who, rung)
+        if not scores:
+            return left[:keep]
+        is_over = rung == rungs - 1 or len(scores) < len(left)
         size = keep if is_over else max(keep, math.ceil(len(left) / 3))
-        left = [t.who for t in ranked[:size]]
+        left = sorted((who for who in scores if scores[who] > 0), key=lambda who: -scores[who])[:size]
         if not left or is_over:
             break
-    return left, trials
+    return left
 
 
 def field_sizes(n: int, *, rungs: int, keep: int) -> list[int]:

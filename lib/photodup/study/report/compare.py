@@ -10,13 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from photodup.bench.stats.interval import Interval, interval_in
+from photodup.study.claims.claim import load_claims
+from photodup.study.claims.claims import judge
+from photodup.study.claims.reading import NOT_TESTABLE
 from photodup.study.report.sides import ComparedRun
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METRICS = ("latency_ms_p50", "latency_ms_p99", "throughput_images_per_s")
 # What a config may hold without making another load point: how long was measured, and what was added up after.
@@ -36,19 +38,12 @@ def shared_points(sides: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     """
     tables = _tables(sides)
     keys = sorted(set(itertools.chain.from_iterable(tables)), key=_reading_order)
-    rows = []
-    for key in keys:
-        points = [table.get(key) for table in tables]
-        if sum(point is not None for point in points) < 2:
-            continue
-        rows.append(
-            {
-                "condition": dict(key),
-                "points": points,
-                "changes": [_changes(points, index) for index in range(len(sides))],
-            }
-        )
-    return rows
+    every = [(dict(key), [table.get(key) for table in tables]) for key in keys]
+    return [
+        {"condition": key, "points": points, "changes": [None, *(_changes(points[0], p) for p in points[1:])]}
+        for key, points in every
+        if sum(point is not None for point in points) > 1
+    ]
 
 
 def _reading_order(key: tuple) -> tuple:
@@ -98,11 +93,8 @@ def _worth(point: Mapping[str, Any]) -> tuple[bool, float]:
     return bool(point.get("valid")), float(point.get("n_requests") or 0)
 
 
-def _changes(points: Sequence[dict[str, Any] | None], index: int) -> dict[str, Change] | None:
-    first, other = points[0], points[index]
-    if index == 0 or first is None or other is None:
-        return None
-    return {metric: change(first, other, metric) for metric in METRICS}
+def _changes(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Change] | None:
+    return {metric: change(first, other, metric) for metric in METRICS} if first and other else None
 
 
 @dataclass(frozen=True)
@@ -144,10 +136,6 @@ def verdict_rows(sides: Sequence[ComparedRun]) -> list[dict[str, Any]]:
         Per claim that at least one run could judge: `statement`, `published`, `changed` (two runs judged it, and
         not alike) and `runs`: per run its {`verdict`, `here`, `where`}, None when not testable there.
     """
-    from photodup.study.claims.claim import load_claims
-    from photodup.study.claims.claims import judge
-    from photodup.study.claims.reading import NOT_TESTABLE
-
     claims = load_claims()
     rows: dict[str, dict[str, Any]] = {
         claim.id: {"statement": claim.statement, "published": "–", "runs": [None] * len(sides)}

@@ -4,63 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from photodup.bench.record.record import load_points, load_records
 from photodup.errors import PhotodupError
+from photodup.study.claims.claims import unlike
+from photodup.study.claims.evidence import load_evidence, model_environment
 from photodup.study.notebook.files import study_rows
 from photodup.study.notebook.run import describe_machine, read_environment, run_directory
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _PLACES = ("RUN", "ENDPOINTS", "HOST")  # parameters that say where, not how much
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run, read for a comparison."""
+    """One run, read for a comparison.
+
+    Attributes:
+        environment: the model's digest comes from its reference embeddings where it is not there.
+        parameters: that the run gave to each notebook, other than where its servers are.
+    """
 
     name: str
     directory: Path
-
-    @cached_property
-    def records(self) -> list[dict[str, Any]]:
-        from photodup.bench.record.record import load_records
-
-        return list(load_records(self.directory))
-
-    @cached_property
-    def points(self) -> pd.DataFrame:
-        from photodup.bench.record.record import load_points
-
-        return load_points(self.directory)
-
-    @cached_property
-    def evidence(self) -> pd.DataFrame:
-        from photodup.study.claims.evidence import load_evidence
-
-        return load_evidence(self.directory)
-
-    @cached_property
-    def environment(self) -> dict[str, Any]:
-        """The run's environment; the model's digest comes from its reference embeddings where it is not there."""
-        from photodup.study.claims.evidence import model_environment
-
-        return model_environment(self.directory) if read_environment(self.directory) else {}
-
-    @cached_property
-    def parameters(self) -> dict[str, dict[str, Any]]:
-        """Parameters that the run gave to each notebook, other than where its servers are."""
-        return {
-            row["notebook"]: {
-                name: value
-                for name, value in row.get("parameters", {}).items()
-                if name not in _PLACES and not name.endswith("_PORT")
-            }
-            for row in study_rows(self.directory)
-        }
+    records: list[dict[str, Any]]
+    points: pd.DataFrame
+    evidence: pd.DataFrame
+    environment: dict[str, Any]
+    parameters: dict[str, dict[str, Any]]
 
     def conditions(self) -> set[str]:
         """Names of what its load points were asked for, whatever the notebooks put into a record's config."""
@@ -82,13 +56,25 @@ def open_sides(names: Sequence[str]) -> list[ComparedRun]:
             "The published study is no run: its tables state no link, interval or validity, so no load point of a "
             "run equals one of theirs; `photodup audit RUN` holds a run against them, claim by claim."
         )
-    return [ComparedRun(name, run_directory(name)) for name in names]
+    return [_read(name, run_directory(name)) for name in names]
+
+
+def _read(name: str, directory: Path) -> ComparedRun:
+    environment = model_environment(directory) if read_environment(directory) else {}
+    parameters = {
+        row["notebook"]: {
+            name: value
+            for name, value in row.get("parameters", {}).items()
+            if name not in _PLACES and not name.endswith("_PORT")
+        }
+        for row in study_rows(directory)
+    }
+    records, points = list(load_records(directory)), load_points(directory)
+    return ComparedRun(name, directory, records, points, load_evidence(directory), environment, parameters)
 
 
 def warnings(sides: Sequence[ComparedRun]) -> list[str]:
     """Return one sentence for each reason why these runs are not simply comparable; empty when there is none."""
-    from photodup.study.claims.claims import unlike
-
     found = [f"{s.name} left no environment record." for s in sides if not s.environment]
     machines = {s.name: describe_machine(s.environment) for s in sides if s.environment}
     if len(set(machines.values())) > 1:

@@ -295,8 +295,6 @@ def test_every_way_to_the_clients_end_reaches_a_loopback_server():
             child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             assert child.stdout.strip() == link.client_address
         assert link.run_client_process(fetch, url) == link.client_address
-        with ThreadPoolExecutor(2, initializer=link.enter) as pool:
-            assert set(pool.map(lambda _: get(), range(4))) == {link.client_address}
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/") as answer:
             assert answer.read() == b"127.0.0.1"  # this thread came back
         server.shutdown()

@@ -18,7 +18,7 @@ from photodup.serving.endpoints import load_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
 from photodup.study.notebook.points import when_measuring
-from photodup.study.runner.rehearse import RehearsedNotebook, rehearse
+from photodup.study.runner.rehearse import rehearse
 from photodup.study.runner.rented import PORTS, rented_machine, save
 
 MODEL = "openclip_vit_b32"
@@ -122,15 +122,6 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     text = (elsewhere / "results" / "far" / "notebooks" / "03_set_up_triton.ipynb").read_text()
     assert "is another machine: its model repository cannot be written from here" in text
     assert not (elsewhere / "build" / "endpoints-far.yaml").exists()  # no servers were started here
-
-
-def test_a_line_says_what_became_of_a_question() -> None:
-    assert str(RehearsedNotebook("03_x", "passed", False, "Undecided.")).split() == [
-        "03_x",
-        "open",
-        "Undecided.",
-    ]
-    assert "timeout" in str(RehearsedNotebook("03_x", "timeout", False, ""))
 
 
 def test_a_word_it_does_not_know_is_named_before_anything_starts() -> None:

@@ -360,19 +360,3 @@ def _descendants_any_thread(pid: int) -> list[int]:
         for child in (task / "children").read_text().split():
             found += _descendants_any_thread(int(child))
     return found
-
-
-def test_pinned_instances_keep_to_their_own_cores(tmp_path: Path, tiny_exports) -> None:
-    """Two instances with one thread each on two cores: what stands for two devices must not share one."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        pytest.skip("one core only")
-    models = ["openclip_vit_b32"]
-    render_repository("cpu-embedded", tmp_path, tiny_exports, models=models, instances=2, threads=1, pin=True)
-    with EmbeddedTriton(tmp_path, models, http_port=0, grpc_port=0, metrics_port=0) as server:
-        stubs = [pid for pid in _descendants(server._process._process.pid) if _is_stub(pid)]
-        assert sorted(sorted(os.sched_getaffinity(pid)) for pid in stubs) == [[cores[0]], [cores[1]]]
-
-
-def _is_stub(pid: int) -> bool:
-    return b"triton_python_backend_stub" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]

@@ -253,7 +253,6 @@ def test_dali_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> N
         ({"target": "cuda", "models": ["emulated_a100"]}, "stands for a GPU"),
         ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),
         ({"exported": {"fp32": Path("gone.onnx")}, "models": ["openclip_vit_b32"]}, "gone.onnx is missing"),
-        ({"decoder": "magick"}, "Decoder 'magick' is unknown"),
         ({"instances": 0}, "at least one instance"),
     ],
 )

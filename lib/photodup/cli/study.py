@@ -101,12 +101,13 @@ def study_rehearse(
     """
     from photodup.study.runner.rehearse import WAYS, rehearse
 
-    lines = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
-    for way, found in lines.items():
-        print(f"\nBy {way}: {sum(line.decided for line in found)} of {len(found)} questions decided")
-        for line in found:
-            print(line)
-    if any(line.status not in ("passed", "skipped") for found in lines.values() for line in found):
+    by_way = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
+    for way, rows in by_way.items():
+        decided = sum(row["decided"] == "decided" for row in rows)
+        print(f"\nBy {way}: {decided} of {len(rows)} questions decided")
+        for row in rows:
+            print(f"{row['stem']:30} {row['decided']:12} {row['answer'] or '(no answer)'}")
+    if any(row["status"] not in ("passed", "skipped") for rows in by_way.values() for row in rows):
         raise typer.Exit(1)
 
 

@@ -5,7 +5,6 @@
 All numbers come from one run against the same null server, so the machine cancels out of the ratios.
 """
 
-import http.client
 import re
 import shutil
 import socket
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,12 +36,12 @@ def run(*, seconds: float = 1.0) -> dict[str, Any]:
 
     Returns:
         `added_latency_ms` (median over rounds of the generator's median minus the bare socket's, concurrency
-        1), `generator_per_s` and `wrk_per_s` (concurrency 16, 15 KB), `share_of_wrk`, `http_client_per_s`
-        (the standard library in the same threads); wrk's are None where it is not installed.
+        1), `generator_per_s` and `wrk_per_s` (concurrency 16, 15 KB), `share_of_wrk`; wrk's are None
+        where it is not installed.
     """
     payload = np.random.default_rng(0).bytes(PAYLOAD_BYTES)
     photos = [payload[i:] + payload[:i] for i in range(8)]
-    bare, ours, rates, wrk, standard = [], [], [], [], []
+    bare, ours, rates, wrk = [], [], [], []
     with null_server.running() as url:
         for _ in range(ROUNDS):  # interleaved: what else the machine does hits all alike
             bare.append(_bare_socket_ms(url, photos[0], seconds))
@@ -53,7 +51,6 @@ def run(*, seconds: float = 1.0) -> dict[str, Any]:
             point = measure(only_sent(url), photos, many, Stopping(seconds, 100, seconds))
             rates.append(point["throughput_images_per_s"])
             wrk.append(_wrk_per_s(url, seconds))
-            standard.append(_standard_library_per_s(url, photos[0], seconds))
     added = statistics.median(a - b for a, b in zip(ours, bare, strict=True))
     rate = statistics.median(rates)
     found = [rate for rate in wrk if rate is not None]
@@ -63,7 +60,6 @@ def run(*, seconds: float = 1.0) -> dict[str, Any]:
         "generator_per_s": rate,
         "wrk_per_s": fastest,
         "share_of_wrk": rate / fastest if fastest else None,
-        "http_client_per_s": statistics.median(standard),
     }
 
 
@@ -105,24 +101,6 @@ def _wrk_per_s(url: str, seconds: float) -> float | None:
     return float(re.findall(r"Requests/sec:\s*([\d.]+)", said)[0])
 
 
-def _standard_library_per_s(url: str, body: bytes, seconds: float) -> float:
-    """The rate of `http.client` in as many threads: why the generator has a connection of its own."""
-    host, port = url.rsplit("/", 1)[1].split(":")
-    stop = time.perf_counter() + seconds
-
-    def work(_: int) -> int:
-        connection, n = http.client.HTTPConnection(host, int(port)), 0
-        while time.perf_counter() < stop:
-            connection.request("POST", "/embed", body)
-            connection.getresponse().read()
-            n += 1
-        connection.close()
-        return n
-
-    with ThreadPoolExecutor(CONCURRENCY) as pool:
-        return sum(pool.map(work, range(CONCURRENCY))) / seconds
-
-
 def main() -> bool:
     """Measure and print the ratios; return whether all goals are met."""
     result = run()
@@ -131,7 +109,6 @@ def main() -> bool:
     print(f"generator, {CONCURRENCY} in flight, 15 KB: {rate:,.0f} requests/s (goal ≥ 1,500)")
     if fastest:
         print(f"generator ÷ wrk on the same server: {rate / fastest:.2f} (goal ≥ 0.25)")
-        print(f"http.client in the same threads ÷ wrk: {result['http_client_per_s'] / fastest:.2f}")
     else:
         print("generator ÷ wrk: not run here, wrk is not installed (apt-get install wrk)")
     return result["added_latency_ms"] <= 0.3 and rate >= 1500 and (result["share_of_wrk"] or 1) >= 0.25

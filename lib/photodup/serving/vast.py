@@ -311,8 +311,6 @@ def find_offers(
     client: Any,
     gpu: str,
     max_price_per_hour_usd: float | None = None,
-    disk_gb: float = DISK_GB,
-    limit: int = 10,
     *,
     gpus: int = 1,
 ) -> list[dict[str, Any]]:
@@ -330,10 +328,10 @@ def find_offers(
     query = (
         f"gpu_name={gpu.replace(' ', '_')} num_gpus={gpus} direct_port_count>={len(PORTS)} reliability>0.98"
     )
-    query += f" cuda_max_good>={cuda_needed()} disk_space>={disk_gb:g} inet_down>={DOWN_MBIT_PER_S:g}"
+    query += f" cuda_max_good>={cuda_needed()} disk_space>={DISK_GB:g} inet_down>={DOWN_MBIT_PER_S:g}"
     if max_price_per_hour_usd is not None:
         query += f" dph_total<={max_price_per_hour_usd}"
-    found = ask(client, "search_offers", query=query, order="dph_total", limit=limit, storage=disk_gb)
+    found = ask(client, "search_offers", query=query, order="dph_total", limit=10, storage=DISK_GB)
     return [
         {
             "offer": offer["id"],

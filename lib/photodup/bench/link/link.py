@@ -11,7 +11,7 @@ as `link.address`. How packets travel is described in `link_relay`. Rates count 
 
 What surprises: every library decides in its own thread when to make a socket, and a socket belongs to the
 namespace that its *thread* was in at that moment. Threads and processes started inside `client_namespace()` are
-born there, so pool workers need `initializer=link.enter`. gRPC keeps process-wide threads from its first use on:
+born there, those of a pool that is older are not. gRPC keeps process-wide threads from its first use on:
 once a process has used gRPC outside, its channels connect from outside. `run_client_process` is safe for all.
 """
 
@@ -188,10 +188,6 @@ class Link:
         finally:
             _setns(here)
             os.close(here)
-
-    def enter(self) -> None:
-        """Put the calling thread at the client's end for good: the `initializer` of a thread pool."""
-        _setns(self._namespace)
 
     def run_client_process(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Run an importable `function` in a fresh process at the client's end: what gRPC clients need."""

@@ -1,6 +1,6 @@
 """The way of requests to a server, as columns of a point: the name of the link and its properties."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from photodup.bench.link.link import PRESETS, LinkSpec
@@ -40,12 +40,4 @@ def emulated(link: str | LinkSpec) -> Way:
         KeyError: no such preset; `Link` says it in a sentence before anything is measured.
     """
     name, spec = (link, PRESETS[link]) if isinstance(link, str) else (link.label, link)
-    return Way(
-        name,
-        float(spec.rtt_ms),
-        float(spec.rate_mbit_s),
-        float(spec.loss),
-        spec.initcwnd,
-        spec.congestion,
-        spec.slow_start_after_idle,
-    )
+    return Way(name, **{field.name: getattr(spec, field.name) for field in fields(Way)[1:]})

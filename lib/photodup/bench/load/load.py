@@ -85,10 +85,10 @@ def measure(
         began = clock()
         window = _window(adapter, photos, load, stopping, arrivals or arrivals_s)
         window.observer = observer
-        if window.prepared_ahead:
+        if window.is_prepared:
             point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
         run = _in_event_loop if adapter.is_async else _in_threads
-        ended, counted = run(window, load, stopping, connections, probe or (lambda: nullcontext({})))
+        ended, counted = run(window, stopping, connections, probe or (lambda: nullcontext({})))
         point |= counted
         if observer:
             observer.keep(
@@ -104,35 +104,26 @@ def measure(
         for connection in connections:
             connection.close()
         adapter.close()
-    return summary.summarize(point, window, load, stopping, ended)
+    return summary.summarize(point, window, stopping, ended)
 
 
 def _window(
     adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping, arrivals: Arrivals
 ) -> Window:
-    requests: list[Any] = request_order(photos, load.batch, stopping.seed)
-    if ahead := load.span == "prepared":
-        requests = [adapter.prepare(request) for request in requests]
-    schedule = None
+    window = Window(adapter, load, request_order(photos, load.batch, stopping.seed))
+    if window.is_prepared:
+        window.requests = [adapter.prepare(request) for request in window.requests]
     if load.scenario == "server":
-        schedule = arrivals(load.offered_per_s or 0.0, stopping.max_duration_s, stopping.seed)
-    return Window(
-        adapter=adapter,
-        requests=requests,
-        prepared_ahead=ahead,
-        new_connection=load.connection == "new",
-        idle_s=load.idle_s,
-        batch=load.batch,
-        schedule_s=schedule,
-    )
+        window.schedule_s = arrivals(load.offered_per_s or 0.0, stopping.max_duration_s, stopping.seed)
+    return window
 
 
 def _warmup_requests(window: Window, stopping: Stopping) -> list[Any]:
     chosen = [window.requests[i % len(window.requests)] for i in range(stopping.warmup_requests)]
-    return chosen if window.prepared_ahead else [window.adapter.prepare(request) for request in chosen]
+    return chosen if window.is_prepared else [window.adapter.prepare(request) for request in chosen]
 
 
-def _in_threads(window: Window, load: Load, stopping: Stopping, connections: list, probe: Probe) -> Watched:
+def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
     """Threads, not processes: waiting threads hold no lock, and 16 of them offer a null server more
     requests per second than any model answers (`selfbench.load_generator`)."""
 
@@ -145,14 +136,14 @@ def _in_threads(window: Window, load: Load, stopping: Stopping, connections: lis
                 if not (patient and is_expected(error)):
                     raise
                 connection.close()  # a server that is overloaded refuses now and then
-        if window.new_connection:
+        if window.load.connection == "new":
             connection.close()
 
-    connections += [window.adapter.open() for _ in range(load.concurrency)]
+    connections += [window.adapter.open() for _ in range(window.load.concurrency)]
     requests = _warmup_requests(window, stopping)
     warm(connections[0], requests)
     # the others at once: larger batches form, and warm too
-    with ThreadPoolExecutor(load.concurrency) as pool:
+    with ThreadPoolExecutor(len(connections)) as pool:
         list(pool.map(lambda connection: warm(connection, requests[:1]), connections[1:]))
     window.samples = [[] for _ in connections]
     barrier = threading.Barrier(len(connections) + 1)
@@ -165,7 +156,7 @@ def _in_threads(window: Window, load: Load, stopping: Stopping, connections: lis
     with short_collections():
         window.started = clock()
         barrier.wait()
-        return _watch(window, load, stopping, workers, probe)
+        return _watch(window, stopping, workers, probe)
 
 
 @contextmanager
@@ -179,15 +170,13 @@ def short_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _in_event_loop(
-    window: Window, load: Load, stopping: Stopping, connections: list, probe: Probe
-) -> Watched:
+def _in_event_loop(window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
     """One event loop in a thread of its own; this thread watches, as for blocking workers."""
 
     async def body() -> None:
         opened: list[Any] = []  # their `request` is a coroutine
         try:
-            opened += [window.adapter.open() for _ in range(load.concurrency)]
+            opened += [window.adapter.open() for _ in range(window.load.concurrency)]
             requests = _warmup_requests(window, stopping)
             for request in requests:
                 window.decode(opened[0], await opened[0].request(request))
@@ -210,17 +199,16 @@ def _in_event_loop(
     worker.start()
     begun.wait()
     with short_collections():
-        watched = _watch(window, load, stopping, [worker], probe)
+        watched = _watch(window, stopping, [worker], probe)
     if problems:
         raise problems[0]
     return watched
 
 
-def _watch(
-    window: Window, load: Load, stopping: Stopping, workers: Sequence[threading.Thread], probe: Probe
-) -> Watched:
+def _watch(window: Window, stopping: Stopping, workers: Sequence[threading.Thread], probe: Probe) -> Watched:
     """Open the window, close it at a look that finds the point valid or at its end, and let the workers finish."""
-    open_loop, before = load.scenario == "server", 0
+    load, before = window.load, 0
+    open_loop = load.scenario == "server"
     if load.concurrency > 1 and not open_loop:
         time.sleep(stopping.ramp_s)
         window.started = clock()

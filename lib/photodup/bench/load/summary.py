@@ -14,15 +14,13 @@ LATE_SHARE = 0.1  # … and beyond this share of the median latency
 MAX_LATE_SHARE = 0.01  # perf_analyzer warns beyond this share of late requests
 
 
-def summarize(
-    point: dict[str, Any], window: Window, load: Load, stopping: Stopping, ended: float
-) -> dict[str, Any]:
+def summarize(point: dict[str, Any], window: Window, stopping: Stopping, ended: float) -> dict[str, Any]:
     """Return `point` with its numbers, or as a failed point when the server did not hold.
 
     Args:
         ended: length of the window in seconds, as the watcher closed it.
     """
-    rows = rows_of(window)
+    load, rows = window.load, rows_of(window)
     done = rows[:, -1]
     scheduled = None
     if window.schedule_s is not None:  # an open loop

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from photodup.bench.backends.adapter import Adapter, AnswerError, Connection, decoded
+from photodup.bench.stats.facts import Load
 from photodup.errors import is_expected
 
 clock = time.perf_counter
@@ -64,11 +65,8 @@ class Window:
     """State that the workers of one point share. Lists are appended to by one worker each; nothing is locked."""
 
     adapter: Adapter
+    load: Load
     requests: list[Any]  # photographs of each request, or requests prepared ahead
-    prepared_ahead: bool
-    new_connection: bool
-    idle_s: float
-    batch: int
     schedule_s: np.ndarray | None = None  # open loop: when each request is due, seconds after `started`
     started: float = 0.0
     stop_at: float | None = None  # a closed loop begins nothing after this; an open loop, nothing due later
@@ -79,6 +77,10 @@ class Window:
     sizes: dict[int, int] = field(default_factory=dict)  # of the requests, as far as they were sent
     observer: Observer | None = None
     turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.load.span == "prepared"
 
     def answered(self) -> int:
         return sum(map(len, self.samples))
@@ -114,8 +116,8 @@ class Window:
             AnswerError: it does not.
         """
         embedding = decoded(connection, answer)
-        if embedding.ndim != 2 or len(embedding) != self.batch:
-            raise AnswerError(f"{self.batch} embeddings were asked for, the shape is {embedding.shape}")
+        if embedding.ndim != 2 or len(embedding) != self.load.batch:
+            raise AnswerError(f"{self.load.batch} embeddings were asked for, the shape is {embedding.shape}")
 
     def failed(self, error: Exception) -> bool:
         """Note a failed request; False when the error is no server's but a mistake of ours, which ends the point."""
@@ -128,13 +130,14 @@ class Window:
 
 def run_blocking(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:
     """Work until the point is over."""
-    adapter, failures = window.adapter, 0
+    adapter, is_prepared, idle_s, failures = window.adapter, window.is_prepared, window.load.idle_s, 0
+    is_new = window.load.connection == "new"
     ready.wait()
     while True:
         number, due = window.next_due()
         picked = clock()
-        if window.idle_s:
-            due = picked = clock() + window.idle_s
+        if idle_s:
+            due = picked = clock() + idle_s
         while (left := due - clock()) > 0 and not window.is_over(due):
             time.sleep(min(left, 0.1))
         if window.is_over(due):
@@ -142,7 +145,7 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
         begun = clock()
         request = window.requests[number % len(window.requests)]
         try:
-            if not window.prepared_ahead:
+            if not is_prepared:
                 request = adapter.prepare(request)
             prepared = clock()
             answer = connection.request(request)
@@ -157,18 +160,18 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             connection.close()
             failures += 1
             time.sleep(min(0.01 * 2**failures, 0.5))
-        if window.new_connection:
+        if is_new:
             connection.close()
 
 
 async def run_in_loop(window: Window, connection: Connection, samples: list) -> None:
     """The same loop as `run_blocking` for a client library that is asynchronous."""
-    adapter, failures = window.adapter, 0
+    adapter, is_prepared, idle_s, failures = window.adapter, window.is_prepared, window.load.idle_s, 0
     while True:
         number, due = window.next_due()
         picked = clock()
-        if window.idle_s:
-            due = picked = clock() + window.idle_s
+        if idle_s:
+            due = picked = clock() + idle_s
         while (left := due - clock()) > 0 and not window.is_over(due):
             await asyncio.sleep(min(left, 0.1))
         if window.is_over(due):
@@ -176,7 +179,7 @@ async def run_in_loop(window: Window, connection: Connection, samples: list) -> 
         begun = clock()
         request = window.requests[number % len(window.requests)]
         try:
-            if not window.prepared_ahead:  # in a thread: preparing must not hold up the other requests
+            if not is_prepared:  # in a thread: preparing must not hold up the other requests
                 request = await asyncio.to_thread(adapter.prepare, request)
             prepared = clock()
             answer = await connection.request(request)

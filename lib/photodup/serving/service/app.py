@@ -110,7 +110,7 @@ _WORK_PATHS = frozenset({"/embed", "/embed/base64", openai_form.PATH})
 
 
 def refusal(path: str, status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return the answer of a 4xx or 503."""
+    """Return the answer of a 4xx, 500 or 503 that is about no image."""
     body = openai_form.error_body(
         path, status, sentence, lambda: RequestProblem(detail=sentence).model_dump()
     )
@@ -213,13 +213,12 @@ def create_app(
     async def refuse_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         service.stages.request(422)
-        return JSONResponse(RequestProblem(detail=f"{first['loc'][-1]}: {first['msg']}.").model_dump(), 422)
+        return refusal(request.url.path, 422, f"{first['loc'][-1]}: {first['msg']}.")
 
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> JSONResponse:
         service.stages.request(500)
-        said = RequestProblem(detail="The service failed; its log says why.")
-        return JSONResponse(error_body(request.url.path, 500, said.detail, said.model_dump), 500)
+        return refusal(request.url.path, 500, "The service failed; its log says why.")
 
     multipart = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FILES}}}}
     as_json = {"application/json": {"schema": Base64Request.model_json_schema()}}

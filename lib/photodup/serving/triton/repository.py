@@ -93,10 +93,7 @@ def render_repository(
     variant: str = "default",
     instances: int = 1,
     threads: int = 0,
-    pin: bool = False,
     preprocess_instances: int = 2,
-    preprocess_variant: str = "single",
-    decoder: str = "pil",
     model_digest: str = "",
     pretrained: str = "",
     precision: str = "fp32",
@@ -116,10 +113,7 @@ def render_repository(
         variant: Batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
         instances: Encoder instances: on GPU targets per GPU, on the CPU in all, emulated: the number of GPUs.
         threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
-        pin: CPU only: instance i keeps to its own cores, so that instances stand for devices.
         preprocess_instances: Processes that decode images in front of the JPEG ensemble.
-        preprocess_variant: Batching in front of them; one by one, since decoding gains nothing from a batch.
-        decoder: How they decode: a name of `serving.decoders.DECODERS`.
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
         precision: Of the models that PyTorch runs (`_torch_`): fp32, tf32, fp16 or bf16.
@@ -132,8 +126,6 @@ def render_repository(
 
     if target not in TARGETS:
         raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
-    if decoder not in decoders.DECODERS:
-        raise PhotodupError(f"Decoder {decoder!r} is unknown: use one of {', '.join(decoders.DECODERS)}.")
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
     names = _available(target, exported) if models is None else with_steps(models)
@@ -159,7 +151,7 @@ def render_repository(
                 describe(config, described, exported[weights], model_digest)
             cores = threads or max(1, available_cores() // instances)
             if target == "cpu-embedded":
-                _run_on_cpu(config, cores, pin, folder / "1")
+                _run_on_cpu(config, cores, folder / "1")
             elif target == "cpu":
                 _stay_on_cpu(config, cores if threads else 0)
             link_weights(exported[weights], folder / "1")
@@ -171,8 +163,7 @@ def render_repository(
             _fill_in_torch(config, folder / "1", target in ON_GPU, precision, pretrained, model_digest)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
-            set_batching(config, preprocess_variant)
-            set_parameter(config, decoder=decoder)
+            set_batching(config, "single")  # decoding gains nothing from a batch
             _copy_committed(name, "model.py", folder / "1")
             _copy_library(folder / "1", imaging, jpeg_scans, decoders)
         elif name == _PREPROCESS_DALI:
@@ -333,9 +324,9 @@ def _to_python(config: "ModelConfig") -> None:
     _on_cpu(config)
 
 
-def _run_on_cpu(config: "ModelConfig", threads: int, pin: bool, version_dir: Path) -> None:
+def _run_on_cpu(config: "ModelConfig", threads: int, version_dir: Path) -> None:
     _to_python(config)
-    set_parameter(config, threads=threads, pin=str(pin).lower())
+    set_parameter(config, threads=threads)
     # With the settings and the normalisation of the FastAPI service.
     copy_code(_MODELS / "onnx_session.py", version_dir / "model.py")
     _copy_library(version_dir, imaging, jpeg_scans, cpu)

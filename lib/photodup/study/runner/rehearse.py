@@ -1,7 +1,6 @@
 """Run the notebooks against a rented machine that is none, and say which questions were decided there."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from photodup.errors import PhotodupError
@@ -18,20 +17,6 @@ WAYS = ("file", "address")
 """How notebooks are told where the machine is: `ENDPOINTS`, or `HOST`."""
 
 
-@dataclass(frozen=True)
-class RehearsedNotebook:
-    """One notebook's question: decided or open."""
-
-    notebook: str
-    status: str
-    decided: bool
-    said: str
-
-    def __str__(self) -> str:
-        state = "decided" if self.decided else "open" if self.status == "passed" else self.status
-        return f"{self.notebook:30} {state:8} {self.said or '(no answer)'}"
-
-
 def rehearse(
     run: str = "rehearsal",
     *,
@@ -40,8 +25,8 @@ def rehearse(
     ways: Collection[str] = WAYS,
     sizes: str = "quick",
     link: str = LINK,
-) -> dict[str, list[RehearsedNotebook]]:
-    """Start the machine, check it, run the notebooks in each of `ways`, and return a line for each of them.
+) -> dict[str, list[dict[str, Any]]]:
+    """Start the machine, check it, run the notebooks in each of `ways`, and return each one's row (see `notebook_rows`).
 
     Records of an earlier rehearsal of the same name are not measured again, as in every run.
 
@@ -70,18 +55,14 @@ def rehearse(
     return found
 
 
-def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> list[RehearsedNotebook]:
+def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> list[dict[str, Any]]:
     options: dict[str, Any] = {"endpoints": save(machine, build_dir() / "rehearsal" / f"{name}.yaml")}
     if way == "address":
         options = {"parameters": {"HOST": machine.address}}
     with variables(**{VARIABLE: machine.key if way == "address" else ""}):
         outcomes = run_study(name, sizes=sizes, only=only, again=True, **options)
     wanted = {outcome.notebook for outcome in outcomes}
-    return [
-        RehearsedNotebook(row["stem"], row["status"], row["decided"] == "decided", row["answer"])
-        for row in notebook_rows(name)
-        if row["stem"] in wanted
-    ]
+    return [row for row in notebook_rows(name) if row["stem"] in wanted]
 
 
 def _say(text: str) -> None:

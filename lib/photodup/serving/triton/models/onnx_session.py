@@ -23,13 +23,11 @@ class TritonPythonModel:
 
         Args:
             args: Triton's strings. Read from the model's parameters: `engine` (onnx or openvino), `precision`
-                (fp32, bf16, int8), `threads` (intra-op threads), `pin` (true: instance i keeps to its own cores).
+                (fp32, bf16, int8), `threads` (intra-op threads).
         """
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         threads = int(parameters.get("threads", "0")) or os.cpu_count() or 1
-        if parameters.get("pin") == "true":
-            _pin(args["model_instance_name"], threads)
         folder = Path(args["model_repository"]) / args["model_version"]
         self.shape = tuple(int(size) for size in config["input"][0]["dims"])
         self.dtype = np.dtype(pb_utils.triton_string_to_numpy(config["input"][0]["data_type"]))
@@ -109,8 +107,6 @@ def _openvino(folder, parameters, threads):
     if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise pb_utils.TritonModelException("this processor has no instructions for bf16: use int8 or fp32")
     settings = cpu.openvino_settings(precision, threads)
-    if parameters.get("pin") == "true":
-        settings["ENABLE_CPU_PINNING"] = False  # the cores are chosen already
     compiled = core.compile_model(core.read_model(path), "CPU", settings)
     request = compiled.create_infer_request()
 
@@ -123,10 +119,3 @@ def _openvino(folder, parameters, threads):
 
 
 _ENGINES = {"onnx": _onnx_runtime, "openvino": _openvino}
-
-
-def _pin(instance_name, threads):
-    cores = sorted(os.sched_getaffinity(0))
-    index = int(instance_name.rsplit("_", 1)[1])
-    own = [cores[(index * threads + offset) % len(cores)] for offset in range(threads)]
-    os.sched_setaffinity(0, own)

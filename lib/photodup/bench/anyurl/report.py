@@ -46,13 +46,14 @@ _FIGURES = ("latency_ms_p50", "latency_ms_p95", "latency_ms_p99", "throughput_im
 def statistics_line(measured: Measured, unit: str) -> list[str]:
     """Return the figures that a measurement carries with their intervals, in one line; none of a load that changes."""
     point = measured.point
-    figures = [point.figures[name] for name in _FIGURES if name in point.figures]
+    figures = [(metric_named(name), point.figures[name]) for name in _FIGURES if name in point.figures]
     if not figures or point.steady is None or not measured.asked.is_steady:
         return []
     parts = [
-        f"{metric_named(f.metric).words} {number(f.value)} {metric_named(f.metric).unit} "
-        f"[{number(f.low)}, {number(f.high)}]".replace("images/s", unit)
-        for f in figures
+        f"{metric.words} {number(f.value)} {metric.unit} [{number(f.low)}, {number(f.high)}]".replace(
+            "images/s", unit
+        )
+        for metric, f in figures
     ]
     worth = f"worth {point.steady.n_effective:,.0f} independent ones"
     rests_on = f"{point.steady.n_answers:,} answers after the warm-up, {worth}"

@@ -19,6 +19,7 @@ from photodup.bench.backends.adapters import adapter
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import plan
 from photodup.bench.load.load import Load, Stopping, measure
+from photodup.embedding.wire.http import Multipart
 from photodup.errors import PhotodupError
 from photodup.selfbench import null_server
 from photodup.selfbench.load_generator import only_sent
@@ -120,11 +121,11 @@ def test_a_mistake_of_ours_is_raised_and_no_failed_point(error, is_async):
 def test_an_answer_that_cannot_be_read_is_the_servers_fault():
     class Garbled(Dummy):
         def decode(self, answer):
-            raise KeyError("embeddings")
+            return Multipart().decode(({}, b'{"rows": []}'))
 
     for reference in (None, REFERENCE):
         point = measure(Garbled(), PHOTOS, Load("single_stream"), SHORT, reference=reference)
-        assert point["status"] == "failed" and "cannot be read (KeyError: 'embeddings')" in point["error"]
+        assert point["status"] == "failed" and "has no 'embeddings' but rows" in point["error"]
 
 
 def test_the_payload_is_the_mean_over_the_requests_and_not_the_first(tmp_path):

@@ -50,7 +50,7 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
     assert (
         notes.calibration["digest"] == images_digest(photographs(40)[::-1]) != images_digest(photographs(39))
     )
-    assert notes.gate is None and not notes.has_passed
+    assert notes.gate is None
     if engine == "openvino":
         from photodup.embedding.engines.openvino import read_network, read_notes
 

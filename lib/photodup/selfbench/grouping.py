@@ -1,22 +1,17 @@
 """How long grouping takes and what it finds, against the number of photographs.
 
-    python -m photodup.selfbench.grouping --n 10000 --n 100000 --n 1000000
-
 Each size runs in a process of its own, so that peak memory is that size's. The vectors are synthetic
 (no library of a million photographs is at hand): scenes of a low-rank mixture, so that unrelated
 pictures have the cosine of real ones (about 0.5), with near-duplicates planted in a fifth of the rows.
 """
 
-import json
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from photodup.study.precision.compiler import alone
 
@@ -108,32 +103,19 @@ def run(
     return [alone(measure, size, dim, threshold, below) for size in n]
 
 
-Numbers = Annotated[list[int] | None, typer.Option("--n", help="how many; repeat for a curve")]
-Json = Annotated[bool, typer.Option("--json", help="print the records")]
-
-
-def print_results(results: Sequence[dict], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print a table of some columns, one line per result, or all as JSON."""
+def print_results(results: Sequence[dict], columns: Sequence[str]) -> None:
+    """Print a table of some columns, one line per result."""
     import pandas as pd
 
-    if as_json:
-        print(json.dumps(results, indent=1))
-    else:
-        print(pd.DataFrame(results)[list(columns)].to_string(index=False, float_format="{:.3g}".format))
+    print(pd.DataFrame(results)[list(columns)].to_string(index=False, float_format="{:.3g}".format))
 
 
-def main(
-    n: Numbers = None,
-    dim: int = 512,
-    threshold: float = 0.9,
-    exact_below: int | None = None,
-    as_json: Json = False,
-) -> None:
+def main(n: Sequence[int] | None = None, *, dim: int = 512, exact_below: int | None = None) -> None:
     """Print one line per size and whether it meets its goal."""
-    results = run(tuple(n or SIZES), dim=dim, threshold=threshold, exact_below=exact_below)
+    results = run(tuple(n or SIZES), dim=dim, exact_below=exact_below)
     columns = ["rows", "seconds", "peak_memory_gb", "recall", "pairs", "largest_group", "seconds_to_add_1000"]
     goals = [result | {"goal": _verdict(result)} for result in results]
-    print_results(results if as_json else goals, [*columns, "method", "goal"], as_json=as_json)
+    print_results(goals, [*columns, "method", "goal"])
 
 
 def _verdict(record: dict) -> str:
@@ -143,7 +125,3 @@ def _verdict(record: dict) -> str:
     met = record["recall"] >= MIN_RECALL and all(record[name] <= limit for name, limit in goals.items())
     limits = ", ".join(f"{name} <= {limit:g}" for name, limit in goals.items())
     return f"{limits}, recall >= {MIN_RECALL}: {'met' if met else 'missed'}"
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,7 +1,5 @@
 """What it takes to find what is worth comparing in a whole library, and again when photos have been added.
 
-    python -m photodup.selfbench.library --n 100000 --n 1000000
-
 From the catalogue on disk to the pairs to look at: reading it, the neighbours by embedding and by hash, what
 is kept for the next run. The catalogue is synthetic (no library of a million photographs is at hand): the
 vectors of `photodup.selfbench.grouping`, random hashes, and of each fifth photo a copy's. Its files do not
@@ -16,13 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import typer
 
 from photodup.selfbench.grouping import (
     INCREMENT,
     SIZES,
-    Json,
-    Numbers,
     peak_memory_gb,
     print_results,
     synthetic_library,
@@ -107,12 +102,8 @@ def _find(folder: str) -> dict:
     }
 
 
-def main(n: Numbers = None, dim: int = 512, as_json: Json = False) -> None:
+def main() -> None:
     """Print one line per size."""
-    results = [measure(size, dim) for size in n or SIZES]
+    results = [measure(size) for size in SIZES]
     columns = ["photos", "seconds", "seconds_after_adding_1000", "peak_memory_gb", "recall", "pairs_a_photo"]
-    print_results(results, [*columns, "search"], as_json=as_json)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    print_results(results, [*columns, "search"])

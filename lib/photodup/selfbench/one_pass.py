@@ -140,7 +140,3 @@ def main() -> None:
         "{one_pass_whole_photos_per_s:.1f}; two passes {two_passes_photos_per_s:.1f}; ratio {ratio:.2f}, "
         "whole {ratio_whole:.2f}".format(**result)
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """What the FastAPI service costs on top of the model: both in one run, taking turns.
 
-    python -m photodup.selfbench.service
-
 Two ratios, so that the machine's speed cancels out:
 
 - latency: p50 of one 224-pixel JPEG over loopback ÷ p50 of the same work in process;
@@ -141,7 +139,3 @@ def main() -> None:
             print("\n".join(run(engine, precision)), flush=True)
         except PhotodupError as error:
             print(f"service ({engine} {precision}): {error}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from photodup.bench.anyurl.arrivals import Pattern, pattern
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
-from photodup.bench.backends.adapter import AnswerError, decoded
+from photodup.bench.backends.adapter import AnswerError
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
@@ -167,7 +167,7 @@ class Request:
         connection = adapter.open()
         try:
             request = adapter.prepare([items[i % len(items)] for i in range(batch)])
-            rows = decoded(connection, connection.request(request))
+            rows = connection.decode(connection.request(request))
         except HttpError as error:
             raise PhotodupError(
                 f"POST {target.name} ({target.protocol}): {error} {_remedy(error.status)}"

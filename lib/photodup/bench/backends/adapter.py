@@ -15,7 +15,6 @@ import numpy as np
 from photodup.embedding.backends import DUMMY, Backend
 from photodup.embedding.imaging import normalize
 from photodup.embedding.wire import wires
-from photodup.embedding.wire.http import AnswerError
 
 DIM = 512
 
@@ -51,19 +50,6 @@ class Adapter(Protocol):
     def open(self) -> Connection: ...
 
     def close(self) -> None: ...
-
-
-def decoded(connection: Connection, answer: Any) -> np.ndarray:
-    """Return the embeddings in an answer.
-
-    Raises:
-        AnswerError: it cannot be read.
-    """
-    try:
-        return connection.decode(answer)
-    except (ValueError, LookupError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise AnswerError(f"The answer cannot be read ({type(error).__name__}: {text}).") from error
 
 
 class InProcess:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.backends import server_adapters
-from photodup.bench.backends.adapter import Adapter, Dummy, Local, decoded
+from photodup.bench.backends.adapter import Adapter, Dummy, Local
 from photodup.embedding.backends import DUMMY, Backend, parse_backend
 from photodup.errors import PhotodupError
 
@@ -44,7 +44,7 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
 def answers_to(under_test: Adapter, items: Sequence[Any]) -> list[np.ndarray]:
     """Return the answer to each item [dim], requested one at a time."""
     with contextlib.closing(under_test.open()) as connection:
-        return [decoded(connection, connection.request(under_test.prepare([item])))[0] for item in items]
+        return [connection.decode(connection.request(under_test.prepare([item])))[0] for item in items]
 
 
 def lowest_cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -65,7 +65,7 @@ def cosine_to_reference(under_test: Adapter, photos: Sequence[bytes], reference:
         connection: Any = under_test.open()
         try:
             return [
-                decoded(connection, await connection.request(under_test.prepare([photos[i]])))[0]
+                connection.decode(await connection.request(under_test.prepare([photos[i]])))[0]
                 for i in chosen
             ]
         finally:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from photodup.bench.backends.adapter import Adapter, AnswerError, Connection, decoded
+from photodup.bench.backends.adapter import Adapter, AnswerError, Connection
 from photodup.bench.stats.facts import Load
 from photodup.errors import is_expected
 
@@ -115,7 +115,7 @@ class Window:
         Raises:
             AnswerError: it does not.
         """
-        embedding = decoded(connection, answer)
+        embedding = connection.decode(answer)
         if embedding.ndim != 2 or len(embedding) != self.load.batch:
             raise AnswerError(f"{self.load.batch} embeddings were asked for, the shape is {embedding.shape}")
 

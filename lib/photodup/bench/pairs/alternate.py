@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from photodup.bench.backends.adapter import Adapter, AnswerError, decoded
+from photodup.bench.backends.adapter import Adapter, AnswerError
 from photodup.bench.load.load import short_collections
 from photodup.bench.load.plan import request_order
 from photodup.bench.load.workers import describe_error
@@ -171,7 +171,7 @@ class Lane:
         try:
             if load.span == "photo":
                 request = self.adapter.prepare(request)
-            embedding = decoded(connection, connection.request(request))
+            embedding = connection.decode(connection.request(request))
             latency_ms = (clock() - begun) * 1000
             if len(embedding) != load.batch:
                 raise AnswerError(f"{load.batch} embeddings were requested, {len(embedding)} came")

@@ -11,7 +11,7 @@ from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
-from photodup.bench.backends.adapter import AnswerError, decoded
+from photodup.bench.backends.adapter import AnswerError
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.load.workers import describe_error
 from photodup.bench.verify.pictures import SIDE
@@ -139,7 +139,7 @@ def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:
 def _send(adapter: Any, prepared: Any) -> Said:
     connection = adapter.open()
     try:
-        return Said(ANSWERED, decoded(connection, connection.request(prepared)))
+        return Said(ANSWERED, connection.decode(connection.request(prepared)))
     except (HttpError, AnswerError) as error:
         status = getattr(error, "status", 0)
         how = BUSY if status in (429, 503) else REFUSED if 400 <= status < 500 else FAILED

@@ -73,11 +73,6 @@ class Notes:
     gate: dict[str, Any] | None = None
     draft_size: int = 0
 
-    @property
-    def has_passed(self) -> bool:
-        """Whether the gate let it through: not asked, undecided (random weights) and refused are all no."""
-        return (self.gate or {}).get("verdict") == "passed"
-
 
 def source_of(path: Path) -> WeightsSource:
     """Read from a float32 export which weights it holds; a graph from elsewhere goes by its file's digest.
@@ -162,7 +157,7 @@ def has_passed(source: WeightsSource, engine: str, precision: str, directory: Pa
         return True
     path = reduced_path(source, engine, precision, directory)
     notes = read_notes(path)
-    if notes is None or not notes.has_passed or notes.model_digest != source.model_digest:
+    if notes is None or verdict_in(path, source) != "passed":  # not asked, undecided and refused are all no
         return False
     return precision != "int8" or (path.is_file() and notes.sha256 == _sha256_of(path))
 

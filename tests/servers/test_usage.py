@@ -100,20 +100,18 @@ def test_a_point_of_the_service_says_what_the_service_used(tmp_path: Path, rando
 
 def test_a_server_elsewhere_tells_by_its_page_alone(random_service, monkeypatch, figure) -> None:
     monkeypatch.setattr(usage, "_LOOPBACK", ())
-    with usage.Usage(f"{random_service.url}/metrics") as seen:
+    with usage.usage(f"{random_service.url}/metrics") as seen:
         time.sleep(1.1)
 
-    assert seen.columns()["server_cpu_cores"] >= 0
-    assert seen.columns()["server_memory_mib"] > 0
-    figure(
-        seen.columns()["server_memory_mib"] == pytest.approx(random_service.rss_mb(), rel=0.2), seen.columns()
-    )
+    assert seen["server_cpu_cores"] >= 0
+    assert seen["server_memory_mib"] > 0
+    figure(seen["server_memory_mib"] == pytest.approx(random_service.rss_mb(), rel=0.2), seen)
 
 
 def test_a_page_that_is_not_there_spoils_nothing() -> None:
-    with usage.Usage("http://127.0.0.1:9/metrics") as seen:
+    with usage.usage("http://127.0.0.1:9/metrics") as seen:
         pass
-    assert seen.columns() == {}
+    assert seen == {}
 
 
 @needs_triton()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from photodup.bench.load.usage import Usage, metrics_page
+from photodup.bench.load.usage import metrics_page, usage
 from photodup.embedding.backends import Backend, parse_backend, served_models
 from photodup.errors import PhotodupError
 
@@ -177,7 +177,7 @@ def probe(
     def around() -> Iterator[dict[str, Any]]:
         columns: dict[str, Any] = {}
         before = _try_read(url, columns)
-        with Usage(url) as usage:
+        with usage(url) as used:
             yield columns
         after = _try_read(url, columns)
         if before is not None and after is not None:
@@ -185,7 +185,7 @@ def probe(
                 columns.update(account(before, after))
             except CounterError as error:
                 columns["counters_error"] = str(error)
-        columns.update(usage.columns())
+        columns.update(used)
 
     return around
 

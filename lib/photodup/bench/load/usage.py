@@ -20,9 +20,8 @@ What a server does not report is absent, never zero.
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from photodup.bench.backends.http_connection import HttpConnection
@@ -67,50 +66,38 @@ def metrics_page(url: str) -> str:
         return connection.request(connection.head("GET", "/metrics", 0))[1].decode()
 
 
-class Usage:
-    """A context manager around a window; `columns()` afterwards.
+@contextlib.contextmanager
+def usage(url: str) -> Iterator[dict[str, float]]:
+    """Watch a server for the length of a block; what is yielded holds the columns of the point afterwards.
 
     Args:
         url: the server's metrics page.
     """
+    url = url.removesuffix("/metrics")
+    columns: dict[str, float] = {}
+    seen: list[tuple[float, Gauges]] = []
+    over = threading.Event()
 
-    def __init__(self, url: str) -> None:
-        self._url = url.removesuffix("/metrics")
-        self._seen: list[tuple[float, Gauges]] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._local: LocalServer | None = None
-        self._found: dict[str, float] = {}
-
-    def __enter__(self) -> Self:
-        self._local = local_server(self._url)
-        self._began = time.perf_counter()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        length_s = time.perf_counter() - self._began
-        if self._local is not None:
-            self._found = self._local.columns(length_s)
-        self._thread.join()
-
-    def _sample(self) -> None:
+    def sample() -> None:
         """Read at once, every second, and when it is over."""
-        while True:
-            was_over = self._over.is_set()
+        is_last = False
+        while not is_last:
+            is_last = over.is_set()
             # the account says what is wrong
             with contextlib.suppress(OSError, PhotodupError, UnicodeDecodeError):
-                self._seen.append((time.perf_counter(), gauges(metrics_page(self._url))))
-            if was_over:
-                return
-            self._over.wait(EVERY_S)
+                seen.append((time.perf_counter(), gauges(metrics_page(url))))
+            over.wait(EVERY_S)
 
-    def columns(self) -> dict[str, float]:
-        """Return what was seen, as columns of the point."""
-        return {**columns_of(self._seen), **self._found}
+    local, thread = local_server(url), threading.Thread(target=sample, daemon=True)
+    began = time.perf_counter()
+    thread.start()
+    try:
+        yield columns
+    finally:
+        over.set()
+        by_system = local.columns(time.perf_counter() - began) if local else {}
+        thread.join()
+        columns |= columns_of(seen) | by_system
 
 
 def columns_of(seen: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[str, float]:

@@ -173,12 +173,8 @@ def connect(
     parsed = parse_backend(backend) if backend else None
     if parsed and parsed.wire == "json":
         raise PhotodupError(f"{backend} exists to measure what JSON costs: use the fp32 wire to embed.")
-    if mode is None:
-        mode = (
-            "remote"
-            if (url and not (parsed and parsed.is_local)) or (parsed and not parsed.is_local)
-            else "local"
-        )
+    is_local = parsed.is_local if parsed else not url
+    mode = mode or ("local" if is_local else "remote")
     if mode not in ("local", "remote", "auto"):
         raise PhotodupError(f"No mode {mode!r}: use local, remote or auto.")
     if mode == "local":
@@ -258,11 +254,8 @@ class RemoteEmbedder(Embedder):
         # Of the name and of what the server says, whatever is not FP32 counts.
         said = self.remote.precision or backend.precision
         self.precision = backend.precision if said == "fp32" else said
-        self.gate = self.remote.gate or "not asked"
-        if self.gate == "not needed" and self.precision != "fp32":
-            self.gate = "not asked"
-        if self.precision == "fp32":
-            self.gate = "not needed"
+        told = self.remote.gate if self.remote.gate != "not needed" else None
+        self.gate = "not needed" if self.precision == "fp32" else told or "not asked"
 
     def close(self) -> None:
         super().close()

@@ -139,17 +139,19 @@ def read_base64(body: bytes, max_images: int) -> list[bytes]:
     try:
         images = Base64Request.model_validate_json(body).images
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RequestError(
-            422,
-            f'The body should be {{"images": ["<base64>", …]}}: {where + ": " if where else ""}{first["msg"]}.',
-        ) from None
+        said = f'The body should be {{"images": ["<base64>", …]}}: {first_fault(error)}.'
+        raise RequestError(422, said) from None
     return decoded(
         images,
         max_images,
         lambda text: of_base64(text.partition(",")[2] if text.startswith("data:") else text),
     )
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return where a body of JSON is wrong, and what is wrong there."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
 
 
 def of_base64(text: str) -> bytes:

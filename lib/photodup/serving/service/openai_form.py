@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from photodup.embedding.engines.model import ImageModel
-from photodup.serving.service.bodies import RequestError, decoded, of_base64
+from photodup.serving.service.bodies import RequestError, decoded, first_fault, of_base64
 
 PREFIX = "/v1/"
 PATH = "/v1/embeddings"
@@ -115,9 +115,7 @@ class OpenAiRequest:
         try:
             asked = EmbeddingsRequest.model_validate_json(body)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise RequestError(400, f"{where + ': ' if where else ''}{first['msg']}.") from None
+            raise RequestError(400, f"{first_fault(error)}.") from None
         known = {model_id(self._model), self._model.name, self._model.pretrained}
         if asked.model not in known:
             raise RequestError(

@@ -94,7 +94,6 @@ def measure_point(
     label: str = "",
     as_deployed: bool | None = None,
     repeat: int = 0,
-    load_share: float | None = None,
     check: bool = True,
     config: dict[str, Any] | None = None,
     before: Callable[[], Any] | None = None,
@@ -109,10 +108,8 @@ def measure_point(
     Args:
         label: in words, what distinguishes points of one backend beside the load, such as the server's
             configuration; part of the key and of the record.
-        as_deployed: whether the server is configured as it is deployed; unless given, a point with a label
-            is not, but for one whose label says its `load_share`.
+        as_deployed: whether the server is configured as it is deployed; unless given, a point with a label is not.
         repeat: 0 for the first measurement of this point, then 1, 2, …; part of the key and of the record.
-        load_share: offered load as a share of what this backend can do; recorded.
         check: compare embeddings with the reference first (not for engines that compute none).
         config: more that the result depends on; recorded.
         before: called first if this point is measured now; see `when_measuring`.
@@ -151,9 +148,8 @@ def measure_point(
         **({"link": link} if link else {}),
         **load.columns(),
         "label": label,
-        "as_deployed": (not label or load_share is not None) if as_deployed is None else as_deployed,
+        "as_deployed": not label if as_deployed is None else as_deployed,
         "repeat": repeat,
-        "load_share": load_share,
     }
 
     def measure_now() -> dict[str, Any]:

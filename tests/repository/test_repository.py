@@ -125,7 +125,7 @@ def test_every_import_is_declared_and_the_extra_that_is_named_brings_it():
             continue
         named = [name for name, modules in EXTRAS.items() if module in modules]
         assert named, f"{sorted(files)} import {module}: photodup.extras names no extra that brings it"
-        if known := distributions(module):  # not installed here: ray, pynvml
+        if known := distributions(module):  # not installed here: pynvml
             assert known & extra(named[0]), f"{module} is not in the extra {named[0]} of pyproject.toml"
     for name, modules in EXTRAS.items():
         for module in set(modules) - UNDECLARED.keys():

@@ -122,8 +122,6 @@ def embed(
     weights: LocalWeights = None,
     endpoints: EndpointsFile = None,
     batch: Batch = 32,
-    engine: Annotated[str, typer.Option(help="ray: over Ray Data, for very large libraries")] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="with ray: how many embedders")] = None,
 ) -> None:
     """Embed every photograph that has no embedding of this model yet; continues where it stopped.
 
@@ -133,7 +131,7 @@ def embed(
     from photodup.photos.embed.command import embed_and_print
 
     request = _request(url, backend, weights, endpoints)
-    embed_and_print(directory, catalogue, request=request, batch=batch, engine=engine, workers=workers)
+    embed_and_print(directory, catalogue, request=request, batch=batch)
 
 
 def group(

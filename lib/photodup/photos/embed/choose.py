@@ -85,8 +85,7 @@ class State:
 class ChosenEncoder:
     """What to connect to, and why in words. Without a backend: the model in this process.
 
-    `weights` are those of the model in this process; None for MODEL_PRETRAINED. `is_drafted`: JPEGs are decoded at a
-    reduced scale.
+    `weights` are those of the model in this process; None for MODEL_PRETRAINED.
     """
 
     backend: str | None
@@ -94,17 +93,13 @@ class ChosenEncoder:
     mode: str | None
     why: str
     weights: str | None = None
-    is_drafted: bool = False
 
     def connect(self) -> "Embedder":
         """Connect as chosen."""
         from photodup.embedding.client.client import connect
 
         local = {"pretrained": self.weights} if self.weights else {}
-        embedder = connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
-        if self.is_drafted:
-            embedder.at_reduced_scale()
-        return embedder
+        return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
 
 
 def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> list[tuple[str, str]]:

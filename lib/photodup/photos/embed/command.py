@@ -3,13 +3,11 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.embed.choose import AS_SET_UP, ChosenEncoder, EncoderRequest, choose, choose_decoding
+from photodup.photos.embed.choose import AS_SET_UP, EncoderRequest, choose, choose_decoding
 from photodup.photos.embed.embed import EmbedReport, OnePass, embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import OpenSink, PhotoSink, ScanReport
@@ -25,8 +23,6 @@ def embed_and_print(
     *,
     request: EncoderRequest = AS_SET_UP,
     batch: int = 32,
-    engine: str = "",
-    workers: int | None = None,
 ) -> None:
     """Choose who embeds, say which model that is and why, embed, and print what became of it.
 
@@ -35,25 +31,16 @@ def embed_and_print(
         catalogue: its catalogue, if elsewhere.
         request: who shall embed.
         batch: photographs per request.
-        engine: empty for this process, `ray` for Ray Data.
-        workers: with Ray: how many embedders.
 
     Raises:
-        PhotodupError: unknown engine, no such server, Ray missing.
+        PhotodupError: no such server.
     """
-    if engine not in ("", "ray"):
-        raise PhotodupError(f"There is no engine {engine!r}: leave --engine out, or use ray.")
     with (
         Catalogue(directory, catalogue) as opened,
         saying_what_is_kept(),
-        _connected(opened, request) as (choice, embedder),
+        _connected(opened, request) as embedder,
     ):
-        if engine == "ray":
-            from photodup.photos.embed.over_ray import embed_with_ray
-
-            report = embed_with_ray(opened, choice, embedder, batch, workers=workers)
-        else:
-            report = embed_library(opened, embedder, batch)
+        report = embed_library(opened, embedder, batch)
     _print(report)
 
 
@@ -71,7 +58,7 @@ def scan_and_embed_and_print(
 
     @contextmanager
     def open_sink(opened: Catalogue) -> Iterator[PhotoSink]:
-        with _connected(opened, request or AS_SET_UP) as (_, embedder):
+        with _connected(opened, request or AS_SET_UP) as embedder:
             with OnePass(opened, embedder, batch) as one_pass:
                 yield one_pass
             embedded.append(one_pass.embed_the_rest())
@@ -87,7 +74,7 @@ def scan_and_embed_and_print(
 
 
 @contextmanager
-def _connected(opened: Catalogue, request: EncoderRequest) -> Iterator[tuple[ChosenEncoder, "Embedder"]]:
+def _connected(opened: Catalogue, request: EncoderRequest) -> Iterator["Embedder"]:
     """Connect to who embeds this library, decoding as it began, and say so."""
     settings = load_settings(opened.own.path)
     if settings.warning and not (request.url or request.weights):
@@ -97,14 +84,13 @@ def _connected(opened: Catalogue, request: EncoderRequest) -> Iterator[tuple[Cho
     with choice.connect() as embedder:
         is_drafted, how = choose_decoding(embedder, digests)
         if is_drafted:
-            choice = replace(choice, is_drafted=True)
             embedder.at_reduced_scale()
         where = f" at {choice.url}" if choice.url else ""
         digest = (embedder.model_digest or "no digest")[:12]
         why = "; ".join(part for part in (choice.why, how) if part)
         said = f"{embedder.backend}{where}: {embedder.model_name} {digest} ({why})"
         print(escaped(said), flush=True)  # a server may call itself anything
-        yield choice, embedder
+        yield embedder
 
 
 def _print(report: EmbedReport) -> None:

@@ -88,9 +88,15 @@ def save(
     path.write_bytes(buffer.getvalue())
 
 
-def plant(library: Path, old: Path, n: int) -> Planted:
-    """Write `n` rounds of scenes into both folders and return what is true of the old one; eight or nine files a round."""
+def plant(library: Path, old: Path, n: int, others: int = 0) -> Planted:
+    """Write `n` rounds of scenes into both folders, eight or nine files each, and so many other photos into the library.
+
+    Returns:
+        What is true of the old folder.
+    """
     planted = Planted()
+    for number in range(5 * n, 5 * n + others):
+        save(scene(number), library / f"others/{number % 40}/IMG_{number}.jpg", shot=120 * number)
     kinds = list(COPIES)
     for i in range(n):
         first, shot = 5 * i, 120 * i
@@ -113,24 +119,24 @@ def plant(library: Path, old: Path, n: int) -> Planted:
             put(kind, *COPIES[kind](pictures[1 + k]), truth=planted.as_good)
         put("stranger", scene(first + 4), truth=planted.not_there, shot=shot + 100)
         # What looks like a photo of the library and is none of it, one kind a round.
-        look = i % 6
-        if look == 0:  # a burst: a moment later, something has moved
-            moved = pictures[1].copy()
-            moved.paste(pictures[2].crop((0, 0, 70, 60)), (200, 150))
-            put("burst", moved, truth=planted.not_there, shot=shot + 21)
-        elif look == 1:
-            brighter = ImageEnhance.Brightness(pictures[1]).enhance(1.5)
-            put("exposure", brighter, truth=planted.not_there, shot=shot + 21, bias=1.0)
-        elif look == 2:  # the whole, of which the library has a part
-            save(pictures[3].crop((60, 45, 480, 360)), there[3])
-            put("whole", pictures[3], truth=planted.not_there, shot=shot + 60)
-        elif look == 3:  # the original, of which the library has half the size
-            save(pictures[3].resize((240, 180)), there[3], 80)
-            put("original", pictures[3], truth=planted.not_there, shot=shot + 60)
-        elif look == 4:
+        look = ("document", "original", "dated", "burst", "exposure", "whole")[i % 6]
+        picture, exif = pictures[3], {"shot": shot + 60}
+        if look == "document":
             save(document(2 * i), there[3])
-            put("document", document(2 * i + 1), truth=planted.not_there)
-        else:  # nothing but the metadata, which the library's file has lost
-            save(pictures[3], there[3])
-            put("dated", pictures[3], truth=planted.not_there, shot=shot + 60)
+            picture, exif = document(2 * i + 1), {}
+        elif look == "original":  # of which the library has half the size
+            save(picture.resize((240, 180)), there[3], 80)
+        elif look == "dated":  # the library's file has lost its date
+            save(picture, there[3])
+        elif look == "burst":  # a moment later, something has moved
+            picture, exif = pictures[1].copy(), {"shot": shot + 21}
+            picture.paste(pictures[2].crop((0, 0, 70, 60)), (200, 150))
+        elif look == "exposure":
+            picture, exif = (
+                ImageEnhance.Brightness(pictures[1]).enhance(1.5),
+                {"shot": shot + 21, "bias": 1.0},
+            )
+        else:  # of which the library has a part
+            save(picture.crop((60, 45, 480, 360)), there[3])
+        put(look, picture, truth=planted.not_there, **exif)
     return planted

@@ -4,7 +4,7 @@ import json
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from photodup.cli.trash import Yes, ask
 from photodup.names import escaped, printable
 
 if TYPE_CHECKING:
-    from photodup.photos.across.contained import Contained
+    from photodup.photos.across.contained import Contained, Whereabouts
 
 
 def contained(
@@ -72,7 +72,7 @@ def _page(found: "Contained") -> str:
     from photodup.bench.anyurl.page import page
     from photodup.photos.across.contained import Whereabouts
 
-    tables = {
+    tables: dict[str, list[dict[str, Any]]] = {
         where: [
             {
                 "photo": printable(photo.path),
@@ -93,7 +93,7 @@ def _page(found: "Contained") -> str:
     return page("What the library has of the old folder", facts, summary(found), [], tables, [])
 
 
-def _copy(found: "Contained", where: list, target: Path, yes: bool) -> None:
+def _copy(found: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:
     from photodup.photos.across.copy_new import copy_new, files_to_copy
 
     photos = found.of(*where)

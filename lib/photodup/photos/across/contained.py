@@ -176,9 +176,8 @@ class _Comparison:
         self._root, self._store, self._kept = here, store, kept
         self._roots = here.root, there.root
         self._rules = KeepRules()
-        self._rules.look_beside_with(
-            *(beside(here.root) for beside in (raw_beside, film_beside, described_beside))
-        )
+        root = here.root
+        self._rules.look_beside_with(raw_beside(root), film_beside(root), described_beside(root))
         library, old = there.photos(), here.photos()
         self._library = by_content(self._whole(there.root, library, 0))
         self._old = by_content(self._whole(here.root, old, len(library)))

@@ -58,7 +58,7 @@ def check(found: Contained, planted: Planted) -> Counter:
 
 
 def test_a_planted_old_drive_is_told_apart_and_neither_folder_is_written(tmp_path):
-    planted = plant(tmp_path / "library", tmp_path / "old", 3)
+    planted = plant(tmp_path / "library", tmp_path / "old", 2)
     before = as_it_is(tmp_path / "library", tmp_path / "old")
     found = compare(tmp_path)
     check(found, planted)

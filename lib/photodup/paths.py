@@ -42,8 +42,20 @@ def build_dir() -> Path:
     try:
         return project_root() / "build"
     except NoCheckoutError as error:
-        cache = environment().cache_home
         try:
-            return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "photodup"
-        except RuntimeError:
+            return cache_dir()
+        except PhotodupError:
             raise error from None
+
+
+def cache_dir() -> Path:
+    """Return photodup's folder in this user's cache.
+
+    Raises:
+        PhotodupError: the user has no home folder, and `XDG_CACHE_HOME` names no cache.
+    """
+    cache = environment().cache_home
+    try:
+        return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "photodup"
+    except RuntimeError:
+        raise PhotodupError("There is no home folder for a cache: set XDG_CACHE_HOME to a folder.") from None

@@ -193,25 +193,34 @@ def writing(
                 file.flush()
                 os.fsync(descriptor)
         if is_new:
-            _name_if_free(temporary, place)
+            name_if_free(temporary, place)
         else:
             os.replace(temporary.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     finally:
         remove_file(temporary)  # there if the block raised, or if the file has its own name by a link
 
 
-def _name_if_free(temporary: PathInFolder, place: PathInFolder) -> None:
+def name_if_free(source: PathInFolder, place: PathInFolder) -> bool:
+    """Give a file another name, which must be free; return whether it keeps the first beside it.
+
+    Raises:
+        FileExistsError: the name is taken.
+        OSError: it cannot be named so; `EXDEV` where the name is on another volume.
+    """
     try:
+        # Unlike rename, this refuses a name that is taken.
         os.link(
-            temporary.name,
+            source.name,
             place.name,
-            src_dir_fd=temporary.folder,
+            src_dir_fd=source.folder,
             dst_dir_fd=place.folder,
             follow_symlinks=False,
         )
+        return True
     except FileExistsError:
         raise
-    except OSError:  # no hard links here, as on exFAT
+    except OSError:  # no hard links here, as on exFAT, or a file of another owner
         if status_of(place):
             raise FileExistsError(errno.EEXIST, "the name is taken", place.name) from None
-        os.rename(temporary.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        os.rename(source.name, place.name, src_dir_fd=source.folder, dst_dir_fd=place.folder)
+        return False

@@ -14,7 +14,7 @@ BUILD = "in build/ or a folder given for what can be made again"
 
 REASONS = {
     "lib/photodup/safe_open.py:writing": f"what all write with; {OWN_TEMPORARY}",
-    "lib/photodup/safe_open.py:_name_if_free": f"what all write with; {OWN_TEMPORARY}",
+    "lib/photodup/safe_open.py:name_if_free": f"what all write with, and the owner's removal or restore; {OWN_TEMPORARY}",
     "lib/photodup/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
     "lib/photodup/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application
@@ -22,7 +22,6 @@ REASONS = {
     "lib/photodup/photos/library/catalogue.py:_set_aside": "a damaged catalogue that is certainly ours, moved",
     "lib/photodup/photos/state/journal.py:Journal.append": "a line of ours that could not be written whole",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
-    "lib/photodup/photos/trash/trash_files.py:_rename": "the owner's removal or restore",
     "lib/photodup/photos/trash/trash_files.py:TrashFiles.clear": "empty folders in the trash",
     "lib/photodup/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
     # ---- the laboratory

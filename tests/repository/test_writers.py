@@ -18,7 +18,7 @@ REASONS = {
     "lib/photodup/photos/state/journal.py:Journal._writable": "lines are appended; links of either kind are refused",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "the file that `_writable` opened",
     "lib/photodup/photos/state/journal.py:Journal.exclusive": "an empty lock beneath the opened folder",
-    "lib/photodup/photos/trash/trash_files.py:_copy": "a part beneath the opened folder, made anew, across volumes",
+    "lib/photodup/photos/trash/trash_files.py:copy_file": "a part beneath the opened folder, made anew",
     "lib/photodup/photos/search/candidates.py:_write": "into the file that the own folder opened",
     "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
     "lib/photodup/photos/quality/shown.py:_plant.put": SCRATCH,

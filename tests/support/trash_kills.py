@@ -1,10 +1,10 @@
-"""SIGKILL at each system call of removals, of an undo on the review page and of a search for the fastest setting.
+"""SIGKILL at each system call of removals, of copies, of an undo on the review page and of a search for the fastest setting.
 
 The law that must hold afterwards stands here too. Run as a program of its own: forking is only safe where there is one
 thread, and a test run has several.
 
     cd tests; python -m support.trash_kills every-step FOLDER remove
-    cd tests; python -m support.trash_kills undo FOLDER, or tune FOLDER
+    cd tests; python -m support.trash_kills undo FOLDER, or tune FOLDER, or copy FOLDER
 """
 
 import os
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
+from photodup.photos.across.copy_new import copy_new
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import Removal
@@ -193,6 +195,29 @@ def tune(folder: Path) -> int:
     return kills
 
 
+def copy(folder: Path) -> int:
+    """Kill a copy of what a library lacks at every step: what has a name is whole, and the next copy does the rest."""
+    old, target, step = folder / "old", folder / "target", 1
+    md5 = make_library(old, WORK)
+    photos = [
+        OldPhoto(Path(name), md5[name], size, Whereabouts.ONLY_HERE, None, "") for name, size in WORK.items()
+    ]
+    found = Contained(old, folder / "library", tuple(photos), (), (), ())
+
+    def copied() -> dict[str, str]:
+        return {name: one for name, one in present(target).items() if not name.startswith(".photodup/")}
+
+    while killed_at(step, lambda: lambda: copy_new(found, photos, target)):
+        named = {name: one for name, one in copied().items() if not name.endswith(".photodup-part")}
+        assert named.items() <= md5.items(), step
+        n_copied, n_there, refused = copy_new(found, photos, target)
+        assert (n_copied + n_there, n_there >= len(named), refused) == (len(md5), True, []), step
+        assert copied() == md5, step
+        shutil.rmtree(target)
+        step += 1
+    return step - 1
+
+
 def across_volumes(folder: Path, items: Path) -> None:
     """Kill at each step with the trash's items on another volume; print how many kills there were.
 
@@ -240,8 +265,8 @@ if __name__ == "__main__":
     command, where, *rest = sys.argv[1:]
     if command == "every-step":
         every_step(Path(where), rest[0])
-    elif command in ("undo", "tune"):
-        print({"undo": undo, "tune": tune}[command](Path(where)))
+    elif command in ("undo", "tune", "copy"):
+        print({"undo": undo, "tune": tune, "copy": copy}[command](Path(where)))
     elif command == "across-volumes":
         across_volumes(Path(where), Path(rest[0]))
     elif command == "read-only":

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from photodup.cli import load, model, photos, study, trash
+from photodup.cli import contained, load, model, photos, study, trash
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 from photodup.names import escaped
@@ -18,7 +18,7 @@ from photodup.serving import commands as serving
 
 # The extra that the commands of one use need; those not listed here belong to the study.
 _COMMANDS = {
-    "photos": ("demo", "scan", "embed", "group", "review", "evaluate", "trash"),
+    "photos": ("demo", "scan", "embed", "group", "review", "contained", "evaluate", "trash"),
     "load": ("load", "gate", "verify"),
     "serve": ("serve", "render", "export"),
 }
@@ -54,7 +54,7 @@ def _options(
 PHOTOS, SERVE, MEASURE, STUDY = "Photos", "Serve", "Measure", "Study"
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    PHOTOS: (photos.demo, photos.scan, photos.embed, photos.group, photos.review),
+    PHOTOS: (photos.demo, photos.scan, photos.embed, photos.group, photos.review, contained.contained),
     SERVE: (serving.serve, model.export, serving.render),
     MEASURE: (load.load, load.gate, load.verify, model.tune),
     STUDY: (study.report,),

@@ -62,7 +62,7 @@ def restore_trash(
     if unsigned and chosen and not yes:
         for one in chosen:
             print(_line(one))
-        _ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
+        ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
     for path in opened.restore(chosen, confirmed=unsigned):
         print(printable(path))
     _print_unsigned_left(opened, unsigned)
@@ -80,7 +80,7 @@ def purge_trash(
     found = _chosen(opened, operation or [], unsigned)
     chosen = [one for one in found if one.in_trash or one.state == "purging"]
     if chosen and not yes:
-        _ask(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
+        ask(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
     freed = opened.purge(chosen, confirmed=unsigned)
     print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
     _print_unsigned_left(opened, unsigned)
@@ -91,7 +91,16 @@ def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
         print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
 
 
-def _ask(question: str, what: str) -> None:
+def ask(question: str, what: str) -> None:
+    """Go on only after a yes.
+
+    Args:
+        question: what is asked.
+        what: what needs the yes where nobody can be asked.
+
+    Raises:
+        TrashError: it was no yes, or no terminal.
+    """
     from photodup.photos.trash.trash_entries import TrashError
 
     if not sys.stdin.isatty():

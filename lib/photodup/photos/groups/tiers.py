@@ -19,7 +19,7 @@ from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import TOLERANCE, Group, stars
-from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.sidecars import described_beside, film_beside, raw_beside
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
@@ -74,11 +74,8 @@ class _Grouping:
         root = catalogue.root
         self._rules.look_beside_with(raw_beside(root), film_beside(root), described_beside(root))
         self._everything = catalogue.photos()
-        by_content: dict[str, list[Photo]] = {}
-        for photo in self._everything:
-            by_content.setdefault(photo.md5, []).append(photo)
-        self._files = by_content
-        chosen = {self._rules.choose(same).keeper.id for same in by_content.values()}
+        self._files = by_content(self._everything)
+        chosen = {self._rules.choose(same).keeper.id for same in self._files.values()}
         # By path: what was taken together lies together, and is at hand when it is compared.
         self._photos = [photo for photo in self._everything if photo.id in chosen]
 

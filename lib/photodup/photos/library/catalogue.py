@@ -8,7 +8,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -418,6 +418,14 @@ class Catalogue:
         """Return (md5s, float32[n, dim]) of one model for contents some readable file has, ordered by MD5."""
         md5s = self.embedded(model_digest)
         return md5s, self.embeddings_of(model_digest, md5s)
+
+
+def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
+    """Return the files of each content (MD5)."""
+    found: dict[str, list[Photo]] = {}
+    for photo in photos:
+        found.setdefault(photo.md5, []).append(photo)
+    return found
 
 
 def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, Path | None]:

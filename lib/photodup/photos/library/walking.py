@@ -4,6 +4,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
@@ -132,14 +133,7 @@ def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
         OSError: it cannot be read, lies behind a link, is no regular file, or changed while it was read.
         photodup.embedding.imaging.ImageError: it is larger than any photograph.
     """
-    try:
-        with opened(root, os.fsdecode(entry.path)) as place:
-            if place is None:
-                raise FileNotFoundError(errno.ENOENT, "no longer there", os.fsdecode(entry.path))
-            descriptor = open_file(place)
-    except ValueError:  # a catalogue may come with a folder that somebody else made
-        raise OSError(errno.EINVAL, "its path leads outside the library") from None
-    with open(descriptor, "rb") as file:
+    with opened_file(root, os.fsdecode(entry.path)) as file:
         status = os.fstat(file.fileno())
         if status.st_size > MAX_FILE_BYTES:
             raise imaging.ImageError(f"{status.st_size / 1e9:.1f} GB is more than any photograph")
@@ -147,6 +141,22 @@ def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
     if len(data) != status.st_size:
         raise OSError("changed while it was read")
     return data, ListedFile.of(entry.path, status)
+
+
+def opened_file(root: Path, relative: str) -> BinaryIO:
+    """Open a regular file of a library to read it; no link below the library is followed.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        OSError: it cannot be opened, lies behind a link, or is no regular file.
+    """
+    try:
+        with opened(root, relative) as place:
+            if place is None:
+                raise FileNotFoundError(errno.ENOENT, "no longer there", relative)
+            return open(open_file(place), "rb")
+    except ValueError:  # a catalogue may come with a folder that somebody else made
+        raise OSError(errno.EINVAL, "its path leads outside the library") from None
 
 
 def _path(path: bytes) -> Path:

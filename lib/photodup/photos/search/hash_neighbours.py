@@ -5,6 +5,7 @@ has several at 14 bits. So the radius within which a near hash is worth a look a
 grows, and with it what a hash alone can find; the embedding is there for the rest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -103,6 +104,34 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
     for part in found[1:]:
         together = together.joined_with(part)
     return nearest_hashes(together)
+
+
+def nearest_across(
+    first: Sequence[str | None], second: Sequence[str | None], radius: int, most: int
+) -> HashPairs:
+    """Return the nearest of the first hashes to each of the second, the mirror image not looked for.
+
+    Args:
+        first, second: 16 hex digits each, or None for a blank picture, which has no neighbours.
+        radius: bits by which a pair may differ, 0..64.
+        most: pairs of each of the second.
+
+    Returns:
+        Pairs whose rows count on from `first` into `second`.
+    """
+    import faiss
+
+    at = [np.array([i for i, one in enumerate(side) if one], np.int64) for side in (first, second)]
+    codes = [np.array([int(one, 16) for one in side if one], np.uint64) for side in (first, second)]
+    bits = [side.view(np.uint8).reshape(-1, 8) for side in codes]
+    k = min(most, len(bits[0]))
+    if not k or not len(bits[1]):
+        return HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
+    index = faiss.IndexBinaryFlat(64)
+    index.add(bits[0])
+    distance, others = (found.ravel() for found in index.search(bits[1], k))
+    pairs = HashPairs(at[0][others], np.repeat(at[1] + len(first), k), distance.astype(np.uint8), radius)
+    return pairs.within(radius)
 
 
 def nearest_hashes(pairs: HashPairs) -> HashPairs:

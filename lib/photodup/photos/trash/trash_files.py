@@ -25,16 +25,21 @@ from photodup.photos.trash.trash_entries import (
     TrashError,
     owner_of,
 )
-from photodup.safe_open import PathInFolder, is_file, open_file, opened, remove_file, status_of
+from photodup.safe_open import (
+    PathInFolder,
+    is_file,
+    name_if_free,
+    open_file,
+    opened,
+    remove_file,
+    status_of,
+)
 
 TRASH_FOLDER = ".photodup-trash"
 NO_KEEPER = "no copy to keep is there unchanged, and one must remain."
 
 _MAX_NAME_BYTES = 255  # of nearly every file system
 _SAME = ("st_size", "st_mtime_ns")  # a number that stays with a file is not to be had on every volume
-_NO_HARD_LINKS = frozenset(
-    {errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
-)
 _NO_ATTRIBUTES = frozenset(
     {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.EINVAL, errno.EPERM, errno.EACCES}
 )
@@ -284,26 +289,14 @@ def move_file(
     before = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
     if not stat.S_ISREG(before.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", source.name)
-    is_linked = True
     on_step("link")
     try:
-        # Unlike rename, this refuses a name that is taken.
-        os.link(
-            source.name,
-            target.name,
-            src_dir_fd=source.folder,
-            dst_dir_fd=target.folder,
-            follow_symlinks=False,
-        )
+        is_linked = name_if_free(source, target)
     except OSError as error:
-        if error.errno == errno.EXDEV:
-            _copy(source, target, md5, on_step)
-        elif error.errno in _NO_HARD_LINKS:  # exFAT, or a file of another owner
-            _refuse_taken(target)
-            _rename(source, target)
-            is_linked = False
-        else:
+        if error.errno != errno.EXDEV:
             raise
+        copy_file(source, target, md5, on_step)
+        is_linked = True
     os.fsync(target.folder)
     on_step("unlink")
     if is_linked:
@@ -327,7 +320,14 @@ def set_times(place: PathInFolder, times_ns: tuple[int, int]) -> None:
             os.close(descriptor)
 
 
-def _copy(source: PathInFolder, target: PathInFolder, md5: str, on_step: Callable[[str], None]) -> None:
+def copy_file(
+    source: PathInFolder, target: PathInFolder, md5: str, on_step: Callable[[str], None] = lambda name: None
+) -> None:
+    """Copy a regular file with its metadata to a name that must be free: synced and compared before it has the name.
+
+    Raises:
+        OSError: nothing has the name, or what had it before.
+    """
     part = part_of(target)
     try:
         on_step("copy")
@@ -343,12 +343,10 @@ def _copy(source: PathInFolder, target: PathInFolder, md5: str, on_step: Callabl
         on_step("compare")
         if md5_at(part) != md5:
             raise OSError(errno.EIO, "the copy differs from the original", source.name)
-        _refuse_taken(target)
         on_step("rename")
-        _rename(part, target)
-    except OSError:
+        name_if_free(part, target)
+    finally:
         remove_file(part)
-        raise
 
 
 def _copy_metadata(source: int, target: int) -> None:
@@ -363,15 +361,6 @@ def _copy_metadata(source: int, target: int) -> None:
     status = os.fstat(source)
     os.fchmod(target, stat.S_IMODE(status.st_mode))
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _rename(source: PathInFolder, target: PathInFolder) -> None:
-    os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
-
-
-def _refuse_taken(target: PathInFolder) -> None:
-    if status_of(target):
-        raise FileExistsError(errno.EEXIST, "the name is taken", target.name)
 
 
 def _unlink_unchanged(place: PathInFolder, before: os.stat_result) -> None:

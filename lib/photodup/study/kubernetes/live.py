@@ -31,8 +31,8 @@ from typing import Any
 import httpx
 
 from photodup.errors import PhotodupError
+from photodup.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
-from photodup.settings import environment
 from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import OVERLAYS, of_kind, output_of, read_workload, render, tool
@@ -62,7 +62,7 @@ _MANAGER_FLAGS = """
 
 def tools_dir() -> Path:
     """Return the folder of the user's cache that `make cluster-tools` fills."""
-    return Path(environment().cache_home or Path.home() / ".cache") / "photodup" / "cluster-tools"
+    return cache_dir() / "cluster-tools"
 
 
 def missing() -> str:

@@ -1,0 +1,111 @@
+"""The command `contained`: what it prints and the page that it writes."""
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from photodup.cli.load import AsJson
+from photodup.cli.trash import Yes, ask
+from photodup.names import escaped, printable
+
+if TYPE_CHECKING:
+    from photodup.photos.across.contained import Contained, Whereabouts
+
+
+def contained(
+    old: Annotated[Path, typer.Argument(help="an old drive, phone or export: the folder to look at")],
+    library: Annotated[Path, typer.Option("--in", help="the library that should hold its photos")],
+    page: Annotated[
+        Path | None, typer.Option(help="HTML file with every name; default beside the cached catalogue")
+    ] = None,
+    as_json: AsJson = False,
+    copy_new_to: Annotated[
+        Path | None, typer.Option(help="after a yes, copy what is only in OLD into this folder")
+    ] = None,
+    also_probable: Annotated[
+        bool, typer.Option("--also-probable", help="copy also what is probably there and not proven")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Say of each photo of an old folder whether a library has it as good; both folders are only read.
+
+    Copying asks first, never replaces a file, and goes on where it was stopped.
+    """
+    from photodup.files import write_atomically
+    from photodup.photos.across.contained import Whereabouts, cached_catalogue, find_contained
+
+    found = find_contained(old, library)
+    file = page or cached_catalogue(found.old).with_suffix(".html")
+    write_atomically(file, _page(found))
+    lines = [*summary(found), f"Every name: {printable(file)}"]
+    print(json.dumps(found.as_record()) if as_json else "\n".join(lines), flush=True)
+    if copy_new_to is not None:
+        where = [Whereabouts.ONLY_HERE] + [Whereabouts.PROBABLY] * also_probable
+        _copy(found, where, copy_new_to, yes)
+
+
+def summary(found: "Contained") -> list[str]:
+    """Return counts and bytes of each kind in sentences, and what to do about them."""
+    from photodup.photos.across.contained import Whereabouts
+
+    lines = [f"{len(found.photos)} photos of {printable(found.old)} and {printable(found.library)}:"]
+    for where in Whereabouts:
+        photos = found.of(where)
+        n_bytes = sum(photo.size_bytes for photo in photos) / 1e6
+        lines.append(f"{len(photos):9,}  {n_bytes:12,.2f} MB  {where}")
+    lines.append(f"{len(found.unread):9,}  {'':15}  not readable, so not compared")
+    if lost := sum(bool(photo.why) for photo in found.of(Whereabouts.SAME)):
+        lines.append(
+            f"{lost} of those with the same bytes have something beside them that the library lacks."
+        )
+    if found.of(Whereabouts.PROBABLY):
+        lines.append("Look at what is probably there before you give the old folder up, or copy it as well.")
+    lines += [f"not compared: {escaped(problem)}" for problem in found.problems]
+    return [*lines, "Videos and RAW files without a rendered photo beside them are not compared."]
+
+
+def _page(found: "Contained") -> str:
+    from photodup.bench.anyurl.page import page
+    from photodup.photos.across.contained import Whereabouts
+
+    tables: dict[str, list[dict[str, Any]]] = {
+        where: [
+            {
+                "photo": printable(photo.path),
+                "bytes": photo.size_bytes,
+                "in the library": printable(photo.there) if photo.there else "",
+                "why": escaped(photo.why),
+            }
+            for photo in found.of(where)
+        ]
+        for where in reversed(Whereabouts)
+    }
+    for title, unread in (
+        ("not readable", found.unread),
+        ("not readable in the library", found.unread_there),
+    ):
+        tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in unread]
+    facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}
+    return page("What the library has of the old folder", facts, summary(found), [], tables, [])
+
+
+def _copy(found: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:
+    from photodup.photos.across.copy_new import copy_new, files_to_copy
+
+    photos = found.of(*where)
+    n = len(files_to_copy(found, photos))
+    if not yes:
+        ask(
+            f"Copy {len(photos)} photos ({n} files with what belongs to them) to {printable(target)}?",
+            "Copying",
+        )
+    n_copied, n_there, refused = copy_new(found, photos, target)
+    for sentence in refused:
+        print(sentence, file=sys.stderr)
+    print(f"{n_copied} files copied, {n_there} there already, {len(refused)} left alone", file=sys.stderr)
+    if refused:
+        raise typer.Exit(1)

@@ -1,0 +1,317 @@
+"""Which photos of one folder are in another, such as those of an old drive in the library. Both are only read.
+
+What is learnt of either folder is kept in this user's cache by the folder's path: a run that was stopped goes on, and the
+next old drive finds the library known. In doubt a photo is not there.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.errors import PhotodupError
+from photodup.names import as_text, printable
+from photodup.paths import cache_dir
+from photodup.photos.compare.evidence import EvidenceStore, pair_codes
+from photodup.photos.compare.kept_features import FeatureStore
+from photodup.photos.groups.by_settings import with_bar
+from photodup.photos.groups.copy_search import CopySearch
+from photodup.photos.groups.families import Family
+from photodup.photos.groups.judging import Judge, Judged
+from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.groups.tiers import VERIFICATION
+from photodup.photos.library.catalogue import Catalogue, Photo, by_content
+from photodup.photos.library.scan import existing_folder, scan
+from photodup.photos.library.sidecars import described_beside, film_beside, raw_beside
+from photodup.photos.library.walking import UnreadFile, opened_file
+from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
+from photodup.photos.search.hash_neighbours import HashPairs, nearest_across, search_radius
+from photodup.progress import bar
+
+# Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
+# their source as the nearest.
+MOST_ASKED = 3
+# Pairs judged at a time.
+_BLOCK = 64
+# Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing.
+_ALIKE_BITS = 4
+_CHANGED = "one of the two has changed, or the library's file cannot be read again"
+# By these rules one file is the better picture; by age, size or name it is only the one to keep of equal ones.
+_BETTER = frozenset({"source", "content", "resolution", "format", "compression", "metadata"})
+
+
+class Whereabouts(StrEnum):
+    """What is known of a photo of the old folder, the surest first."""
+
+    SAME = "the same bytes there"
+    AS_GOOD = "as good or better there, proven on pixels"
+    PROBABLY = "probably there, not proven"
+    ONLY_HERE = "only here"
+
+
+_Known = tuple[Whereabouts, Photo | None, str]
+_NOTHING: _Known = (Whereabouts.ONLY_HERE, None, "")
+
+
+@dataclass(frozen=True, slots=True)
+class OldPhoto:
+    """One readable file of the old folder.
+
+    Attributes:
+        path: relative to the old folder.
+        md5: of its bytes.
+        size_bytes: of the file.
+        where: whether it is in the library.
+        there: the library's file that says so, relative to the library; None where none is like it.
+        why: what keeps it from being there, or what lies beside it alone, in words.
+    """
+
+    path: Path
+    md5: str
+    size_bytes: int
+    where: Whereabouts
+    there: Path | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Contained:
+    """What became of every file of the old folder; those in `unread` are nowhere else.
+
+    Attributes:
+        old, library: both folders.
+        photos: the readable files, by path.
+        unread: what could not be read in the old folder, and why.
+        unread_there: the same of the library.
+        problems: what could not be compared, in sentences.
+    """
+
+    old: Path
+    library: Path
+    photos: tuple[OldPhoto, ...]
+    unread: tuple[UnreadFile, ...]
+    unread_there: tuple[UnreadFile, ...]
+    problems: tuple[str, ...]
+
+    def of(self, *where: Whereabouts) -> list[OldPhoto]:
+        """Return the photos of which one of these is known."""
+        return [photo for photo in self.photos if photo.where in where]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return it as JSON takes it: counts and bytes by whereabouts, then every file."""
+        count = {where: [photo.size_bytes for photo in self.of(where)] for where in Whereabouts}
+        return {
+            "old": as_text(self.old),
+            "library": as_text(self.library),
+            "counts": {where: {"photos": len(one), "bytes": sum(one)} for where, one in count.items()},
+            "photos": [
+                asdict(one) | {"path": as_text(one.path), "there": as_text(one.there) if one.there else None}
+                for one in self.photos
+            ],
+            "unread": [{"path": as_text(one.path), "why": one.reason} for one in self.unread],
+            "unread_there": [{"path": as_text(one.path), "why": one.reason} for one in self.unread_there],
+            "problems": self.problems,
+        }
+
+
+def cached_catalogue(folder: Path) -> Path:
+    """Return where the catalogue of a folder lies that photodup must not write in: in this user's cache, by its path.
+
+    Raises:
+        PhotodupError: the user has no cache.
+    """
+    return cache_dir() / "libraries" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.sqlite"
+
+
+def refuse_overlap(first: Path, second: Path) -> None:
+    """Refuse two folders of which one is, or lies in, the other.
+
+    Raises:
+        PhotodupError: they do.
+        OSError: the first is not there.
+    """
+    is_same = os.path.exists(second) and os.path.samefile(first, second)
+    if is_same or first in (second, *second.parents) or second in first.parents:
+        raise PhotodupError(
+            f"{printable(first)} and {printable(second)} lie in one another: name two folders apart."
+        )
+
+
+def find_contained(old: Path | str, library: Path | str, **options: Any) -> Contained:
+    """Scan both folders into the cache and say of every photo of the old one whether it is in the library.
+
+    Args:
+        old: the folder that may be given up.
+        library: the folder that stays.
+        **options: of `photos.library.scan.update`.
+
+    Raises:
+        PhotodupError: a folder is not there or not readable, they overlap, or the cache cannot be written.
+    """
+    folders = existing_folder(old), existing_folder(library)
+    refuse_overlap(*folders)
+    scanned = [scan(folder, cached_catalogue(folder), **options) for folder in folders]
+    with (
+        Catalogue(folders[0], cached_catalogue(folders[0])) as here,
+        Catalogue(folders[1], cached_catalogue(folders[1])) as there,
+        EvidenceStore(there.own.evidence) as store,
+        FeatureStore(there.own.features) as kept,
+    ):
+        comparison = _Comparison(here, there, store, kept)
+        photos = tuple(comparison.photos())
+        unread = (*scanned[0].problems, *comparison.unread)
+        return Contained(*folders, photos, unread, tuple(scanned[1].problems), tuple(comparison.problems))
+
+
+class _Comparison:
+    """One pass: rows are the contents of the library, then those that the old folder alone has."""
+
+    def __init__(self, here: Catalogue, there: Catalogue, store: EvidenceStore, kept: FeatureStore) -> None:
+        self._root, self._store, self._kept = here, store, kept
+        self._roots = here.root, there.root
+        self._rules = KeepRules()
+        root = here.root
+        self._rules.look_beside_with(raw_beside(root), film_beside(root), described_beside(root))
+        library, old = there.photos(), here.photos()
+        self._library = by_content(self._whole(there.root, library, 0))
+        self._old = by_content(self._whole(here.root, old, len(library)))
+        alone = [same for md5, same in self._old.items() if md5 not in self._library]
+        self._rows = [self._rules.choose(same).keeper for same in (*self._library.values(), *alone)]
+        self._known: dict[str, _Known] = {}  # by content
+        self.problems: list[str] = []
+        self.unread: list[UnreadFile] = []
+
+    @staticmethod
+    def _whole(root: Path, photos: Sequence[Photo], begin: int) -> list[Photo]:
+        """Give photos of two libraries whole paths, which stay what they are below any root, and ids of their own."""
+        return [replace(one, id=begin + i, path=root / one.path) for i, one in enumerate(photos)]
+
+    def photos(self) -> list[OldPhoto]:
+        """Compare everything, and return the old folder's photos by path; `unread` and `problems` are then complete."""
+        self._compare()
+        found = []
+        files = sorted((one for same in self._old.values() for one in same), key=lambda one: one.id)
+        for photo in bar(files, total=len(files), desc="read again", unit="photo"):
+            path = photo.path.relative_to(self._roots[0])
+            try:
+                where, other, why = self._whereabouts(photo)
+            except OSError as error:
+                self.unread.append(UnreadFile(path, error.strerror or str(error)))
+                continue
+            there = other.path.relative_to(self._roots[1]) if other else None
+            found.append(OldPhoto(path, photo.md5, photo.size_bytes, where, there, why))
+        return found
+
+    def _compare(self) -> None:
+        """Find what is proven, and what is alike, of the contents that the library does not have."""
+        rows, n = self._rows, len(self._library)
+        near = nearest_across(
+            [photo.phash for photo in rows[:n]],
+            [photo.phash for photo in rows[n:]],
+            search_radius(len(rows), PER_PHOTO_ALONE),
+            MOST_ASKED,
+        )
+        shots = Shots(rows)
+        search = CopySearch(
+            self._root, rows, self._store, VERIFICATION, lambda codes: codes[~shots.are_two(codes)], with_bar,
+            self._kept,
+        )  # fmt: skip
+        search.ask(pair_codes(near.first, near.second))
+        self._judge(search)
+        self._look_alike(near, search)
+        self.problems += search.problems
+
+    def _judge(self, search: CopySearch) -> None:
+        """Hold each photo against the library's proven ones, the best first, until one of those is as good."""
+        rows, partners = self._rows, dict[int, list[int]]()
+        for i, j in search.proven:
+            if i < len(self._library) <= j:
+                partners.setdefault(j, []).append(i)
+        best = self._rules.ranked([rows[i] for i in {i for others in partners.values() for i in others}])
+        place = {photo.id: number for number, photo in enumerate(best)}
+        for others in partners.values():
+            others.sort(key=lambda i: place[rows[i].id])
+        judge = Judge(self._root, rows, self._rules, self._store)
+        for turn in range(MOST_ASKED):
+            asked = [
+                Family(others[turn], (others[turn], j))
+                for j, others in partners.items()
+                if turn < len(others) and self._known.get(rows[j].md5, _NOTHING)[0] is not Whereabouts.AS_GOOD
+            ]
+            with bar(total=len(asked), desc="judge", unit="pair") as shown:
+                for begin in range(0, len(asked), _BLOCK):
+                    block = asked[begin : begin + _BLOCK]
+                    for one in judge.judge(judge.keepers(block, search), search):
+                        self._remember(one)
+                    shown.update(len(block))
+        for j, others in partners.items():  # where one of them could not be read any more
+            self._known.setdefault(rows[j].md5, (Whereabouts.PROBABLY, rows[others[0]], _CHANGED))
+        self.problems += judge.problems
+
+    def _remember(self, one: Judged) -> None:
+        """Note what a pair says of its photo of the old folder, unless something better is known."""
+        ((other, said),) = one.differs.items()
+        if one.keeper < len(self._library):
+            i, j = one.keeper, other
+            where = Whereabouts.PROBABLY if said else Whereabouts.AS_GOOD
+        else:
+            i, j = other, one.keeper
+            where = Whereabouts.ONLY_HERE if one.choice.rule in _BETTER else Whereabouts.PROBABLY
+            said = f"this one would be kept: {one.choice.reason}"
+        order, md5 = list(Whereabouts), self._rows[j].md5
+        if md5 not in self._known or order.index(where) < order.index(self._known[md5][0]):
+            self._known[md5] = where, self._rows[i], said
+
+    def _look_alike(self, near: HashPairs, search: CopySearch) -> None:
+        """Note what the pixels do not prove and the hash, or most of the evidence, says."""
+        parts = (
+            part[np.argsort(near.distance)].tolist() for part in (near.first, near.second, near.distance)
+        )
+        for i, j, bits in zip(*parts, strict=True):
+            evidence = search.verified.get(i, j)
+            if evidence and (bits <= _ALIKE_BITS or evidence.passes(VERIFICATION)):
+                alike = Whereabouts.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"
+                self._known.setdefault(self._rows[j].md5, alike)
+
+    def _whereabouts(self, photo: Photo) -> _Known:
+        """Say where one file is, after reading again what counts as there.
+
+        Raises:
+            OSError: the file itself cannot be read.
+        """
+        if same := self._library.get(photo.md5):
+            own = self._digest(photo, "sha256")
+            for other in same:
+                if self._digest_there(other, "sha256") == own:
+                    return Whereabouts.SAME, other, "; ".join(self._rules.lost_beside(other, photo))
+            return Whereabouts.PROBABLY, same[0], _CHANGED
+        where, other, why = self._known.get(photo.md5, _NOTHING)
+        if other and where is Whereabouts.AS_GOOD:
+            why = "; ".join(self._rules.lost_beside(other, photo))
+            if self._digest(photo, "md5") != photo.md5 or self._digest_there(other, "md5") != other.md5:
+                why = _CHANGED
+            where = Whereabouts.PROBABLY if why else where
+        return where, other, why
+
+    def _digest_there(self, other: Photo, how: str) -> str:
+        """Return a digest of the library's file; empty where it cannot be read."""
+        with suppress(OSError):
+            return self._digest(other, how)
+        return ""
+
+    def _digest(self, photo: Photo, how: str) -> str:
+        """Return a hex digest of a file's bytes, read now unless the system says that nothing of it changed since."""
+        root = self._roots[self._roots[1] in photo.path.parents]
+        with opened_file(root, str(photo.path.relative_to(root))) as file:
+            status = os.fstat(file.fileno())
+            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            key = hashlib.sha256(f"{how} {state} ".encode() + os.fsencode(photo.path)).hexdigest()
+            digest = self._store.recall(key) or hashlib.file_digest(file, how).hexdigest()
+        self._store.remember(key, digest)
+        return digest

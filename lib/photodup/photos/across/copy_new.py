@@ -1,0 +1,105 @@
+"""Copying the photos that another folder lacks: compared after the copy, journalled, and never over a file.
+
+A file has its name only when it is whole and synced. So whoever is stopped leaves files that are complete, or not there,
+and the same command goes on: what is there already with the same bytes is done.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.files import real_path
+from photodup.names import as_text, printable
+from photodup.photos.across.contained import Contained, OldPhoto, refuse_overlap
+from photodup.photos.library.sidecars import belonging_to, moving_together
+from photodup.photos.state.journal import Journal
+from photodup.photos.state.own_folder import OwnFolder
+from photodup.photos.trash.trash_entries import sentence_of
+from photodup.photos.trash.trash_files import copy_file, md5_at, part_of
+from photodup.progress import bar
+from photodup.safe_open import opened, remove_file, status_of
+
+JOURNAL = "copied.jsonl"
+
+
+def files_to_copy(found: Contained, photos: Sequence[OldPhoto]) -> list[tuple[str, str | None]]:
+    """Return each photo, and what belongs to it by name, once: path in the old folder, and MD5 if it is known."""
+    paths = [found.old / photo.path for photo in photos]
+    md5 = dict(zip(paths, (photo.md5 for photo in photos), strict=True))
+    beside = moving_together(paths)
+    every = {one: None for path in paths for one in (path, *beside[path], *belonging_to(path))}
+    return [(str(path.relative_to(found.old)), md5.get(path)) for path in every]
+
+
+def copy_new(
+    found: Contained,
+    photos: Sequence[OldPhoto],
+    target: Path,
+    on_step: Callable[[str], None] = lambda name: None,
+) -> tuple[int, int, list[str]]:
+    """Copy photos of the old folder, and what belongs to them, below a folder, under the paths that they have.
+
+    The journal, `.photodup/copied.jsonl` in that folder, says before each file what is copied, and after it that it was.
+
+    Args:
+        found: the comparison.
+        photos: of those that were found.
+        target: the folder; made if it is not there.
+        on_step: called with a name before each step that a crash could separate; tests kill there.
+
+    Returns:
+        How many files were copied, how many were there with these bytes, and a sentence for each that was not copied: its
+        name is taken by other bytes, or it changed or cannot be read.
+
+    Raises:
+        PhotodupError: the folder overlaps the old one or cannot be written, or another photodup copies there.
+    """
+    own, n_copied, n_there, refused = OwnFolder(target / ".photodup"), 0, 0, list[str]()
+    journal = Journal(own.path / JOURNAL, on_step, within=target)
+    files = files_to_copy(found, photos)
+    try:
+        refuse_overlap(found.old, real_path(target))
+        target.mkdir(parents=True, exist_ok=True)
+        own.prepare()
+        with journal.exclusive():
+            for path, md5 in bar(files, total=len(files), desc="copy", unit="file"):
+                try:
+                    is_new = _copy_one(found.old, target, path, md5, journal, on_step)
+                    n_copied, n_there = n_copied + is_new, n_there + (not is_new)
+                except (OSError, ValueError) as error:
+                    refused.append(sentence_of(error, found.old / path))
+    except BlockingIOError:
+        raise PhotodupError(
+            f"Another photodup copies into {printable(target)}: wait until it is done."
+        ) from None
+    except OSError as error:
+        raise PhotodupError(sentence_of(error, target)) from None
+    return n_copied, n_there, refused
+
+
+def _copy_one(
+    old: Path, target: Path, path: str, md5: str | None, journal: Journal, on_step: Callable[[str], None]
+) -> bool:
+    """Copy one file; return False if it is there already.
+
+    Raises:
+        OSError: it cannot be copied, or other bytes have the name.
+    """
+    with opened(old, path) as source, opened(target, path, make=True) as place:
+        if source is None or place is None:
+            raise FileNotFoundError(errno.ENOENT, "it is no longer there", path)
+        remove_file(part_of(place))  # what a crash may have left
+        md5 = md5 or md5_at(source)
+        if status_of(place):
+            if md5_at(place) == md5:
+                return False
+            raise FileExistsError(
+                errno.EEXIST, f"{printable(target / path)} has other bytes and is not replaced", path
+            )
+        line = {"path": as_text(path), "from": as_text(old), "md5": md5, "time": time.time()}
+        journal.append(line | {"state": "copying"})
+        copy_file(source, place, md5, on_step)
+        journal.append(line | {"state": "copied"})
+        return True

@@ -1,6 +1,6 @@
 """What the rooms share: real servers that are started once where they are asked for, and stopped.
 
-Each room has a conftest of its own. Helper functions are in tests/support; they hold no state.
+Helper functions are in tests/support; they hold no state.
 """
 
 import functools
@@ -46,9 +46,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# What starts a server or a browser: for tests/servers alone.
+_SERVERS = {"browser", "launch", "random_service", "real_service", "small_service", "tiny_triton"}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what asserts nothing but measured figures; with --figures, all that measures none."""
     figures = config.getoption("--figures")
+    for item in items:
+        asked = _SERVERS & set(item.fixturenames) if item.path.parent.name in ("unit", "repository") else ()
+        if asked:
+            raise pytest.UsageError(
+                f"{item.nodeid} asks for {', '.join(sorted(asked))}: move it to tests/servers."
+            )
     config.hook.pytest_deselected(items=[item for item in items if not _is_asked_for(item, figures)])
     items[:] = [item for item in items if _is_asked_for(item, figures)]
 
@@ -280,9 +290,7 @@ def tiny_triton(tiny_repository) -> Iterator:
     """The shared Triton; also stopped by its supervisor if the test run is killed."""
     from photodup.serving.triton.server import EmbeddedTriton
 
-    with EmbeddedTriton(
-        tiny_repository, triton.TINY_MODELS, http_port=0, grpc_port=0, metrics_port=0
-    ) as server:
+    with EmbeddedTriton(tiny_repository, triton.TINY_MODELS, **triton.FREE_PORTS) as server:
         yield server
 
 

@@ -65,22 +65,12 @@ def test_each_place_that_deletes_moves_or_replaces_has_its_reason(root):
 @pytest.mark.parametrize(
     "line",
     [
-        "path.unlink()",
-        "os.remove(path)",
-        "os.unlink(path)",
-        "shutil.rmtree(path)",
-        "os.rename(path, other)",
-        "path.rename(other)",
-        "path.replace(other)",
-        "os.replace(path, other)",
-        "shutil.move(path, other)",
-        "each(os.unlink, paths)",
-        "path.rmdir()",
-        "file.truncate(0)",
-        "from os import unlink",
-        "from shutil import rmtree as tidy",
+        "path.unlink()", "os.remove(path)", "os.unlink(path)", "shutil.rmtree(path)",
+        "os.rename(path, other)", "path.rename(other)", "path.replace(other)", "os.replace(path, other)",
+        "shutil.move(path, other)", "each(os.unlink, paths)", "path.rmdir()", "file.truncate(0)",
+        "from os import unlink", "from shutil import rmtree as tidy",
     ],
-)
+)  # fmt: skip
 def test_a_new_one_is_found(root, tmp_path, line):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "new.py").write_text(f"class A:\n    def b(self, path, other):\n        {line}\n")

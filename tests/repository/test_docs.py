@@ -17,16 +17,11 @@ from photodup.study.runner.execute import declared_parameters
 DOCUMENTS = sorted(
     path
     for pattern in (
-        "docs/*.md",
-        "README.md",
-        "docker/*.md",
-        "k8s/*.md",
-        "results/README.md",
-        "CONTRIBUTING.md",
+        "docs/*.md", "README.md", "docker/*.md", "k8s/*.md", "results/README.md", "CONTRIBUTING.md",
         "SECURITY.md",
     )
     for path in ROOT.glob(pattern)
-)
+)  # fmt: skip
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)|<img[^>]+src=\"([^\"]+)\"")
 BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)

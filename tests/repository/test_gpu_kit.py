@@ -380,11 +380,6 @@ def test_a_precision_that_is_none_is_refused(tmp_path):
             )
 
 
-def test_pytorch_in_triton_is_rendered_when_asked_for_only(tmp_path, tiny_exports):
-    render_repository("cuda", tmp_path, tiny_exports)
-    assert not [p.name for p in tmp_path.iterdir() if "torch" in p.name]
-
-
 def test_the_page_names_steps_and_settings_that_exist():
     page, script, steps = ((KIT / name).read_text() for name in ("README.md", "far_side.sh", "steps.py"))
     known = set(re.search(r"order=\(([^)]*)\)", script)[1].split()) | {"bundle", "all", "detach"}

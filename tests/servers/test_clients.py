@@ -146,15 +146,6 @@ def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
     assert caught.value.index == 1
 
 
-@needs_triton()
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_triton_refuses_a_bad_image_too(protocol, triton_url):
-    with connect(triton_url(protocol), f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder:
-        with pytest.raises(PhotodupError):
-            embedder.embed([b"not an image"])
-        assert embedder.embed(PHOTOS[:1]).shape == (1, 512)
-
-
 # --- servers that are not there, or not the right one --------------------------------------------
 
 
@@ -176,30 +167,6 @@ def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend,
     address = address.format(free=free_port(), service=url, service_address=url.removeprefix("http://"))
     with pytest.raises(ServerError, match=words):
         connect(address, backend, patience=HASTY)
-
-
-@needs_triton()
-@pytest.mark.parametrize(
-    ("url", "backend", "words"),
-    [
-        ("http", "pytorch", "is Triton's HTTP port, not the FastAPI service"),
-        ("grpc as http", "pytorch", "gRPC port"),
-        ("grpc as http", "triton", "gRPC port"),
-        ("http as grpc", "triton_grpc", "is Triton's HTTP port, not a gRPC port.*one higher"),
-        ("http", "triton-trt-fp16-http-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
-        ("grpc", "triton-trt-fp16-grpc-fp32", "no model openclip_vit_b32_trt ready.*openclip_vit_b32"),
-    ],
-)
-def test_a_mix_up_of_ports_or_models_is_said_in_words(url, backend, words, tiny_triton):
-    server = tiny_triton
-    url = {
-        "http": server.http_url,
-        "grpc": server.grpc_url,
-        "grpc as http": f"http://{server.grpc_url}",
-        "http as grpc": server.http_url.removeprefix("http://"),
-    }[url]
-    with pytest.raises(ServerError, match=words):
-        connect(url, backend, patience=HASTY)
 
 
 @needs_triton()
@@ -290,30 +257,25 @@ def test_auto_uses_the_server_that_is_there(small_service):
 @pytest.mark.parametrize(
     ("short", "full"),
     [
-        ("pytorch", "fastapi-pytorch-fp32-http-jpeg"),
-        ("triton", "triton-onnx-fp32-http-fp32"),
         ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
         ("local", "local-pytorch-fp32"),
+        ("", "local-pytorch-fp32"),
     ],
 )
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
+    """Without a server, or where none is wanted, the model runs here."""
     chosen = []
     monkeypatch.setattr(
         client, "RemoteEmbedder", lambda url, backend, **_: chosen.append((url, backend.name))
     )
     monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append((None, backend.name)))
-    monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://gpu:8002")
-    monkeypatch.setenv("INFERENCE_BACKEND", short)
-    connect()
-    assert chosen == [(None if short == "local" else "http://gpu:8002", full)]
-
-
-def test_without_a_server_the_model_runs_here(monkeypatch):
-    chosen = []
-    monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append(backend.name))
+    if short:
+        monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://gpu:8002")
+        monkeypatch.setenv("INFERENCE_BACKEND", short)
     connect()
     connect(backend="local-onnx-fp32")
-    assert chosen == ["local-pytorch-fp32", "local-onnx-fp32"]
+    url = "http://gpu:8002" if short.startswith("triton") else None
+    assert chosen == [(url, full), (None, "local-onnx-fp32")]
 
 
 @pytest.mark.parametrize(

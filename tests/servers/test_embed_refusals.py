@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.triton import tiny_graph
+from support.triton import AS_FLOATS, save_graph, tiny_graph
 from typer.testing import CliRunner
 
 from photodup.cli import app
@@ -89,23 +89,13 @@ def test_in_this_process_too(library, tmp_path, monkeypatch):
 
 def of_logarithms(path):
     """Write an encoder whose answer to a dark picture is NaN: logarithms of mean colours."""
-    import onnx
-    from onnx import TensorProto, helper
-
     nodes = [
-        helper.make_node("Cast", ["image"], ["pixels"], to=TensorProto.FLOAT),
-        helper.make_node("GlobalAveragePool", ["pixels"], ["mean"]),
-        helper.make_node("Flatten", ["mean"], ["colours"]),
-        helper.make_node("Log", ["colours"], ["embedding"]),
+        ("Cast", ["image"], "pixels", AS_FLOATS),
+        ("GlobalAveragePool", ["pixels"], "mean"),
+        ("Flatten", ["mean"], "colours"),
+        ("Log", ["colours"], "embedding"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "logarithms",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 224, 224])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 3])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    return f"onnx:{path}"
+    return f"onnx:{save_graph(path, nodes, ('image', ['n', 3, 224, 224]), ('embedding', ['n', 3]))}"
 
 
 def test_broken_embeddings_are_an_error_of_the_service_and_named_by_embed(library, tmp_path, launch):

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.service import until
-from support.triton import infer, needs_triton
+from support.triton import FREE_PORTS, infer, needs_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving.check import check
-from photodup.serving.embedded import embedded_servers, export_models
+from photodup.serving.embedded import export_models
 from photodup.serving.endpoints import load_endpoints
 
 pytestmark = needs_triton()
@@ -63,20 +63,6 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
         starter.stdout.close()
 
 
-def test_a_port_in_use_is_said_before_anything_is_started() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        said: list[str] = []
-        with (
-            pytest.raises(PhotodupError, match=rf"Port {port} for FastAPI is in use"),
-            embedded_servers(pytorch_port=port, progress=said.append),
-        ):
-            pass
-        assert said == []  # no export, no server
-
-
 def test_an_export_that_cannot_be_made_is_one_sentence() -> None:
     with pytest.raises(PhotodupError) as caught:
         export_models({"MODEL_PRETRAINED": "/nonexistent/checkpoint.pt"})
@@ -89,6 +75,7 @@ def _open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.long  # each wire has its test with a tiny graph, and each file of the real one in test_export.py
 def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tmp_path) -> None:
     """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
     from photodup.embedding.engines.encoder import load_model
@@ -112,7 +99,7 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
     render_repository(
         "cpu-embedded", tmp_path, made["files"], models=list(sent), model_digest=made["model_digest"]
     )
-    with EmbeddedTriton(tmp_path, list(sent), http_port=0, grpc_port=0, metrics_port=0) as server:
+    with EmbeddedTriton(tmp_path, list(sent), **FREE_PORTS) as server:
         for model, array in sent.items():
             for protocol in ("http", "grpc"):
                 answer = infer(server, model, array, protocol)

@@ -1,5 +1,6 @@
 """Endpoints files, and what the check says about servers that are wrong in each way we know."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -7,46 +8,21 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from support.triton import needs_triton
+from support.triton import TINY_MODELS, needs_triton
 
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
-from photodup.serving.check import check, render_check
+from photodup.serving.check import check, ready_models, render_check
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints, save_endpoints
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton.repository import WEIGHTS
+from photodup.study.notebook.run import open_run
 
 GOOD = {
     "name": "box",
     "backends": {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"},
 }
-
-
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("fastapi-pytorch-fp32-http-jpeg", ""),
-        ("triton-onnx-fp32-http-fp32", "openclip_vit_b32"),
-        ("triton-onnx-fp32-grpc-uint8", "openclip_vit_b32_uint8"),
-        ("triton-onnx-fp32-http-jpeg", "openclip_vit_b32_jpeg"),
-        ("triton-onnx-fp32-http-json", "openclip_vit_b32"),
-        ("triton-openvino-fp32-grpc-fp32", "openclip_vit_b32_openvino"),
-        ("triton-trt-fp16-http-fp32", "openclip_vit_b32_trt"),
-        ("triton-emulated-a100-fp32-grpc-fp32", "emulated_a100"),
-        ("triton-emulated-4090trt-fp32-http-jpeg", "emulated_4090trt_jpeg"),
-    ],
-)
-def test_a_backend_name_gives_the_model(name: str, model: str) -> None:
-    assert parse_backend(name).triton_model == model
-
-
-@pytest.mark.parametrize(
-    "name", ["triton-", "triton-onnx-fp32-http", "pytorch-grpc-jpeg", "triton-onnx-fp32-grpc-json", ""]
-)
-def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(PhotodupError, match="names no backend"):
-        parse_backend(name)
 
 
 def test_the_committed_default_is_what_embedded_servers_offer(root: Path) -> None:
@@ -199,3 +175,69 @@ def test_without_the_client_the_check_says_what_to_install(
         monkeypatch.setitem(sys.modules, module, None)  # an import of it fails as where it is not installed
     with pytest.raises(PhotodupError, match=r"tritonclient is not installed.*photodup\[triton\]"):
         check(load_endpoints(root / "notebooks" / "endpoints" / "embedded.yaml"))
+
+
+# ---- a machine named by hand
+
+
+@needs_triton()
+def test_what_is_loaded_is_what_is_listed(tiny_triton):
+    server = tiny_triton
+    ports = (0, server.http_port, server.grpc_port, server.metrics_port)
+
+    assert ready_models(server.http_url) == sorted(TINY_MODELS)
+    listed = from_ports("127.0.0.1", *ports, models=TINY_MODELS)
+    assert {row["finding"] for row in check(listed, timeout_s=60)} == {"ready"}
+    engines = {parse_backend(name).engine for name in listed.backends}
+    assert engines == {"onnx", "openvino"}, "and no trt, which a machine with a GPU might have"
+    with_gpu = from_ports("127.0.0.1", *ports, models=["emulated_a100", "emulated_a100_jpeg"])
+    assert sorted(with_gpu.backends) == sorted(
+        f"triton-emulated-a100-fp32-{p}-{w}" for p in ("http", "grpc") for w in ("fp32", "jpeg")
+    )
+
+
+@needs_triton()
+def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path, tiny_triton):
+    server = tiny_triton
+    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
+    asked = {"host": "127.0.0.1", "triton_http_port": server.http_port, "triton_grpc_port": server.grpc_port}
+
+    assert "triton-openvino-fp32-http-fp32" in open_run(**asked).endpoints.backends
+    monkeypatch.setenv("PHOTODUP_MEASURE", "0")
+    assert "triton-openvino-fp32-http-fp32" not in open_run(**asked).endpoints.backends
+
+
+def test_nobody_there_is_no_answer_rather_than_no_models():
+    port = claim_ports("127.0.0.1", {"nobody": 0})["nobody"]
+    assert ready_models(f"http://127.0.0.1:{port}", timeout_s=1) is None
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and never answers
+        assert ready_models(f"http://127.0.0.1:{mute.getsockname()[1]}", timeout_s=0.3) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "here"), [("127.0.0.1", True), ("localhost", True), ("192.0.2.7", False), ("gpu.example", False)]
+)
+def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here):
+    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
+    monkeypatch.setenv("PHOTODUP_MEASURE", "0")
+    assert open_run(host=host).is_here is here
+
+
+def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path, figure):
+    """Called loopback, they would be judged as what a client beside the server sees."""
+    from photodup.bench.link.way import LOOPBACK
+    from photodup.bench.stats.facts import Load
+    from photodup.study.notebook.points import measure_point
+
+    monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
+    assert open_run("here", host="127.0.0.1").measure_way() == LOOPBACK
+    with socket.create_server(("127.0.0.2", 0), backlog=64) as listener:  # another address, real TCP
+        run = open_run("elsewhere", host="127.0.0.2", pytorch_port=listener.getsockname()[1])
+        way = run.measure_way()
+        assert way.rtt_ms >= 0 and way.link == "network"
+        figure(way.rtt_ms < 5, way)
+    assert way == run.measure_way() == open_run("elsewhere", host="127.0.0.2").measure_way(), "asked once"
+    point = measure_point(run, "triton-trt-fp16-grpc-fp16", Load("single_stream"))
+    assert (point["link"], point["rtt_ms"]) == ("network", way.rtt_ms)
+    nobody = open_run("nobody", host="127.0.0.3", pytorch_port=9).measure_way()
+    assert (nobody.link, nobody.rtt_ms) == ("network", None)

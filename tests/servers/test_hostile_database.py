@@ -138,6 +138,7 @@ SCHEMAS = {
     "'ok' AS status, '' AS reason, 'a' AS md5 FROM n",
     "a virtual table": "CREATE VIRTUAL TABLE words USING fts5 (word)",
     "a table more": "CREATE TABLE more (a)",
+    "a column of another name": "ALTER TABLE setting RENAME COLUMN value TO other",
     "an index more": "CREATE INDEX more ON file (upper(path))",
     "a table without STRICT": "CREATE TABLE s AS SELECT * FROM setting; DROP TABLE setting; "
     "ALTER TABLE s RENAME TO setting",

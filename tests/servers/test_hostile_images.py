@@ -3,6 +3,7 @@
 Against the real service and a real `photodup scan`.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -112,36 +113,43 @@ def test_pixels_as_text_are_read_up_to_a_megabyte(kind):
 # The deadline
 
 
-def test_an_image_that_takes_too_long_costs_its_deadline_and_the_next_one_is_decoded(figure):
-    pool = DecodePool(JOB, size=1, deadline_s=1, remedy="wait")
-    try:
-        pool.run(HONEST_PNG)
-        started = time.monotonic()
-        with pytest.raises(TooSlow, match=r"longer than 1 seconds.*save it again, or wait"):
-            pool.run(endless_comment())
-        figure(took(started) < 20, took(started))
-        n_pixels, pixels = imaging.unpack_model_input(pool.run(HONEST_PNG))
-        assert n_pixels == 64 * 48
-        np.testing.assert_array_equal(pixels, imaging.to_uint8(decode(HONEST_PNG)))
-        with pytest.raises(ImageError, match="not an image"):
-            pool.run(b"junk")
-    finally:
-        pool.close()
+@pytest.fixture
+def pool():
+    """Starts one process that decodes; it ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(job: str = JOB, deadline_s: float = 60) -> DecodePool:
+            started = DecodePool(job, size=1, deadline_s=deadline_s, remedy="wait")
+            stack.callback(started.close)
+            return started
+
+        yield start
 
 
-def test_a_file_that_asks_for_all_the_memory_gets_a_share(figure):
+def test_an_image_that_takes_too_long_costs_its_deadline_and_the_next_one_is_decoded(pool, figure):
+    decoding = pool(deadline_s=1)
+    decoding.run(HONEST_PNG)
+    started = time.monotonic()
+    with pytest.raises(TooSlow, match=r"longer than 1 seconds.*save it again, or wait"):
+        decoding.run(endless_comment())
+    figure(took(started) < 20, took(started))
+    n_pixels, pixels = imaging.unpack_model_input(decoding.run(HONEST_PNG))
+    assert n_pixels == 64 * 48
+    np.testing.assert_array_equal(pixels, imaging.to_uint8(decode(HONEST_PNG)))
+    with pytest.raises(ImageError, match="not an image"):
+        decoding.run(b"junk")
+
+
+def test_a_file_that_asks_for_all_the_memory_gets_a_share(pool, figure):
     data = overlapping_tiff()
-    pool = DecodePool(JOB, size=1, deadline_s=60, remedy="wait")
-    try:
-        with pytest.raises(ImageError):
-            pool.run(data, max_pixels=10_000_000)
-        (worker,) = pool._idle or pool._alive or (None,)
-        if worker is not None and sys.platform.startswith("linux"):
-            status = Path(f"/proc/{worker._process.pid}/status").read_text()
-            peak_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-            figure(peak_kib < 3_000_000, peak_kib)
-    finally:
-        pool.close()
+    decoding = pool()
+    with pytest.raises(ImageError):
+        decoding.run(data, max_pixels=10_000_000)
+    (worker,) = decoding._idle or decoding._alive or (None,)
+    if worker is not None and sys.platform.startswith("linux"):
+        status = Path(f"/proc/{worker._process.pid}/status").read_text()
+        peak_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+        figure(peak_kib < 3_000_000, peak_kib)
 
 
 def test_a_decode_ends_when_it_is_cancelled_or_the_pool_is_closed(figure):
@@ -164,21 +172,18 @@ def test_a_decode_ends_when_it_is_cancelled_or_the_pool_is_closed(figure):
             pool.run(HONEST_PNG)
 
 
-def test_a_process_that_crashes_costs_one_image():
+def test_a_process_that_crashes_costs_one_image(pool):
     """As a fault in a decoder would do it."""
-    pool = DecodePool("os:kill", size=1, deadline_s=10, remedy="wait")
-    try:
-        with pytest.raises(ImageError, match="cannot be decoded"):  # os.kill refuses such arguments
-            pool.run(b"x")
-        (worker,) = pool._idle
-        worker._process.kill()
-        worker._process.wait()
-        with pytest.raises(ImageError, match="crashed"):
-            pool.run(b"x")
-        with pytest.raises(ImageError, match="TypeError"):
-            pool.run(b"x")
-    finally:
-        pool.close()
+    decoding = pool("os:kill", deadline_s=10)
+    with pytest.raises(ImageError, match="cannot be decoded"):  # os.kill refuses such arguments
+        decoding.run(b"x")
+    (worker,) = decoding._idle
+    worker._process.kill()
+    worker._process.wait()
+    with pytest.raises(ImageError, match="crashed"):
+        decoding.run(b"x")
+    with pytest.raises(ImageError, match="TypeError"):
+        decoding.run(b"x")
 
 
 def test_workers_take_nothing_from_the_current_folder_and_end_with_their_parent(tmp_path):

@@ -11,7 +11,6 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.hostile_library import (
@@ -25,6 +24,7 @@ from support.hostile_library import (
     tree,
     write_journal,
 )
+from support.machines import report, run_machine
 from support.trash_kills import make_library, removal
 
 from photodup.errors import PhotodupError
@@ -38,22 +38,11 @@ COUNTS: Counter[str] = Counter()
 # Paths that a giver may name: sound ones, through links (`out` and `up` are made below), and out.
 _HOMES = st.sampled_from(
     [
-        "x.jpg",
-        "a/1.jpg",
-        "a/1.jpg/x",
-        "new/x.jpg",
-        "out/x.jpg",
-        "out/sub/.profile",
-        "up/outside/victim.jpg",
-        "../outside/victim.jpg",
-        "/etc/hostname",
-        ".photodup/settings.json",
-        "a/../x",
-        "",
-        "\x00",
-        "\ud800",
+        "x.jpg", "a/1.jpg", "a/1.jpg/x", "new/x.jpg", "out/x.jpg", "out/sub/.profile",
+        "up/outside/victim.jpg", "../outside/victim.jpg", "/etc/hostname", ".photodup/settings.json",
+        "a/../x", "", "\x00", "\ud800",
     ]
-)
+)  # fmt: skip
 _TRASHES = st.sampled_from(
     f"items/{OP}/x|items/{OP}/out/victim.jpg|items/{OP}/hard|items/{OP}/link|items/../x"
     f"|items/{OP}/../../../a/1.jpg|up/outside/victim.jpg|../a/1.jpg|journal.jsonl|items".split("|")
@@ -195,36 +184,18 @@ class HostileTrash(RuleBasedStateMachine):
             assert {md5 for md5 in self.md5.values() if md5 not in there} <= self.purged
 
 
-def test_whatever_is_done_to_a_trash_nothing_outside_changes_and_nothing_is_lost():
-    from hypothesis.stateful import run_state_machine_as_test
-
-    before = os.environ.get("PHOTODUP_CONFIG")
-    try:
-        run_state_machine_as_test(
-            HostileTrash,
-            settings=settings(
-                max_examples=EXAMPLES,
-                stateful_step_count=30,
-                deadline=None,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-        once = HostileTrash()  # Hypothesis leaves whole rules out of some runs
-        once.begin()
-        once.remove("a/1.jpg", 1)
-        once.remove("a/2.jpg", None)
-        once.restore(None)
-        once.forge("removed", OP, [])
-        once.restore_what_others_wrote(None)
-        once.open_again()
-        once.nothing_outside_changes()
-        once.nothing_of_mine_is_lost()
-        once.teardown()
-    finally:
-        if before is None:
-            os.environ.pop("PHOTODUP_CONFIG", None)
-        else:
-            os.environ["PHOTODUP_CONFIG"] = before
-    print(", ".join(f"{count} {what}" for what, count in sorted(COUNTS.items())))
-    assert all(COUNTS[what] for what in ("remove", "restore", "confirm", "forged", "killed", "opened"))
+def test_whatever_is_done_to_a_trash_nothing_outside_changes_and_nothing_is_lost(monkeypatch):
+    monkeypatch.setenv("PHOTODUP_CONFIG", "")  # each machine sets its own, and this puts back what was there
+    run_machine(HostileTrash, EXAMPLES, 30)
+    once = HostileTrash()  # Hypothesis leaves whole rules out of some runs
+    once.begin()
+    once.remove("a/1.jpg", 1)
+    once.remove("a/2.jpg", None)
+    once.restore(None)
+    once.forge("removed", OP, [])
+    once.restore_what_others_wrote(None)
+    once.open_again()
+    once.nothing_outside_changes()
+    once.nothing_of_mine_is_lost()
+    once.teardown()
+    report(COUNTS, ("remove", "restore", "confirm", "forged", "killed", "opened"))

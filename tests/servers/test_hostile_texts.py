@@ -1,9 +1,7 @@
 """What comes with a library besides photographs: settings, damaged lines, foreign catalogues, names that give orders."""
 
 import json
-import re
 import socket
-import sqlite3
 import threading
 
 import httpx
@@ -14,7 +12,6 @@ from support.review_library import client_of, make_library
 
 from photodup.names import escaped, printable
 from photodup.photos.embed.choose import choose
-from photodup.photos.library.catalogue import Catalogue, CatalogueError
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
@@ -99,16 +96,6 @@ def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
     (folder / "settings.json").write_text(json.dumps(values))
     monkeypatch.setenv("PHOTODUP_CONFIG", str(tmp_path / "another user"))
     assert load_settings(folder).url is None
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"ignored": ["auto", "x"]}', '{"keep": "\\u001b[31m"}', "\0"]
-)
-def test_settings_that_cannot_be_used_are_one_sentence_without_orders(library, text):
-    (library / ".photodup" / "settings.json").write_text(text)
-    done = photodup("group", library)
-    assert done.returncode == 2 and "settings.json cannot be used" in done.stderr
-    assert done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
 
 
 # ---- damaged lines ---------------------------------------------------------------------------------------
@@ -200,22 +187,6 @@ def test_a_label_of_very_many_contents_is_no_label(library):
     assert feedback.dismissed_pairs() == set() and "Line 1" in feedback.problems[0]
 
 
-@pytest.mark.parametrize("name", ["feedback.jsonl", "review/decisions.jsonl"])
-def test_what_was_decided_is_not_written_through_a_link(library, tmp_path, name):
-    mine = tmp_path / "my notes"
-    mine.write_text("no newline at the end")
-    (library / ".photodup" / "review").mkdir(exist_ok=True)
-    (library / ".photodup" / name).symlink_to(mine)
-    photodup("group", library)
-    try:
-        session = ReviewSession(library)
-        key = next(iter(session.items))
-        session.set_apart(key, session.items[key].members[0][0].id, "keep_both")
-    except Exception as error:
-        assert name.split("/")[-1] in str(error) or "could not be written" in str(error)
-    assert mine.read_text() == "no newline at the end"
-
-
 # ---- the page ----------------------------------------------------------------------------------------------
 
 
@@ -233,29 +204,6 @@ def test_the_page_restores_what_others_removed_only_by_its_own_button(library):
         assert "1 file is back" in done.text
         assert "Not written by your photodup" not in client.get("trash").text
     assert (library / "given.jpg").read_bytes() == VICTIM
-
-
-# ---- a catalogue of somebody else ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("column", ["file.md5", "content.phash", "model.is_random", "setting.value"])
-def test_a_catalogue_with_another_table_is_one_sentence(library, column):
-    table, name = column.split(".")
-    path = library / ".photodup" / "catalogue.sqlite"
-    with sqlite3.connect(path) as connection:
-        # As a giver would: any table that has the name and not the columns.
-        connection.execute("PRAGMA foreign_keys = OFF")
-        others = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != name]
-        connection.execute(f"CREATE TABLE other AS SELECT {', '.join(others)} FROM {table}")
-        connection.execute(f"DROP TABLE {table}")
-        connection.execute(f"ALTER TABLE other RENAME TO {table}")
-    connection.close()
-    said = f"catalogue.sqlite is not as this photodup makes it (its table {table}): move it away"
-    with pytest.raises(CatalogueError, match=re.escape(said)):
-        Catalogue(library)
-    for command in ("group", "scan", "embed"):
-        done = photodup(command, library)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
 
 
 # ---- names on terminals ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from support.hostile_images import encoded
 from support.images import photographs
 from support.paths import ROOT
 from support.service import Running, as_files, start
-from support.triton import infer, needs_triton
+from support.triton import FREE_PORTS, infer, needs_triton
 
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.verify.verify import verify
@@ -93,9 +93,7 @@ class Both:
         self.services["pytorch", "fp32"] = pytorch
         files = exports | {"openvino-int8": made}
         repository = render_repository("cpu-embedded", folder / "repository", files, models=names)
-        self.triton = stack.enter_context(
-            EmbeddedTriton(repository, with_steps(names), http_port=0, grpc_port=0, metrics_port=0)
-        )
+        self.triton = stack.enter_context(EmbeddedTriton(repository, with_steps(names), **FREE_PORTS))
         for service in self.services.values():
             service.wait()
 

@@ -15,11 +15,11 @@ import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.http_server import Handler, serving
 from support.link import NO_LINK, needs_link
 from support.service import until
 
@@ -237,14 +237,9 @@ def test_a_full_queue_drops_and_tcp_repairs_it():
 # --- the client's end -----------------------------------------------------------------------------------
 
 
-class Hello(BaseHTTPRequestHandler):
+class Hello(Handler):
     def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.client_address[0].encode())
-
-    def log_message(self, *_):
-        pass
+        self.reply(self.client_address[0].encode())
 
 
 def fetch(url):
@@ -280,8 +275,7 @@ def test_grpc_clients_work_in_a_process_of_their_own():
 
 @needs_link
 def test_every_way_to_the_clients_end_reaches_a_loopback_server():
-    with HTTPServer(("127.0.0.1", 0), Hello) as server, Link(rtt_ms=2, rate_mbit_s=100) as link:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Hello) as server, Link(rtt_ms=2, rate_mbit_s=100) as link:
         url = link.url(f"http://127.0.0.1:{server.server_port}/hello?x=1")
         assert url == f"http://{link.address}:{server.server_port}/hello?x=1"
         assert link.url("127.0.0.1:8004") == f"{link.address}:8004"
@@ -297,7 +291,6 @@ def test_every_way_to_the_clients_end_reaches_a_loopback_server():
         assert link.run_client_process(fetch, url) == link.client_address
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/") as answer:
             assert answer.read() == b"127.0.0.1"  # this thread came back
-        server.shutdown()
 
 
 @needs_link

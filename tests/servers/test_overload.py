@@ -120,7 +120,7 @@ def test_honest_work_in_flight_is_finished_when_the_service_is_stopped(launch):
 
     answer = asyncio.run(send_and_stop())
     assert answer.status_code == 200 and len(answer.json()["embeddings"]) == 8
-    server.process.wait(120)
+    assert server.process.wait(120) in (0, -15)
 
 
 def test_a_refusal_is_documented_and_says_when_to_come_back(launch):

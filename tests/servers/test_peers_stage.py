@@ -97,6 +97,7 @@ def test_all_is_measured_once_and_read_again(small, figure):
     assert sum("starting" in line for line in said) == started == 2 * 3, "nor was anything started again"
 
 
+@pytest.mark.long  # what is read of such records is in test_peers.py
 def test_a_server_that_dies_is_left_out_and_the_others_go_on(small, monkeypatch):
     measure, begun = stage.measure_visit, []
 

@@ -9,6 +9,7 @@ from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.process.ports import claim_ports
+from photodup.serving.triton.server import EmbeddedTriton
 
 
 def test_an_address_of_another_machine_is_not_called_a_port_in_use() -> None:
@@ -28,11 +29,23 @@ def test_a_name_that_nobody_knows_is_named() -> None:
         claim_ports("nonesuch.invalid", {"FastAPI": 0})
 
 
-def test_a_port_in_use_says_so_without_the_systems_words() -> None:
+def test_a_port_in_use_says_so_without_the_systems_words_before_anything_is_started(tmp_path) -> None:
+    said: list[str] = []
+    others = {"triton_http_port": 0, "triton_grpc_port": 0, "triton_metrics_port": 0, "progress": said.append}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PhotodupError, match=rf"^Port {port} for FastAPI is in use: stop what"):
-            claim_ports("127.0.0.1", {"FastAPI": port})
+        with (
+            pytest.raises(PhotodupError, match=rf"^Port {port} for FastAPI is in use: stop what"),
+            embedded_servers(pytorch_port=port, **others),
+        ):
+            pass
+        for http, grpc, words in (
+            (0, port, f"Port {port} for Triton gRPC is in use"),
+            (9, 9, "cannot share a port"),
+        ):
+            with pytest.raises(PhotodupError, match=words):
+                EmbeddedTriton(tmp_path, [], http_port=http, grpc_port=grpc, metrics_port=0).start()
+    assert said == []  # no export, no server
 
 
 def test_other_reasons_are_told_apart() -> None:

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from support.command import run_program
-from support.review_library import HOSTILE, add_third_copy, client_of, group_of, make_library
+from support.review_library import HOSTILE, add_third_copy, client_of, group_of
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
@@ -25,11 +25,6 @@ from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSe
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_files import TRASH_FOLDER
-
-
-@pytest.fixture
-def library(tmp_path):
-    return make_library(tmp_path / "library")
 
 
 @pytest.fixture
@@ -69,7 +64,9 @@ def test_accept_remove_undo(session, library):
     assert len(session.feedback.labelled_pairs()) == 2, "two accepted copies; equal bytes say nothing"
     with Catalogue(library) as catalogue:
         assert len(catalogue.photos()) == 4
-    session.undo()
+    said = session.undo()
+    assert "files are back in their folders: " in said
+    assert "small coffee.jpg" in said and "small coffee.jpg.xmp" in said
     assert files(library) == before
     assert all(item.status == MARKED for item in session.items.values())
     assert session.feedback.labelled_pairs() == {}
@@ -367,14 +364,9 @@ def test_every_page_answers_and_escapes(server):
     with httpx.Client(base_url=server.url) as client:
         key = group_of(server.session, HOSTILE).key
         for path in (
-            "",
-            "?tier=similar",
-            "?tier=copies&status=todo&number=7",
-            f"group/{key}",
-            "confirm",
-            "trash",
+            "", "?tier=similar", "?tier=copies&status=todo&number=7", f"group/{key}", "confirm", "trash",
             "settings",
-        ):
+        ):  # fmt: skip
             answer = client.get(path)
             assert answer.status_code == 200, path
             assert "<img src=x" not in answer.text and "<b>Camera" not in answer.text, path
@@ -679,13 +671,10 @@ def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(librar
     assert _words("ISOSpeedRatings") == "ISO speed ratings" and _words("Artist") == "Artist"
 
 
-def test_a_port_in_use_is_one_sentence(server, library):
-    with pytest.raises(PhotodupError, match=f"Port {server.port} for the review page is in use"):
-        ReviewServer(library, port=server.port)
-
-
 def test_a_page_that_cannot_start_gives_its_port_back(server, library, tmp_path):
     (tmp_path / "never scanned").mkdir()
+    with pytest.raises(PhotodupError, match=f"Port {server.port} for the review page is in use"):
+        ReviewServer(library, port=server.port)
     server.stop()
     with pytest.raises(PhotodupError, match="photodup scan") as caught:
         ReviewServer(tmp_path / "never scanned", port=server.port)

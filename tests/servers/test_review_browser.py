@@ -3,11 +3,11 @@
 import importlib.util
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.http_server import Handler, serving
 from support.paths import CHROMIUM
 from support.review_library import make_library, photo, save
 
@@ -242,14 +242,9 @@ def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
         if name:
             assert width > 8 and height > 8, f"{name!r} has the focus and cannot be seen"
     order = [
-        "Skip to the photos",
-        "Settings",
-        "Suggested keeper",
-        "All groups",
-        "Flicker",
-        "Skip",
+        "Skip to the photos", "Settings", "Suggested keeper", "All groups", "Flicker", "Skip",
         "Not a duplicate",
-    ]
+    ]  # fmt: skip
     places = [
         next(i for i, n in enumerate(seen) if n == start or n.startswith(f"{start}:")) for start in order
     ]
@@ -387,26 +382,19 @@ def test_nothing_overflows_and_everything_has_a_name(server, browser, width, sch
 @pytest.mark.parametrize("in_frame", [True, False])
 def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, tmp_path, weights, browser):
     """A page on another port of this machine stands for JupyterLab."""
-    import http.server
-    import threading
 
-    with ReviewServer(make_library(tmp_path / "library"), in_frame=in_frame) as running:
-        (tmp_path / "index.html").write_text(
-            f'<iframe src="{running.url}" width="900" height="600"></iframe>'
-        )
-        handler = type(
-            "Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *arguments: None}
-        )
-        serve = partial(handler, directory=str(tmp_path))
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as notebook:
-            threading.Thread(target=notebook.serve_forever, daemon=True).start()
-            page = browser.new_page()
-            page.goto(f"http://localhost:{notebook.server_port}/index.html")
-            page.wait_for_timeout(500)
-            shown = page.frames[1].locator("main").count()
-            page.close()
-            notebook.shutdown()
-    assert shown == (1 if in_frame else 0)
+    class Notebook(Handler):
+        def do_GET(self):
+            self.reply(f'<iframe src="{running.url}" width="900" height="600"></iframe>'.encode())
+
+    with (
+        ReviewServer(make_library(tmp_path / "library"), in_frame=in_frame) as running,
+        serving(Notebook) as notebook,
+        browser.new_page() as page,
+    ):
+        page.goto(f"http://localhost:{notebook.server_port}/index.html")
+        page.wait_for_timeout(500)
+        assert page.frames[1].locator("main").count() == (1 if in_frame else 0)
 
 
 def test_the_pictures_of_the_documents_are_the_page(page, tmp_path_factory):

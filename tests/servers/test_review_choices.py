@@ -95,12 +95,3 @@ def test_the_page_speaks_plainly_and_gives_a_reason_for_each(server):
     reasons = {p.path.name: item.group.kept_over(p) for p in item.group.members}
     assert reasons["small coffee.jpg"].startswith("most detail")
     assert reasons["cropped coffee.jpg"].startswith("shows the most")
-
-
-def test_undone_says_which_files_are_back(server):
-    session = server.session
-    session.accept_all()
-    session.apply()
-    said = session.undo()
-    assert "files are back in their folders: " in said and "small coffee.jpg" in said
-    assert "small coffee.jpg.xmp" in said, "and its sidecar"

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from support.review_library import make_library, photo, save
+from support.library import photo as small
+from support.review_library import photo, save
 from support.service import until
 
 from photodup.photos.groups.by_settings import tiers_by_settings
@@ -32,11 +33,19 @@ def browsing(folder, **options):
     with ReviewServer(folder, opened_on_page=True, **options) as server:
         origin = {"Origin": f"http://127.0.0.1:{server.port}"}
         with httpx.Client(base_url=server.url, headers=origin, timeout=60, follow_redirects=True) as client:
+            until_idle(client)
             yield server, client
 
 
 def until_idle(client) -> None:
     until(lambda: not client.get("work/state").json()["is_running"])
+
+
+def done(client, path: str, **data: str) -> httpx.Response:
+    """Post, and wait until the work that this began has ended."""
+    answer = client.post(path, data=data)
+    until_idle(client)
+    return answer
 
 
 @pytest.fixture
@@ -48,11 +57,6 @@ def photos(tmp_path):
     save(photo("rocket"), library / "rocket.jpg")
     (library / "broken.jpg").write_bytes(b"\xff\xd8\xff no photograph")
     return library
-
-
-@pytest.fixture
-def library(tmp_path):
-    return make_library(tmp_path / "library")
 
 
 @pytest.fixture
@@ -81,8 +85,7 @@ def test_a_folder_that_was_never_scanned_is_offered_to_be_and_nothing_is_written
         )
         assert client.get("confirm").url.path.endswith("/work")
         assert not (photos / ".photodup").exists(), "to look at the page is not to agree"
-        client.post("scan")
-        until_idle(client)
+        done(client, "scan")
         text = client.get("").text
         assert "1 picture with copies" in text and "3 photos are here" in text
         assert "1 file could not be used" in text and "broken.jpg" in text
@@ -91,7 +94,6 @@ def test_a_folder_that_was_never_scanned_is_offered_to_be_and_nothing_is_written
 
 def test_what_is_new_or_gone_is_found_from_the_page(library):
     with browsing(library) as (server, client):
-        until_idle(client)
         assert len(server.session.items) == 3
         save(photo("astronaut"), library / "new.jpg")
         save(photo("astronaut").resize((256, 256)), library / "new small.jpg")
@@ -101,16 +103,15 @@ def test_what_is_new_or_gone_is_found_from_the_page(library):
         client.post("accept-all")
         assert "changed or gone since photodup looked: it will stay" in client.get("confirm").text
         client.post("undo")
-        client.post("scan")
-        until_idle(client)
+        done(client, "scan")
         text = client.get("").text
         assert "2 of them new or changed" in text and "1 gone since the last look" in text
         assert "changed or gone" not in text and len(server.session.items) == 3
 
 
 def test_a_scan_says_how_far_it_is_is_one_at_a_time_and_stops_cleanly(photos, slow_scan):
-    for number in range(20):
-        save(photo("coffee").rotate(number, expand=False), photos / f"{number}.jpg")
+    for number in range(12):
+        small(photos / f"{number}.jpg", number)
     with browsing(photos) as (server, client):
         answer = client.post("scan")
         assert "Looking for photos" in answer.text and ">Stop<" in answer.text
@@ -118,28 +119,26 @@ def test_a_scan_says_how_far_it_is_is_one_at_a_time_and_stops_cleanly(photos, sl
         assert second.status_code == 409 and "still busy (looking for photos)" in second.text
         until(lambda: client.get("work/state").json().get("done"))
         state = client.get("work/state").json()
-        assert state["doing"] == "Reading the photos" and 0 < state["done"] < state["total"] == 24
-        client.post("work/stop")
-        until_idle(client)
+        assert state["doing"] == "Reading the photos" and 0 < state["done"] < state["total"] == 16
+        done(client, "work/stop")
         text = client.get("work").text
         assert "What was done so far is kept" in text and "Open it as it is" in text
         with Catalogue(photos) as catalogue:
             kept = len(catalogue.photos())
-        assert 0 < kept < 23
-        opened = client.post("open")
-        until_idle(client)
+        assert 0 < kept < 15
+        opened = done(client, "open")
         assert server.session.tiers.n_photos == kept and opened.status_code == 200
         client.post("scan")
         page = client.get("")
         assert page.status_code == 200 and "data-work=" in page.text, "the groups can be looked at meanwhile"
         assert client.post("remove").status_code == 409, "but nothing moves"
         until_idle(client)
-        assert server.session.tiers.n_photos == 23
+        assert server.session.tiers.n_photos == 15
 
 
 def test_a_server_that_stops_stops_the_scan_too_and_keeps_what_was_read(photos, slow_scan, figure):
-    for number in range(20):
-        save(photo("coffee").rotate(number), photos / f"{number}.jpg")
+    for number in range(12):
+        small(photos / f"{number}.jpg", number)
     with browsing(photos) as (server, client):
         client.post("scan")
         until(lambda: client.get("work/state").json().get("done"))
@@ -155,8 +154,7 @@ def test_what_fails_is_one_sentence_on_the_page(photos):
     with browsing(photos) as (_, client):
         (photos / ".photodup").mkdir()
         (photos / ".photodup" / "notes.txt").write_text("somebody else's")
-        client.post("scan")
-        until_idle(client)
+        done(client, "scan")
         text = client.get("work").text
         assert "was not made by photodup" in text and "Look for photos" in text
         assert [p.name for p in (photos / ".photodup").iterdir()] == ["notes.txt"]
@@ -206,17 +204,14 @@ def test_similar_scenes_are_found_from_the_page_by_the_encoder_that_is_chosen(bu
     asked = []
     encoders = Encoders(more={SMALL: lambda: asked.append(1) or tiny_onnx})
     with browsing(bursts, encoders=encoders) as (server, client):
-        until_idle(client)
         offer = client.get("?tier=similar").text
         assert "Find similar scenes" in offer and SMALL in offer and "photodup embed" not in offer
         assert client.post("similar", data={"encoder": "/etc/passwd"}).status_code == 409
-        client.post("similar", data={"encoder": SMALL})
-        until_idle(client)
+        done(client, "similar", encoder=SMALL)
         assert asked == [1] and "3 photos were looked at" in client.get("?tier=similar").text
         assert server.session.tiers.model is not None and server.folder.n_new == 0
         save(photo("chelsea"), bursts / "new.jpg")
-        client.post("scan")
-        until_idle(client)
+        done(client, "scan")
         assert "1 photo is new" in client.get("?tier=similar").text
 
 
@@ -252,16 +247,12 @@ def test_ctrl_c_waits_for_no_encoder(bursts):
 
 def test_the_command_lines_encoder_is_used_and_an_untrained_one_refused(bursts, tiny_onnx, random_onnx):
     with browsing(bursts, encoders=Encoders(weights=random_onnx)) as (_, client):
-        until_idle(client)
-        client.post("similar")
-        until_idle(client)
+        done(client, "similar")
         assert "was never trained" in client.get("work").text
         with Catalogue(bursts) as catalogue:
             assert not catalogue.models(), "nothing was written that would lock the page out"
     with browsing(bursts, encoders=Encoders(weights=tiny_onnx)) as (server, client):
-        until_idle(client)
-        client.post("similar")
-        until_idle(client)
+        done(client, "similar")
         assert server.session.tiers.model is not None
 
 
@@ -271,11 +262,8 @@ def test_vectors_of_a_second_model_are_not_mixed_in(bursts, tiny_onnx, tmp_path)
     other = f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}"
     more = {"first": lambda: tiny_onnx, "second": lambda: other}
     with browsing(bursts, encoders=Encoders(more=more)) as (_, client):
-        until_idle(client)
-        client.post("similar", data={"encoder": "first"})
-        until_idle(client)
-        client.post("similar", data={"encoder": "second"})
-        until_idle(client)
+        done(client, "similar", encoder="first")
+        done(client, "similar", encoder="second")
         assert "choose the same one again" in client.get("work").text
         with Catalogue(bursts) as catalogue:
             assert len(catalogue.models()) == 1
@@ -284,22 +272,17 @@ def test_vectors_of_a_second_model_are_not_mixed_in(bursts, tiny_onnx, tmp_path)
 def test_an_encoder_that_does_not_answer_is_one_sentence(bursts):
     encoders = Encoders(backend="fastapi-pytorch-fp32-http-jpeg", url="http://127.0.0.1:9")
     with browsing(bursts, encoders=encoders) as (_, client):
-        until_idle(client)
-        client.post("similar")
-        until_idle(client)
+        done(client, "similar")
         answer = client.get("work")
         assert answer.status_code == 409 and "127.0.0.1:9" in answer.text and "Traceback" not in answer.text
 
 
 def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_onnx):
     with browsing(bursts, encoders=Encoders(weights=tiny_onnx), threshold=0.7) as (server, client):
-        until_idle(client)
-        client.post("similar")
-        until_idle(client)
+        done(client, "similar")
         assert server.session.tiers.thresholds.similar == 0.7, "as the command line says"
         assert 'value="70"' in client.get("?tier=similar").text
-        client.post("threshold", data={"percent": "99"})
-        until_idle(client)
+        done(client, "threshold", percent="99")
         assert server.session.tiers.thresholds.similar == server.session.tiers.thresholds.burst == 0.99
         for wrong in ("0", "101", "nan", "many"):
             assert client.post("threshold", data={"percent": wrong}).status_code == 409, wrong
@@ -308,8 +291,7 @@ def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_on
         with Catalogue(bursts) as catalogue:
             assert tiers_by_settings(catalogue).thresholds.similar == 0.99, "`photodup group` says the same"
             assert tiers_by_settings(catalogue, threshold=0.5).thresholds.similar == 0.5
-        client.post("threshold", data={"percent": "99", "usual": "yes"})
-        until_idle(client)
+        done(client, "threshold", percent="99", usual="yes")
         assert server.session.tiers.thresholds.similar == 0.95
         assert load_settings(bursts / ".photodup") == LibrarySettings()
 
@@ -320,7 +302,6 @@ def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_on
 def test_a_removal_says_how_far_it_is_and_no_other_page_is_shown_meanwhile(library, monkeypatch):
     monkeypatch.setattr(site, "_QUICK_S", 0)
     with browsing(library) as (server, client):
-        until_idle(client)
         server.session.accept_all()
         go_on = threading.Event()
         server.session.trash._files._step = lambda name: go_on.wait(120)
@@ -336,15 +317,13 @@ def test_a_removal_says_how_far_it_is_and_no_other_page_is_shown_meanwhile(libra
         go_on.set()
         until_idle(client)
         assert "3 moved" in client.get("work").text, "it was not stopped half way"
-        back = client.post("undo")
-        until_idle(client)
+        back = done(client, "undo")
         back = client.get("work")
         assert "Undone" in back.text and "small coffee.jpg" in back.text
 
 
 def test_what_lies_in_the_trash_is_shown_until_it_is_gone_for_good(library):
     with browsing(library) as (server, client):
-        until_idle(client)
         session = server.session
         client.get("")
         for one in session.photos.values():

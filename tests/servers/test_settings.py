@@ -5,7 +5,7 @@ import os
 
 import pytest
 from support.command import photodup
-from support.review_library import client_of, make_library
+from support.review_library import client_of
 from support.service import until
 from support.triton import needs_triton
 
@@ -29,44 +29,40 @@ def plain_environment(monkeypatch):
     monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", {})  # nobody else's server on the usual ports
 
 
-@pytest.fixture
-def library(tmp_path):
-    return make_library(tmp_path / "library")
-
-
 # ---- storing ---------------------------------------------------------------------------------------------
 
 
-def test_settings_survive_and_have_defaults(tmp_path):
-    OwnFolder(tmp_path).prepare()
+def test_settings_survive_as_plain_json_and_have_defaults(tmp_path):
+    own = OwnFolder(tmp_path)
+    own.prepare()
     assert load_settings(tmp_path) == LibrarySettings()
-    changed = LibrarySettings(
-        "triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("Originals",)
-    )
+    changed = LibrarySettings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("A",))
     save_settings(tmp_path, changed)
     assert load_settings(tmp_path) == changed
     assert {path.name for path in tmp_path.iterdir()} == {"settings.json", MARKER}
+    values = json.loads(own.settings.read_text())
+    assert (values["backend"], values["keep"], values["folders"]) == (
+        changed.backend,
+        ["size", "oldest"],
+        ["A"],
+    )
+    own.settings.rename(tmp_path / "other.json")
+    own.settings.symlink_to(tmp_path / "other.json")
+    with pytest.raises(PhotodupError, match="is a link"):
+        load_settings(tmp_path)
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "{",
-        "[]",
-        '{"backend": "nobody"}',
-        '{"keep": ["biggest"]}',
-        '{"colour": 1}',
-        '{"keep": []}',
-        '{"folders": [1]}',
-        '{"folders": "Originals"}',
-    ],
-)
+    ["{", "[]", '{"backend": "nobody"}', '{"keep": ["biggest"]}', '{"colour": 1}', '{"keep": []}', '{"folders": [1]}',
+     '{"folders": "Originals"}', "[" * 100_000, '{"ignored": ["auto", "x"]}', '{"keep": "\\u001b[31m"}', "\0"],
+)  # fmt: skip
 def test_unreadable_settings_are_one_sentence_that_names_the_file(tmp_path, text):
     (tmp_path / "settings.json").write_text(text)
     with pytest.raises(PhotodupError) as caught:
         load_settings(tmp_path)
-    assert "\n" not in str(caught.value)
-    assert "settings.json" in str(caught.value)
+    said = str(caught.value)
+    assert "\n" not in said and "\x1b" not in said and "settings.json cannot be used" in said
 
 
 def test_settings_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
@@ -318,10 +314,3 @@ def test_settings_are_not_written_into_a_folder_that_is_not_our_own(tmp_path):
     with pytest.raises(PhotodupError, match="was not made by photodup"):
         save_settings(tmp_path, LibrarySettings())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_settings_are_plain_json_for_other_tools(tmp_path):
-    OwnFolder(tmp_path).prepare()
-    save_settings(tmp_path, LibrarySettings(folders=("A",)))
-    values = json.loads((tmp_path / "settings.json").read_text())
-    assert values["backend"] == "auto" and values["keep"][0] == "source" and values["folders"] == ["A"]

@@ -1,10 +1,10 @@
 """The site as `make site` built it, opened and searched in a real Chromium."""
 
-import threading
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 
 import pytest
+from support.http_server import serving
 from support.paths import ROOT
 
 SITE = ROOT / "build" / "site"
@@ -16,10 +16,8 @@ pytestmark = [
 
 @pytest.fixture
 def address():
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=SITE)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(partial(SimpleHTTPRequestHandler, directory=SITE)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def test_a_reader_finds_a_word_and_a_figure(browser, address):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.review_library import make_library, photo
-from support.triton import taking_pictures
+from support.triton import save_graph, taking_pictures
 
 from photodup.embedding.client.client import connect
 from photodup.embedding.engines import sscd
@@ -173,25 +173,14 @@ def test_the_published_file_is_known_by_its_contents_whatever_it_is_called(check
 
 def small_onnx(path, *, uint8: bool, channels_last: bool, **notes: str) -> str:
     """Write an encoder of 320-pixel pictures: mean colours of a 4 × 4 grid, after ImageNet's normalisation."""
-    import onnx
-    from onnx import TensorProto, helper
-
     nodes = [
-        helper.make_node("AveragePool", ["image"], ["grid"], kernel_shape=[80, 80], strides=[80, 80]),
-        helper.make_node("Flatten", ["grid"], ["embedding"]),
+        ("AveragePool", ["image"], "grid", {"kernel_shape": [80, 80], "strides": [80, 80]}),
+        ("Flatten", ["grid"], "embedding"),
     ]
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("image", ["n", 3, 320, 320]), ("embedding", ["n", 48]))
-    ]
-    graph = helper.make_graph(nodes, "small", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    helper.set_model_props(model, notes)
-    onnx.save(model, path)
+    save_graph(path, nodes, ("image", ["n", 3, 320, 320]), ("embedding", ["n", 48]), **notes)
     imagenet = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-    return (
-        f"sscd:{taking_pictures(path, path, uint8=uint8, channels_last=channels_last, size=320, **imagenet)}"
-    )
+    taking_pictures(path, path, uint8=uint8, channels_last=channels_last, size=320, **imagenet)
+    return f"sscd:{path}"
 
 
 def test_onnx_may_take_bytes_and_channels_last_and_say_what_it_was_made_from(tmp_path):

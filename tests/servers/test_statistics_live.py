@@ -2,6 +2,8 @@
 
 from contextlib import ExitStack
 
+import pytest
+
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore
 from photodup.embedding.backends import parse_backend
@@ -12,6 +14,7 @@ BACKEND = parse_backend("fastapi-pytorch-fp32-http-jpeg")
 SIZES = Sizes(visits=2, plan=VisitPlan(blocks=3, block_s=0.1, alone_s=0, warmup_s=0.05))
 
 
+@pytest.mark.long  # part of `make judge`
 def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, figure):
     with ExitStack() as stack:
         url = stack.enter_context(null_server.running(delay_ms=12))

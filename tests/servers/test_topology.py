@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -17,7 +15,7 @@ from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
 from photodup.study.scaling import topology
-from photodup.study.scaling.topology import DevicePool, balancer, balancer_config
+from photodup.study.scaling.topology import DevicePool, balancer
 
 BACKEND = "triton-emulated-4080-fp32-http-uint8"
 MODEL = "emulated_4080_uint8"
@@ -107,18 +105,3 @@ def test_wrong_numbers_and_a_missing_nginx_are_refused_before_anything_starts(mo
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(PhotodupError, match="apt-get install nginx"), balancer([1]):
         pass
-
-
-@needs_nginx
-def test_nginx_accepts_the_configuration_and_refuses_a_broken_one(tmp_path: Path) -> None:
-    good = balancer_config(45671, [45672, 45673], str(tmp_path))
-    assert check(tmp_path, good) == 0
-    assert check(tmp_path, good.replace("least_conn;", "least_connections;")) != 0
-
-
-def check(folder: Path, text: str) -> int:
-    config = folder / "nginx.conf"
-    config.write_text(text)
-    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    command = [program, "-t", "-p", str(folder), "-c", str(config), "-e", "stderr"]
-    return subprocess.run(command, capture_output=True).returncode

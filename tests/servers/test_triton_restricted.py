@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import http.server
 import json
 import os
 import stat
@@ -16,7 +15,8 @@ import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
 from support.flaky import Flaky
-from support.triton import infer, needs_triton
+from support.http_server import Handler, serving
+from support.triton import FREE_PORTS, needs_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
@@ -84,22 +84,13 @@ def registered(server) -> list:
     return answer.json()
 
 
-class Page(http.server.BaseHTTPRequestHandler):
+class Page(Handler):
     def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<title>a page of somebody else</title>")
-
-    def log_message(self, *_):
-        pass
+        self.reply(b"<title>a page of somebody else</title>")
 
 
 def test_a_web_page_loads_no_model_and_registers_no_memory(browser, triton, region, tmp_path: Path) -> None:
-    foreign = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=foreign.serve_forever, daemon=True).start()
-    page = browser.new_page()
-    try:
+    with serving(Page) as foreign, browser.new_page() as page:
         page.goto(f"http://127.0.0.1:{foreign.server_port}/")
         for path, body in (
             ("/v2/repository/models/evil/load", evil(tmp_path / "written")),
@@ -110,13 +101,7 @@ def test_a_web_page_loads_no_model_and_registers_no_memory(browser, triton, regi
                     headers: {"Content-Type": "text/plain"}, body})).type""",
                 [triton.http_url + path, json.dumps(body)],
             )
-            assert sent == "opaque", (
-                "the request went through to the server, the page just cannot read the answer"
-            )
-    finally:
-        page.close()
-        foreign.shutdown()
-        foreign.server_close()
+            assert sent == "opaque", "it went through to the server, the page just cannot read the answer"
     assert not (tmp_path / "written").exists(), "a web page ran its code as this user"
     assert registered(triton) == []
 
@@ -170,14 +155,9 @@ def test_each_request_that_changes_the_server_needs_the_key(triton, method: str,
 
 def test_what_measures_and_asks_stays_open(triton) -> None:
     for path in (
-        "/v2",
-        "/v2/health/live",
-        "/v2/health/ready",
-        f"/v2/models/{MODEL}",
-        f"/v2/models/{MODEL}/config",
-        f"/v2/models/{MODEL}/stats",
-        "/v2/models/stats",
-    ):
+        "/v2", "/v2/health/live", "/v2/health/ready", f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/config",
+        f"/v2/models/{MODEL}/stats", "/v2/models/stats",
+    ):  # fmt: skip
         assert httpx.get(triton.http_url + path).status_code == 200, path
 
 
@@ -234,9 +214,7 @@ def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(
     try:
         for _ in range(2):
             said: list[str] = []
-            server = EmbeddedTriton(
-                tmp_path, [MODEL], http_port=0, grpc_port=0, metrics_port=0, progress=said.append
-            )
+            server = EmbeddedTriton(tmp_path, [MODEL], **FREE_PORTS, progress=said.append)
             with server:
                 key = control_key.key_for(server.grpc_url)
                 keys.append(key)
@@ -349,7 +327,7 @@ def test_no_record_of_a_run_holds_the_key(triton, monkeypatch, tmp_path: Path) -
 def test_a_triton_without_model_control_says_so(tmp_path: Path, tiny_exports) -> None:
     """As our images start it when they are given no key."""
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=[MODEL])
-    server = EmbeddedTriton(tmp_path, [], http_port=0, grpc_port=0, metrics_port=0)
+    server = EmbeddedTriton(tmp_path, [], **FREE_PORTS)
     command = server._command
 
     def without_control(venv: Path) -> list[str]:
@@ -361,37 +339,10 @@ def test_a_triton_without_model_control_says_so(tmp_path: Path, tiny_exports) ->
 
 
 def test_all_addresses_are_as_restricted_as_loopback(tmp_path: Path, tiny_repository) -> None:
-    server = EmbeddedTriton(
-        tiny_repository, [MODEL], http_port=0, grpc_port=0, metrics_port=0, host="0.0.0.0"
-    )
+    server = EmbeddedTriton(tiny_repository, [MODEL], **FREE_PORTS, host="0.0.0.0")
     with server:
         url = f"http://127.0.0.2:{server.http_port}"
         body = evil(tmp_path / "written")
         assert httpx.post(f"{url}/v2/repository/models/evil/load", json=body).status_code == 403
         server.load(MODEL)
     assert not (tmp_path / "written").exists()
-
-
-def test_heic_into_the_jpeg_model_is_one_sentence(triton) -> None:
-    """Triton refuses what it could not stop: the answer names what it takes and what to do."""
-    import numpy as np
-    from tritonclient.utils import InferenceServerException
-
-    data = _heic()
-    for model in ("openclip_vit_b32_jpeg", "openclip_vit_b32_preprocess"):
-        with pytest.raises(InferenceServerException) as error:
-            infer(triton, model, np.array([[data]], dtype=object))
-        said = error.value.message()
-        assert "image 0: not JPEG, PNG, WebP, GIF or BMP: convert it, or use the FastAPI service" in said
-        assert "\n" not in said
-
-
-def _heic() -> bytes:
-    import io
-
-    import pillow_heif
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    pillow_heif.from_pillow(Image.new("RGB", (64, 64), "red")).save(buffer)
-    return buffer.getvalue()

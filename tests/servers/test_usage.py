@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import psutil
@@ -128,45 +129,28 @@ def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tin
     figure(point["server_memory_mib"] > 100 and point["host_memory_mib"] > 100, point)
 
 
-class StandIn:
-    """NVML's functions for a card that tells no power, as some do. A real one: `-m gpu`."""
+def no_power(device):
+    raise RuntimeError("Not Supported")
 
-    class Memory:
-        used = 3 * 2**20
 
-    class Rates:
-        gpu = 40
-
-    def nvmlInit(self):
-        pass
-
-    def nvmlDeviceGetCount(self):
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetMemoryInfo(self, device):
-        return self.Memory
-
-    def nvmlDeviceGetUtilizationRates(self, device):
-        return self.Rates
-
-    def nvmlDeviceGetPowerUsage(self, device):
-        raise RuntimeError("Not Supported")
-
-    def nvmlDeviceGetUUID(self, device):
-        return b"GPU-0"
-
-    def nvmlDeviceGetName(self, device):
-        return b"NVIDIA L4"
+# NVML's functions for a card that tells no power, as some do. A real one: `-m gpu`.
+STAND_IN = SimpleNamespace(
+    nvmlInit=lambda: None,
+    nvmlDeviceGetCount=lambda: 1,
+    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=3 * 2**20),
+    nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=40),
+    nvmlDeviceGetPowerUsage=no_power,
+    nvmlDeviceGetUUID=lambda device: b"GPU-0",
+    nvmlDeviceGetName=lambda device: b"NVIDIA L4",
+)
 
 
 def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    registry.register(collector := GpuCollector(StandIn()))
+    registry.register(collector := GpuCollector(STAND_IN))
     page = generate_latest(registry).decode()
 
     assert collector.names() == ["NVIDIA L4"]

@@ -10,14 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from support.http_server import Handler, serving
 from support.paths import ROOT
 from support.service import until
 from support.vast import ROW, SECRET
@@ -34,14 +33,11 @@ OFFER = {
 FULL_ROW = {**ROW, "start_date": 0.0, "extra_env": [["END_AT", "1"]]}
 
 
-class Handler(BaseHTTPRequestHandler):
+class VastApi(Handler):
+    protocol_version = "HTTP/1.0"  # the SDK leaves its connections open
+
     def answer(self, body, status=200):
-        text = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        self.reply(json.dumps(body).encode(), status, "application/json")
 
     def serve(self):
         size = int(self.headers.get("Content-Length") or 0)
@@ -71,34 +67,22 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = serve
 
-    def log_message(self, *_):
-        pass
-
 
 class Api:
     def __init__(self):
         self.rows, self.asked, self.refuse, self.swallow_order = {}, [], "", False
         self.victim: subprocess.Popen | None = None
-        self.dies_at, self.dies_late = (
-            0,
-            False,
-        )  # at its nth request the victim is killed, before or after it is done
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.api = self
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        # At its nth request the victim is killed, before or after it is done.
+        self.dies_at, self.dies_late, self.url = 0, False, ""
 
 
 @pytest.fixture
 def api(tmp_path, monkeypatch):
-    api = Api()
-    thread = threading.Thread(target=api.server.serve_forever, daemon=True)
-    thread.start()
     (tmp_path / "notebooks" / "endpoints").mkdir(parents=True)
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
-    yield api
-    api.server.shutdown()
-    api.server.server_close()
-    thread.join()
+    with serving(VastApi, api=Api()) as server:
+        server.api.url = f"http://127.0.0.1:{server.server_port}"
+        yield server.api
 
 
 def watchman(api, **env):

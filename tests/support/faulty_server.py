@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import uvicorn
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image, ImageCms, ImageFile
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from support.service import answers, free_port, until
+from support.triton import save_graph
 
 from photodup.embedding import imaging
 from photodup.embedding.imaging import ImageError
@@ -34,25 +33,17 @@ def texture_graph(path: Path) -> Path:
     """Write an encoder that feels fine texture as well as colour: random filters, what is above 0, a grid."""
     random = np.random.default_rng(0)
     shapes = {"filters": (16, 3, 3, 3), "weights": (16 * 49, 512), "bias": (512,)}
-    weights = [
-        numpy_helper.from_array(random.normal(size=s).astype(np.float32), n) for n, s in shapes.items()
-    ]
+    weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     nodes = [
-        helper.make_node("Conv", ["image", "filters"], ["texture"]),
-        helper.make_node("Relu", ["texture"], ["above"]),
-        helper.make_node("AveragePool", ["above"], ["grid"], kernel_shape=[31, 31], strides=[31, 31]),
-        helper.make_node("Flatten", ["grid"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "weights"], ["projected"]),
-        helper.make_node("Add", ["projected", "bias"], ["moved"]),
-        helper.make_node("LpNormalization", ["moved"], ["embedding"], axis=1, p=2),
+        ("Conv", ["image", "filters"], "texture"),
+        ("Relu", ["texture"], "above"),
+        ("AveragePool", ["above"], "grid", {"kernel_shape": [31, 31], "strides": [31, 31]}),
+        ("Flatten", ["grid"], "flat"),
+        ("MatMul", ["flat", "weights"], "projected"),
+        ("Add", ["projected", "bias"], "moved"),
+        ("LpNormalization", ["moved"], "embedding", {"axis": 1, "p": 2}),
     ]
-    given, answered = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("image", ["n", 3, 224, 224]), ("embedding", ["n", 512]))
-    )
-    graph = helper.make_graph(nodes, "texture", [given], [answered], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    return path
+    return save_graph(path, nodes, ("image", ["n", 3, 224, 224]), ("embedding", ["n", 512]), weights)
 
 
 class FaultyServer:

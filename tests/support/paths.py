@@ -12,15 +12,9 @@ CHROMIUM = next(
 def link_checkout(folder: Path, demo_dir: Path) -> None:
     """Make `folder` a checkout of which only results and build are its own: what a study writes stays out of this one."""
     code = [
-        "notebooks",
-        "model_repository",
-        "lib",
-        "docker",
-        "k8s",
-        "tools",
-        "results/published",
+        "notebooks", "model_repository", "lib", "docker", "k8s", "tools", "results/published",
         "results/reference-cpu",
-    ]
+    ]  # fmt: skip
     (folder / "results").mkdir()
     for name in (*code, ".venv-triton", "pyproject.toml", "matplotlibrc"):
         (folder / name).symlink_to(ROOT / name)

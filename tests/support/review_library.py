@@ -40,11 +40,16 @@ def save(
     path.write_bytes(buffer.getvalue())
 
 
-def only_group(library: Path, **options) -> TierGroup:
-    """Scan a library of one family and return its group."""
+def copies_in(library: Path, **options) -> tuple[TierGroup, ...]:
+    """Scan a library and return its groups of copies."""
     scan(library, progress=False)
     with Catalogue(library) as catalogue:
-        (group,) = find_tiers(catalogue, GroupingOptions(**options)).copies
+        return find_tiers(catalogue, GroupingOptions(**options)).copies
+
+
+def only_group(library: Path, **options) -> TierGroup:
+    """Scan a library of one family and return its group."""
+    (group,) = copies_in(library, **options)
     return group
 
 

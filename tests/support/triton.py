@@ -9,42 +9,54 @@ import pytest
 from photodup.embedding import imaging
 
 TINY_MODELS = [
-    "openclip_vit_b32",
-    "openclip_vit_b32_openvino",
-    "openclip_vit_b32_fp16",
-    "openclip_vit_b32_uint8",
-    "openclip_vit_b32_jpeg",
-    "openclip_vit_b32_preprocess",
-]
+    "openclip_vit_b32", "openclip_vit_b32_openvino", "openclip_vit_b32_fp16", "openclip_vit_b32_uint8",
+    "openclip_vit_b32_jpeg", "openclip_vit_b32_preprocess",
+]  # fmt: skip
+
+# Of an `EmbeddedTriton`.
+FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+
+
+def save_graph(
+    path: Path, nodes: list[tuple], given: tuple, answered: tuple, weights=None, **metadata: str
+) -> Path:
+    """Write a graph of (operator, inputs, output, attributes); its ends are (name, shape) or (name, shape, type)."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    def end(name: str, shape: list, kind: str = "FLOAT"):
+        return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
+
+    made = [
+        helper.make_node(operator, inputs, [output], name=output, **dict(*attributes))
+        for operator, inputs, output, *attributes in nodes
+    ]
+    arrays = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(made, path.stem, [end(*given)], [end(*answered)], arrays)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    helper.set_model_props(model, metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+AS_FLOATS = {"to": 1}  # TensorProto.FLOAT
 
 
 def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str) -> Path:
     """Write an encoder of 300 KB: mean colours of a 7 × 7 grid, a random projection, length 1. Black is no zero."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    wire = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}[variant]
     weights, bias = _weights(seed)
     nodes = [
-        helper.make_node("Cast", ["image"], ["pixels"], to=TensorProto.FLOAT),
-        helper.make_node("AveragePool", ["pixels"], ["grid"], kernel_shape=[32, 32], strides=[32, 32]),
-        helper.make_node("Flatten", ["grid"], ["colours"]),
-        helper.make_node("MatMul", ["colours", "weights"], ["projected"]),
-        helper.make_node("Add", ["projected", "bias"], ["moved"]),
-        helper.make_node("LpNormalization", ["moved"], ["embedding"], axis=1, p=2),
+        ("Cast", ["image"], "pixels", AS_FLOATS),
+        ("AveragePool", ["pixels"], "grid", {"kernel_shape": [32, 32], "strides": [32, 32]}),
+        ("Flatten", ["grid"], "colours"),
+        ("MatMul", ["colours", "weights"], "projected"),
+        ("Add", ["projected", "bias"], "moved"),
+        ("LpNormalization", ["moved"], "embedding", {"axis": 1, "p": 2}),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info("image", wire, ["n", 3, 224, 224])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 512])],
-        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")],
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    helper.set_model_props(model, metadata)
-    onnx.save(model, path)
-    return path
+    wire = {"fp32": "FLOAT", "fp16": "FLOAT16", "uint8": "UINT8"}[variant]
+    ends = ("image", ["n", 3, 224, 224], wire), ("embedding", ["n", 512])
+    return save_graph(path, nodes, *ends, {"weights": weights, "bias": bias}, **metadata)
 
 
 def taking_pictures(
@@ -90,16 +102,7 @@ def taking_pictures(
 
 def echo_graph(path: Path, shape: list, kind: str = "FLOAT") -> Path:
     """Write a graph that is no encoder of 224 pixels: it answers with what it is given."""
-    import onnx
-    from onnx import TensorProto, helper
-
-    given, answered = (
-        helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape) for name in ("given", "out")
-    )
-    node = helper.make_node("Identity", ["given"], ["out"])
-    graph = helper.make_graph([node], "echo", [given], [answered])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-    return path
+    return save_graph(path, [("Identity", ["given"], "out")], ("given", shape, kind), ("out", shape, kind))
 
 
 def _weights(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -142,12 +145,8 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
 
     render_tiny(folder, exports, TINY_MODELS)
     emulated = [
-        "emulated_zero",
-        "emulated_a100_jpeg",
-        "emulated_4080trt",
-        "emulated_4090",
-        "emulated_4090_jpeg",
-    ]
+        "emulated_zero", "emulated_a100_jpeg", "emulated_4080trt", "emulated_4090", "emulated_4090_jpeg",
+    ]  # fmt: skip
     return render_repository("cpu-embedded", folder, {}, models=emulated)
 
 

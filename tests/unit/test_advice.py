@@ -32,11 +32,8 @@ def test_the_faster_backend_is_chosen_for_people_who_wait():
     assert list(table["rank"]) == [1, 2] and set(table["fits"]) == {"yes"}
     assert table["usd_per_1000_images"].iloc[0] == pytest.approx(0.85 / 3600 / 40 * 1000)
     assert table[["latency_ms", "latency_percentile"]].iloc[0].tolist() == [65.0, "p95"]
-
-
-def test_a_flipped_latency_turns_the_choice():
-    turned = TWO.assign(backend=TWO["backend"].tolist()[::-1])
-    assert rank(Workload(40, rtt_ms=25), turned)["backend"].iloc[0] == "triton-onnx-fp32-http-fp32"
+    turned = TWO.assign(backend=TWO["backend"].tolist()[::-1])  # a flipped latency turns the choice
+    assert rank(work, turned)["backend"].iloc[0] == "triton-onnx-fp32-http-fp32"
 
 
 def test_the_latency_limit_cuts_goodput_not_throughput():
@@ -62,32 +59,17 @@ def test_a_full_uplink_does_not_fit():
 
 
 def test_batch_work_is_ranked_by_cost_then_by_goodput():
+    names = ["triton-onnx-fp32-http-jpeg", "triton-openvino-fp32-http-jpeg"]
+    offline = {"batch": 32, "scenario": "offline"}
     points = pd.DataFrame(
         [
-            point(
-                "triton-onnx-fp32-http-jpeg",
-                900.0,
-                20.0,
-                batch=32,
-                scenario="offline",
-                price_usd_per_hour=0.1,
-            ),
-            point(
-                "triton-openvino-fp32-http-jpeg",
-                900.0,
-                60.0,
-                batch=32,
-                scenario="offline",
-                price_usd_per_hour=0.9,
-            ),
+            point(name, 900.0, rate, price_usd_per_hour=price, **offline)
+            for name, rate, price in zip(names, (20.0, 60.0), (0.1, 0.9), strict=True)
         ]
     )
     work = Workload(600, kind="batch", rtt_ms=25)
-    assert rank(work, points)["backend"].iloc[0] == "triton-onnx-fp32-http-jpeg"
-    assert (
-        rank(work, points.drop(columns="price_usd_per_hour"))["backend"].iloc[0]
-        == "triton-openvino-fp32-http-jpeg"
-    )
+    assert rank(work, points)["backend"].iloc[0] == names[0]
+    assert rank(work, points.drop(columns="price_usd_per_hour"))["backend"].iloc[0] == names[1]
 
 
 def test_what_intervals_do_not_tell_apart_shares_a_rank():

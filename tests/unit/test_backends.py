@@ -62,11 +62,7 @@ def test_short_names_of_the_source_documents_are_read(written, name):
     "name",
     [
         *(
-            "",
-            "onnx",
-            "triton-",
-            "triton-onnx-fp32",
-            "triton-onnx-fp32-http",
+            "", "onnx", "triton-", "triton-onnx-fp32", "triton-onnx-fp32-http", "pytorch-grpc-jpeg",
             "fastapi-pytorch-fp32-grpc-jpeg",
         ),
         *("triton-onnx-grpc-json", "triton-onnx-fp32-grpc-json", "local-onnx-fp32-http-jpeg", "local-dog"),
@@ -77,7 +73,7 @@ def test_short_names_of_the_source_documents_are_read(written, name):
             "triton-onnx-fp64-http-fp32",
         ),
     ],
-)
+)  # fmt: skip
 def test_other_names_are_refused_with_the_pattern(name):
     with pytest.raises(
         PhotodupError, match=r"names no backend: use local-ENGINE-PRECISION, .*such as triton-"
@@ -100,12 +96,17 @@ def test_what_computes_otherwise_is_another_model_of_triton():
         Backend("triton", engine, precision, "http", wire).triton_model for engine, precision, wire in parts
     ]
     assert len(set(models)) == len(models)
-    assert Backend("triton", "onnx", "fp32", "http", "json").triton_model == "openclip_vit_b32"
-    assert backend_of("trt", "grpc", "fp32").triton_model == "openclip_vit_b32_trt"
-    assert (
-        Backend("triton", "openvino", "bf16", "http", "fp32").triton_model == "openclip_vit_b32_openvino_bf16"
-    )
-    assert Backend("fastapi", "onnx", "int8", "http", "jpeg").triton_model == ""
+    for name, model in {
+        "fastapi-onnx-int8-http-jpeg": "",
+        "triton-onnx-fp32-http-json": "openclip_vit_b32",
+        "triton-onnx-fp32-grpc-uint8": "openclip_vit_b32_uint8",
+        "triton-onnx-fp32-http-jpeg": "openclip_vit_b32_jpeg",
+        "triton-openvino-bf16-grpc-fp32": "openclip_vit_b32_openvino_bf16",
+        "triton-trt-fp16-grpc-fp32": "openclip_vit_b32_trt",
+        "triton-onnx-tf32-http-fp32": "openclip_vit_b32_tf32",
+        "triton-emulated-4090trt-fp32-http-jpeg": "emulated_4090trt_jpeg",
+    }.items():
+        assert parse_backend(name).triton_model == model
 
 
 @given(GPU, st.sampled_from(["fp32", "fp16", "uint8", "jpeg"]))

@@ -102,7 +102,7 @@ def test_a_lone_client_never_waits_for_company():
 
 def test_clients_that_come_back_at_once_are_gathered_again():
     model = Model(seconds=0.02)
-    batcher = Batcher(model, batch_max=32, delay_s=10)
+    batcher = Batcher(model, batch_max=32, delay_s=3)
 
     def client(value: int) -> None:
         for _ in range(6):

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.library import photo
+from support.machines import report, run_machine
 
 from photodup.errors import PhotodupError
 from photodup.photos.library import scan as scanning
@@ -150,16 +150,7 @@ ORIGINALS: dict[int, bytes] = {}
 
 
 def test_whatever_is_done_to_a_catalogue_no_photograph_changes_and_a_scan_mends_it():
-    run_state_machine_as_test(
-        UsedCatalogue,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=20,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(UsedCatalogue, EXAMPLES, 20)
     once = UsedCatalogue()  # Hypothesis leaves whole rules out of some runs
     once.begin()
     once.write(NAMES[0], 0)
@@ -168,5 +159,4 @@ def test_whatever_is_done_to_a_catalogue_no_photograph_changes_and_a_scan_mends_
     once.remove(NAMES[0])
     once.no_photograph_changes()
     once.teardown()
-    print(", ".join(f"{count} {what}" for what, count in sorted(COUNTS.items())))
-    assert all(COUNTS[what] for what in ("killed", "removed", "scanned", "written"))
+    report(COUNTS, ("killed", "removed", "scanned", "written"))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.images import encoded
+from support.review_library import only_group
 
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
 from photodup.photos.compare.exposures import FineNoise, rounding_noise
@@ -22,18 +23,8 @@ from photodup.photos.quality.edits import named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 WORDS = (
-    "invoice",
-    "dated",
-    "kindly",
-    "pay",
-    "amount",
-    "within",
-    "days",
-    "account",
-    "bank",
-    "garden",
-    "please",
-)
+    "invoice", "dated", "kindly", "pay", "amount", "within", "days", "account", "bank", "garden", "please",
+)  # fmt: skip
 
 
 def saved(image: Image.Image, quality: int = 90) -> Image.Image:
@@ -271,9 +262,7 @@ def test_pictures_that_share_nothing_have_no_places():
 def test_of_two_different_letters_none_is_suggested_and_the_places_are_marked(tmp_path: Path):
     letter().save(tmp_path / "a.png")
     letter(to="Michael Wolf").save(tmp_path / "b.png")
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        (group,) = find_tiers(catalogue).copies
+    group = only_group(tmp_path)
     (other,) = group.members
     assert not group.may_go
     assert "looks different at the top" in group.difference(other)
@@ -328,9 +317,7 @@ def test_a_subject_nearly_as_pale_as_its_sky_is_kept(tmp_path: Path, photographs
     ImageDraw.Draw(with_cloud).ellipse((120, 80, 180, 120), fill=tuple(int(v) + 10 for v in ground))
     exposed(sky, seed=1).save(tmp_path / "a.jpg", quality=92)
     exposed(with_cloud, seed=2).save(tmp_path / "b.jpg", quality=90)
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        (group,) = find_tiers(catalogue).copies
+    group = only_group(tmp_path)
     assert not group.may_go
     assert "has fine noise of its own, as another exposure has" in group.difference(group.members[0])
 
@@ -355,9 +342,7 @@ def test_the_original_never_goes_for_a_copy_that_a_filter_made_smoother(tmp_path
     flat = photographs["chelsea"].filter(ImageFilter.GaussianBlur(5))
     exposed(flat, seed=1).save(tmp_path / "z.jpg", quality=88)
     Image.open(tmp_path / "z.jpg").filter(ImageFilter.MedianFilter(3)).save(tmp_path / "a.jpg", quality=97)
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        (group,) = find_tiers(catalogue).copies
+    group = only_group(tmp_path)
     assert "z.jpg" not in {photo.path.name for photo in group.may_go}
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.triton import save_graph
 
 from photodup.bench.record.record import RunStore, load_points, load_records
 from photodup.errors import PhotodupError
@@ -29,18 +30,10 @@ def small_ceilings():
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     """A tower of one convolution in place of ViT, and a graph: what is tested is the table, not the arithmetic."""
-    import onnx
-    from onnx import TensorProto, helper
-
     tower = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 32, 32), torch.nn.Flatten()).eval()
-    info = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("image", ["n", 3, 224, 224]), ("embedding", ["n", 3, 1, 1]))
-    ]
-    node = helper.make_node("GlobalAveragePool", ["image"], ["embedding"])
-    graph = helper.make_graph([node], "toy", info[:1], info[1:])
+    ends = ("image", ["n", 3, 224, 224]), ("embedding", ["n", 3, 1, 1])
     path = tmp_path_factory.mktemp("toy") / "toy.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    save_graph(path, [("GlobalAveragePool", ["image"], "embedding")], *ends)
     return tower, lambda: path
 
 
@@ -320,13 +313,6 @@ def test_tensorrt_profiles_cover_the_batches(tmp_path):
     assert settings["trt_profile_min_shapes"] == "image:1x3x224x224"
     assert settings["trt_profile_max_shapes"] == "image:32x3x224x224"
     assert settings["trt_fp16_enable"] == "True"
-
-
-def test_openvino_names_a_graph_it_cannot_read(tmp_path):
-    broken = tmp_path / "broken.onnx"
-    broken.write_bytes(b"no graph")
-    with pytest.raises(PhotodupError, match=r"OpenVINO cannot load .*broken\.onnx"):
-        engines.open_openvino(broken, "fp32", "cpu")
 
 
 def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(toy, tmp_path):

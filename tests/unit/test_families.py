@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import only_group, photo, save
+from support.review_library import copies_in, only_group, photo, save
 
 from photodup.embedding import imaging
 from photodup.photos.compare import pixels
@@ -176,10 +176,8 @@ def test_a_part_that_shows_something_else_is_told(tmp_path, original):
     changed.paste(photo("astronaut").resize((44, 44)), (210, 20))
     save(original, tmp_path / "one.jpg")
     save(changed, tmp_path / "other.jpg")
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        for group in find_tiers(catalogue).copies:
-            assert marked(group) == set()
+    for group in copies_in(tmp_path):
+        assert marked(group) == set()
 
 
 def test_two_exposures_with_little_parallax_are_not_suggested(tmp_path, original):
@@ -193,10 +191,8 @@ def test_two_exposures_with_little_parallax_are_not_suggested(tmp_path, original
     moved = cv2.remap(pixels, columns + near, rows, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
     save(original, tmp_path / "left.jpg")
     save(Image.fromarray(moved), tmp_path / "right.jpg")
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        for group in find_tiers(catalogue).copies:
-            assert marked(group) == set(), group.evidence
+    for group in copies_in(tmp_path):
+        assert marked(group) == set(), group.evidence
 
 
 def test_only_what_is_proven_against_the_keeper_itself_is_marked(tmp_path, original, monkeypatch):

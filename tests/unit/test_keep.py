@@ -1,5 +1,6 @@
 """Keep-best rules, the two tiers, and what makes two pictures two shots."""
 
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
-from support.review_library import make_library, photo, save
+from support.images import encoded, read_facts
+from support.review_library import make_library, only_group, photo, save
 
+from photodup.demo.photographs import SOURCES
 from photodup.errors import PhotodupError
 from photodup.photos.compare import evidence, pixels
 from photodup.photos.compare.evidence import pair_codes, pair_rows
+from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.verify import Thresholds, Verification
 from photodup.photos.groups.copy_search import not_asked
 from photodup.photos.groups.families import families
@@ -288,9 +292,50 @@ def test_a_jpeg_with_its_raw_is_kept(tmp_path, same_bytes):
 
 
 def keeper(library: Path) -> tuple[str, str | None]:
-    scan(library, progress=False)
-    with Catalogue(library) as catalogue:
-        (group,) = find_tiers(catalogue).copies
+    group = only_group(library)
     if group.choice.rule == "format":
         assert group.choice.reason == "best format: JPEG with its RAW"
     return str(group.keeper.path), group.choice.rule
+
+
+# ---- files as cameras write them
+
+
+def format_of(image: Image.Image, name: str, **options) -> str:
+    return read_facts(encoded(image, name, **options)).format
+
+
+def test_a_camera_jpeg_with_a_second_picture_is_no_worse_than_its_copy():
+    """Phones put a depth map or a preview behind the first picture; what re-encodes the photo drops it."""
+    image = SOURCES[0].open().resize((320, 214))
+    camera = format_of(image, "MPO", save_all=True, append_images=[image.resize((80, 53))])
+    web = format_of(image, "WEBP")
+    assert (camera, web) == ("MPO", "WEBP")
+    original = replace(BASE, format=camera, exif_fields=40)
+    for worse in ("JPEG", web):
+        copy = replace(BASE, id=2, path=Path("b.jpg"), md5="1" * 32, format=worse)
+        assert KeepRules().choose([copy, original]).keeper.id == 1
+
+
+def test_one_moment_is_not_older_because_nobody_wrote_its_offset():
+    there = replace(BASE, taken_at="2020-01-02T00:00:00+02:00")
+    dropped = replace(BASE, id=2, path=Path("longer/b.jpg"), md5="1" * 32)
+    choice = KeepRules(["oldest"]).choose([there, dropped])
+    assert (choice.keeper.id, choice.rule) == (1, None)
+
+
+def test_the_reason_can_be_shown_whatever_the_folders_name():
+    """A name that is not UTF-8 must not break the page or the terminal that shows it."""
+    folder = os.fsdecode(b"caf\xe9")
+    best = replace(BASE, id=2, path=Path(folder, "b.jpg"), md5="1" * 32)
+    choice = KeepRules(["folder"], folders=[folder]).choose([BASE, best])
+    assert (choice.keeper.id, choice.reason) == (2, "preferred folder: caf\ufffd")
+
+
+def test_a_keeper_that_has_something_added_replaces_none_that_lacks_it():
+    other = replace(BASE, id=2, path=Path("b.jpg"), md5="1" * 32)
+    merits = {BASE.md5: Merit(added=("a border", "empty corners")), other.md5: Merit(added=("a border",))}
+    assert KeepRules().doubts(BASE, other, [BASE, other], merits, Relation()) == [
+        "the one to keep has empty corners"
+    ]
+    assert not KeepRules().doubts(other, BASE, [BASE, other], merits, Relation())

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import photo
+from support.review_library import only_group, photo
 
 from photodup.photos.compare.canvas import lay, small, without_margins
 from photodup.photos.compare.features import features
@@ -53,9 +53,7 @@ def test_a_picture_without_blocks_enough_tells_nothing():
 def keeper(folder, **images: bytes) -> tuple[str, str]:
     for name, data in images.items():
         (folder / f"{name}.jpg").write_bytes(data)
-    scan(folder, progress=False)
-    with Catalogue(folder) as catalogue:
-        (group,) = find_tiers(catalogue).copies
+    group = only_group(folder)
     return group.keeper.path.stem, group.choice.reason
 
 
@@ -85,9 +83,7 @@ def test_a_strongly_compressed_original_is_kept_and_none_of_its_copies_is_finer(
     files["turned"] = saved(own.rotate(4, Image.Resampling.BICUBIC, fillcolor="white"), 90)
     for name, data in files.items():
         (tmp_path / f"{name}.jpg").write_bytes(data)
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        (group,) = find_tiers(catalogue).copies
+    group = only_group(tmp_path)
     assert group.keeper.path.stem == "original"
     assert not [said for said in group.differs if "finer detail" in said or "compressed" in said]
 

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.triton import save_graph
 
 from photodup.embedding.engines.quantise import int8_file
 from photodup.embedding.fidelity import compare, flips
@@ -127,9 +128,6 @@ def test_fp16_file_keeps_float32_at_its_ends(source, images, tmp_path):
 
 def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
     """In a process of its own: the layout pass of ONNX Runtime that `embed` leaves out kills the whole process."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
     rng = np.random.default_rng(0)
     steps = [
         ("Conv", rng.standard_normal((64, 3, 32, 32)) / 55, {"strides": [32, 32]}),
@@ -139,22 +137,16 @@ def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
         ("Transpose", None, {"perm": [1, 0, 2]}),
         ("MatMul", rng.standard_normal((64, 8)) / 8, {}),
     ]
-    nodes, weights, last = [], [], "image"
+    nodes, weights, last = [], {}, "image"
     for i, (operator, weight, attributes) in enumerate(steps):
         inputs, output = [last], "embedding" if i == len(steps) - 1 else f"t{i}"
         if weight is not None:
-            kind = np.int64 if operator == "Reshape" else np.float32
-            weights.append(numpy_helper.from_array(weight.astype(kind), f"w{i}"))
+            weights[f"w{i}"] = weight.astype(np.int64 if operator == "Reshape" else np.float32)
             inputs.append(f"w{i}")
-        nodes.append(helper.make_node(operator, inputs, [output], name=f"n{i}", **attributes))
+        nodes.append((operator, inputs, output, attributes))
         last = output
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("image", ["n", 3, 224, 224]), ("embedding", [49, "n", 8]))
-    ]
-    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.save(model, tmp_path / "tiny.onnx")
+    ends = ("image", ["n", 3, 224, 224]), ("embedding", [49, "n", 8])
+    save_graph(tmp_path / "tiny.onnx", nodes, *ends, weights)
     code = (
         "import sys, numpy as np; from pathlib import Path; from photodup.study.precision import rounding as precision;"
         "source = Path(sys.argv[1]); file = precision.fp16_file(source, source.parent);"

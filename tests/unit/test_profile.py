@@ -1,10 +1,9 @@
 """The profiler's account of a small model adds up, and a node on another provider than the wanted is named."""
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from support.triton import save_graph
 
 from photodup.errors import PhotodupError
 from photodup.study.profiling import profile as profiling
@@ -13,28 +12,20 @@ from photodup.study.profiling import profile as profiling
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Flatten → MatMul → Relu, with [n, 3, 224, 224] in and [n, 8] out."""
-    weights = np.random.default_rng(0).normal(size=(3 * 224 * 224, 8)).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Flatten", ["image"], ["flat"], name="flatten"),
-            helper.make_node("MatMul", ["flat", "w"], ["product"], name="project"),
-            helper.make_node("Relu", ["product"], ["embedding"], name="cut"),
-        ],
-        "small",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 224, 224])],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", 8])],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    path = tmp_path_factory.mktemp("profile") / "small.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.save(model, path)
-    return path
+    nodes = [
+        ("Flatten", ["image"], "flat"),
+        ("MatMul", ["flat", "w"], "product"),
+        ("Relu", ["product"], "embedding"),
+    ]
+    ends = ("image", ["n", 3, 224, 224]), ("embedding", ["n", 8])
+    weights = {"w": np.random.default_rng(0).normal(size=(3 * 224 * 224, 8)).astype(np.float32)}
+    return save_graph(tmp_path_factory.mktemp("profile") / "small.onnx", nodes, *ends, weights)
 
 
 def test_every_node_is_accounted_for(small, figure):
     found = profiling.profile(small, batch=2, runs=5, warmup=2)
 
-    assert {n["name"] for n in found["nodes"]} == {"flatten", "project", "cut"}
+    assert {n["name"] for n in found["nodes"]} == {"flat", "product", "embedding"}
     assert len(found["run_ms"]) == 5
     in_nodes_ms = sum(n["ms"] for n in found["nodes"])
     assert in_nodes_ms > 0
@@ -59,7 +50,7 @@ def test_nodes_that_fall_back_are_named(small):
     found = profiling.profile(small, runs=1, warmup=0, providers=[wanted, "CPUExecutionProvider"])
 
     assert found["wanted"] == wanted
-    assert "project (MatMul) on CPUExecutionProvider" in found["fallbacks"]
+    assert "product (MatMul) on CPUExecutionProvider" in found["fallbacks"]
     assert len(found["fallbacks"]) == len(found["nodes"]) == 3
 
 

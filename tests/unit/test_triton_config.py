@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.export import IR_VERSION, ir_version
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import (
@@ -93,14 +92,6 @@ def test_float32_is_not_tf32(root: Path, tmp_path: Path, target: str, tiny_expor
         (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
         assert (row.name, row.parameters["use_tf32"]) == ("cuda", "0")
     assert accelerators(root, "openclip_vit_b32_tf32") == {"cuda": {"use_tf32": "1"}}
-
-
-def test_tf32_is_rendered_when_asked_for_only_and_has_a_backend_name(tmp_path: Path, tiny_exports) -> None:
-    render_repository("cuda", tmp_path / "all", tiny_exports)
-    assert not (tmp_path / "all" / "openclip_vit_b32_tf32").exists()
-    render_repository("cuda", tmp_path / "one", tiny_exports, models=["openclip_vit_b32_tf32"])
-    assert (tmp_path / "one" / "openclip_vit_b32_tf32" / "1" / "model.onnx").exists()
-    assert parse_backend("triton-onnx-tf32-http-fp32").triton_model == "openclip_vit_b32_tf32"
 
 
 def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path, tiny_exports) -> None:
@@ -234,12 +225,15 @@ def test_an_ensemble_brings_its_steps(tmp_path: Path, tiny_exports) -> None:
     }
 
 
-def test_dali_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
+def test_tf32_dali_and_pytorch_are_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
     render_repository("cuda", tmp_path / "all", tiny_exports)
-    assert not any(folder.name.endswith("_dali") for folder in (tmp_path / "all").iterdir())
-    render_repository("cuda", tmp_path / "dali", tiny_exports, models=["openclip_vit_b32_jpeg_dali"])
-    assert (tmp_path / "dali" / "openclip_vit_b32_preprocess_dali" / "1" / "pipeline.py").exists()
-    assert (tmp_path / "dali" / "openclip_vit_b32_uint8" / "1" / "model.onnx").exists()
+    assert not [
+        p for p in (tmp_path / "all").iterdir() if p.name.endswith(("_tf32", "_dali")) or "torch" in p.name
+    ]
+    models = ["openclip_vit_b32_tf32", "openclip_vit_b32_jpeg_dali"]
+    render_repository("cuda", tmp_path / "asked", tiny_exports, models=models)
+    for made in ("tf32/1/model.onnx", "preprocess_dali/1/pipeline.py", "uint8/1/model.onnx"):
+        assert (tmp_path / "asked" / f"openclip_vit_b32_{made}").exists()
 
 
 @pytest.mark.parametrize(

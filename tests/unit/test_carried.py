@@ -93,6 +93,18 @@ def test_any_text_is_text(title, words):
     assert plain is None or b"&lt;rdf:li&gt;" in plain
 
 
+def test_what_is_not_known_whole_is_not_written():
+    assert properties({"caption": "a" * 2000, "title": "a" * 1999, "rating": 9, "date": "2022-05"}, {}) == {
+        "title": {"dc:title": "a" * 1999}
+    }
+    assert (
+        properties({"keywords": [str(i) for i in range(1000)], "people": ["Ann"], "place": "GPS"}, {}) == {}
+    )
+    assert described_by_xmp(merged(None, {"dc:description": "one\r\ntwo\0"}) or b"") == {
+        "caption": "one\ntwo"
+    }
+
+
 def test_where_a_photo_was_taken(tmp_path):
     write(Image.new("RGB", (8, 8)), tmp_path / "a.jpg", data=exif())
     taken = (tmp_path / "a.jpg").read_bytes()
@@ -102,7 +114,10 @@ def test_where_a_photo_was_taken(tmp_path):
     assert place_of((tmp_path / "s.jpg").read_bytes())["exif:GPSLatitude"] == "48,12.083333S"
     city = xmp('photoshop:City="Lindau" xmlns:photoshop="http://ns.adobe.com/photoshop/1.0/"').encode()
     assert place_of(taken, city) == {"photoshop:City": "Lindau"}
-    assert place_of(b"none") == {}
+    assert (
+        place_of(b"none", xmp('exif:GPSLatitude="1,2N" xmlns:exif="http://ns.adobe.com/exif/1.0/"').encode())
+        == {}
+    )
 
 
 def test_a_sidecar_of_several_photos_is_none_of_one(tmp_path):

@@ -13,7 +13,15 @@ from xml.dom import minidom
 from PIL import ExifTags
 
 from photodup.embedding import imaging
-from photodup.photos.library.metadata import MOST_XMP_BYTES, Packet, _degrees, _text, read_packet
+from photodup.photos.library.metadata import (
+    MOST_TEXT,
+    MOST_VALUES,
+    MOST_XMP_BYTES,
+    Packet,
+    _degrees,
+    _text,
+    read_packet,
+)
 
 # The namespaces of the XMP specification, parts 1 and 2, that digiKam, Lightroom and darktable read.
 NAMESPACES = {
@@ -52,9 +60,9 @@ def properties(said: Mapping[str, Any], place: Mapping[str, str]) -> dict[str, d
     if -1 <= said.get("rating", 0) <= 5 and "rating" in said:
         found["rating"] = {"xmp:Rating": str(said["rating"])}
     for kind, name in (("label", "xmp:Label"), ("title", "dc:title"), ("caption", "dc:description")):
-        if kind in said:
+        if 0 < len(said.get(kind, "")) < MOST_TEXT:  # of a longer one not all is known
             found[kind] = {name: said[kind]}
-    if words := said.get("keywords"):
+    if (words := said.get("keywords")) and len(words) < MOST_VALUES and len(max(words, key=len)) < MOST_TEXT:
         levels = [[word for word in words if ("|" in word) == is_level] for is_level in (False, True)]
         found["keywords"] = {name: some for name, some in zip(_LISTS, levels, strict=True) if some}
     return found
@@ -76,7 +84,10 @@ def place_of(photo: bytes, sidecar: bytes = b"") -> dict[str, str]:
         pass
     for data in (sidecar, inside.encode() if isinstance(inside, str) else inside):
         said = dict(read_packet(data.strip(b"\0 \r\n\t")).said)
-        if found := {name: said[full] for name in _PLACE if said.get(full := _full(name), "").strip()}:
+        found = {name: said[full] for name in _PLACE if said.get(full := _full(name), "").strip()}
+        if len(found.keys() & set(_PLACE[:2])) == 1:  # half a position is none
+            found = {name: value for name, value in found.items() if name not in _PLACE[:2]}
+        if found:
             return found
     pairs = ((2, 1, "NS"), (4, 3, "EW"))
     degrees = [_degrees(exif.get(tag)) for tag, _, _ in pairs]
@@ -155,10 +166,10 @@ def _full(name: str) -> str:
 
 
 def _clean(value: str | list[str]) -> str | list[str]:
-    """Return a value as XML can say it."""
+    """Return a value as XML can say it, lines ended as XML ends them."""
     if isinstance(value, list):
-        return [text for one in value if (text := _NO_XML.sub("", one).strip())]
-    return _NO_XML.sub("", value).strip()
+        return [text for one in value if (text := str(_clean(one)))]
+    return "\n".join(_NO_XML.sub("", value).strip().splitlines())
 
 
 def _element(name: str, text: str = "") -> minidom.Element:

@@ -45,7 +45,8 @@ _IPTC = {
 _REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a person's; others' is a profile's
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
-_LISTS, _MOST_VALUES = frozenset({"keywords", "people"}), 1000
+_LISTS, MOST_VALUES = frozenset({"keywords", "people"}), 1000
+MOST_TEXT = 2000  # characters that are read of a value
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
 # What cameras and libraries write as a title into every file.
 _NO_TITLE = (
@@ -258,14 +259,14 @@ def _joined(said: Any) -> dict[str, Any]:
             number = _number(value)
             value = round(number) if number else None  # 0: not rated
         elif isinstance(value, str):
-            value = value.strip("\0 \r\n\t")[:2000]
+            value = value.strip("\0 \r\n\t")[:MOST_TEXT]
             if kind in ("title", "caption") and (value.lower() in _NO_TITLE or value[:1] in ("{", "<")):
                 continue
         if not value:
             continue
         if kind not in _LISTS:
             found.setdefault(kind, value)
-        elif len(several := lists.setdefault(kind, set())) < _MOST_VALUES:
+        elif len(several := lists.setdefault(kind, set())) < MOST_VALUES:
             several.add(value)
     return found | {kind: sorted(values) for kind, values in lists.items()}
 

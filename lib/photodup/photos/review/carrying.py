@@ -71,10 +71,12 @@ def carried(
         leaving: the photos that leave.
         described: what a photo and its sidecars say, by kind.
     """
+    if not (photos := list(leaving)):
+        return None
     known = described(keeper)
     new: dict[str, Any] = {}
     told: list[SaidAlone] = []
-    for photo in leaving:
+    for photo in photos:
         if not (lost := missing(known, described(photo))):
             continue
         if not told:

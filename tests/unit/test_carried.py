@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.review_library import exif, group_of, photo, write, xmp
+from support.command import run_command
+from support.review_library import client_of, exif, group_of, photo, write, xmp
 from support.trash_kills import make_library, note, present, removal
 
 from photodup.errors import PhotodupError
@@ -17,6 +19,7 @@ from photodup.photos.library.carried import NAMESPACES, merged, place_of, proper
 from photodup.photos.library.metadata import described_by_xmp
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import xmp_of
+from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import MARKED, SKIPPED, TODO, ReviewSession
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import TrashError
@@ -302,6 +305,38 @@ def test_one_photo_of_the_list_is_unmarked_or_removed_without_writing(library):
     for wrong in ((coffee.key, 10**6, "keep"), (coffee.key, small.id, "odd")):
         with pytest.raises(PhotodupError, match="Choose a photo that is marked"):
             session.change_mark(*wrong)
+
+
+def test_the_page_offers_shows_and_changes_it(library):
+    with ReviewServer(library) as server, client_of(server) as client:
+        keys = {name: group_of(server.session, f"{name}.jpg").key for name in ("coffee", "chelsea", "rocket")}
+        shown = {name: client.get(f"group/{key}").text for name, key in keys.items()}
+        assert "<q>4</q>" in shown["coffee"] and "Write it and remove this one" in shown["coffee"]
+        assert (
+            "goes with the file: camera" in shown["chelsea"]
+            and "Keep this one instead” keeps" in shown["chelsea"]
+        )
+        assert "<q>2</q> stays, <q>4</q> goes" in shown["rocket"]
+        assert "3 more copies are held back only for what they say" in client.get("confirm").text
+        assert client.post("carry-all").status_code == 303
+        (small,) = (photo.id for photo, _ in server.session.items[keys["coffee"]].members)
+        listed = client.get("confirm").text
+        assert "Written into <bdi>coffee.jpg.xmp</bdi>: rating <q>4</q>, keywords <q>sea</q>." in listed
+        assert "2 more copies" in listed and f'value="keep {keys["coffee"]} {small}"' in listed
+        client.post("list", data={"change": f"bare {keys['coffee']} {small}", "number": "1"})
+        assert "Written into" not in (listed := client.get("confirm").text) and "Write what it says" in listed
+        client.post("list", data={"change": f"write {keys['coffee']} {small}", "number": "1"})
+        client.post(f"group/{keys['rocket']}", data={"action": "carry", "photo": str(small + 10**6)})
+        assert client.post("carry-all").status_code == 200, "nothing more can be written whole"
+        plan = re.search(r'name="plan" value="(\w+)"', client.get("confirm").text)[1]
+        client.post("remove", data={"plan": plan})
+        trash = client.get("trash").text
+        assert "1 moved" in trash and "1 sidecar written" in trash and "new: restoring deletes it" in trash
+        assert "Delete 1 photo for good?" in client.get("empty-trash").text
+        listed = run_command("trash", "list", library)
+        assert "coffee.jpg.xmp  (written from small coffee.jpg)" in listed
+        client.post("undo")
+        assert not (library / "coffee.jpg.xmp").exists() and (library / "small coffee.jpg").exists()
 
 
 def test_a_hard_link_and_a_link_are_named(library):

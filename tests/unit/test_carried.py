@@ -213,9 +213,8 @@ def test_no_line_of_anothers_and_none_about_a_photo_deletes_what_was_written(tmp
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     for number, line in enumerate(lines):
         if "written" in line:
-            line["written"] |= {"md5": md5["keep.jpg"], "size": 30} | {
-                k: v for k, v in change.items() if k != "sig"
-            }
+            if "home" in change:
+                line["written"] |= {"md5": md5["keep.jpg"], "size": 30} | change
             line.pop("sig")
             lines[number] = line if "sig" in change else signed(own_key(), line)
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -71,7 +71,8 @@ def without_dismissed(
         elif len(gone) < len(group.members):
             stays = [photo.id not in gone for photo in group.members]
             names = ("members", "evidence", "differs", "why", "places", "says_only")
-            shown.append(replace(group, **{n: tuple(compress(getattr(group, n), stays)) for n in names}))
+            left: dict[str, Any] = {name: tuple(compress(getattr(group, name), stays)) for name in names}
+            shown.append(replace(group, **left))
     return tuple(shown)
 
 

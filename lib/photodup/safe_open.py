@@ -162,6 +162,7 @@ def writing(
     fsync: bool = False,
     is_new: bool = False,
     hard_links: bool = True,
+    temporary: str = "",
 ) -> Iterator[BinaryIO]:
     """Yield a file to write to; it takes its name when the block ends well, so that a reader sees all or nothing.
 
@@ -174,6 +175,7 @@ def writing(
         fsync: bring the content to the disk before the name, or a power cut may leave the name on nothing.
         is_new: never replace a file that is there.
         hard_links: refuse a file that has another name; else this name gets a file of its own, and the other stays.
+        temporary: the name until then, by which a caller finds what a kill left; default a random one.
 
     Raises:
         UnsafeNameError: the name is a link's or no regular file's.
@@ -181,9 +183,9 @@ def writing(
         OSError: the file cannot be written.
     """
     refuse_what_is_no_file(status_of(place), hard_links=hard_links)
-    temporary = PathInFolder(place.folder, f".photodup-{secrets.token_hex(16)}.tmp")
+    part = PathInFolder(place.folder, temporary or f".photodup-{secrets.token_hex(16)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary.name, flags, 0o666 if mode is None else mode, dir_fd=place.folder)
+    descriptor = os.open(part.name, flags, 0o666 if mode is None else mode, dir_fd=place.folder)
     try:
         with open(descriptor, "wb") as file:
             if mode is not None:
@@ -193,11 +195,11 @@ def writing(
                 file.flush()
                 os.fsync(descriptor)
         if is_new:
-            name_if_free(temporary, place)
+            name_if_free(part, place)
         else:
-            os.replace(temporary.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+            os.replace(part.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     finally:
-        remove_file(temporary)  # there if the block raised, or if the file has its own name by a link
+        remove_file(part)  # there if the block raised, or if the file has its own name by a link
 
 
 def name_if_free(source: PathInFolder, place: PathInFolder) -> bool:

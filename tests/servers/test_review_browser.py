@@ -204,6 +204,12 @@ def test_keys_of_the_comparison(server, page):
     until(page, "document.querySelector('#stage').classList.contains('second')")
     page.keyboard.press("f")
     assert stage.get_attribute("data-mode") == "side"
+    page.keyboard.press("l")
+    page.locator("#cut").fill("30")
+    shown = "getComputedStyle(document.querySelector('.right .view')).clipPath"
+    assert page.evaluate(shown) == "inset(0px 0px 0px 30%)"
+    page.locator("#slide").click()
+    assert stage.get_attribute("data-mode") == "side" and page.locator("#cut").is_hidden()
     page.keyboard.press("?")
     assert page.locator("#help").is_visible()
     page.keyboard.press("Escape")

@@ -95,3 +95,28 @@ def test_the_page_speaks_plainly_and_gives_a_reason_for_each(server):
     reasons = {p.path.name: item.group.kept_over(p) for p in item.group.members}
     assert reasons["small coffee.jpg"].startswith("most detail")
     assert reasons["cropped coffee.jpg"].startswith("shows the most")
+
+
+def test_groups_are_listed_by_size_date_or_folder_and_of_one_folder(server):
+    items = {item.key: item for item in server.session.select("copies")}
+
+    def listed(**query: str) -> list[str]:
+        text = httpx.get(server.url, params=query).text
+        return re.findall(r'<li class="card \w+" id="(\w+)"', text)
+
+    assert listed() == list(items) and listed(order="odd") == list(items)
+    by_size = [items[key].bytes_to_free for key in listed(order="size")]
+    assert len(by_size) == 3 and by_size == sorted(by_size, reverse=True)
+    dates = [items[key].group.keeper.taken_at for key in listed(order="date")]
+    assert dates == sorted(dates, reverse=True)
+    assert [items[key] for key in listed(folder="Shared")] == [coffee_group(server.session)]
+    assert set(listed(folder="2020", order="folder")) < set(items)
+
+
+def test_undone_says_which_files_are_back(server):
+    session = server.session
+    session.accept_all()
+    session.apply()
+    said = session.undo()
+    assert "files are back in their folders: " in said and "small coffee.jpg" in said
+    assert "small coffee.jpg.xmp" in said, "and its sidecar"

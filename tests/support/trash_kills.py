@@ -21,7 +21,7 @@ from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Removal
+from photodup.photos.trash.trash_entries import Note, Removal
 from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
 
 
@@ -42,6 +42,12 @@ def removal(folder, md5, name="a/copy.jpg", keeper="keep.jpg", sidecars=("a/copy
     )
 
 
+def note(
+    folder: Path, md5: dict[str, str], name: str, *sources: str, data: bytes = b"what they said"
+) -> Note:
+    return Note(folder / name, md5.get(name), data, frozenset(folder / source for source in sources), "said")
+
+
 def present(folder: Path) -> dict[str, str]:
     return {
         str(p.relative_to(folder)): md5_of(p)
@@ -50,7 +56,7 @@ def present(folder: Path) -> dict[str, str]:
     }
 
 
-WORK = {"keep.jpg": 300, "copy.jpg": 200, "copy.MOV": 100, "deep/er/copy2.jpg": 150}
+WORK = {"keep.jpg": 300, "copy.jpg": 200, "copy.MOV": 100, "deep/er/copy2.jpg": 150, "keep.jpg.xmp": 80}
 
 
 def act(folder: Path, md5: dict[str, str], what: str) -> None:
@@ -61,7 +67,11 @@ def act(folder: Path, md5: dict[str, str], what: str) -> None:
             [
                 removal(folder, md5, "copy.jpg", sidecars=("copy.MOV",)),
                 removal(folder, md5, "deep/er/copy2.jpg", sidecars=()),
-            ]
+            ],
+            [
+                note(folder, md5, "keep.jpg.xmp", "copy.jpg"),
+                note(folder, md5, "deep/new.xmp", "deep/er/copy2.jpg"),
+            ],
         )
     elif what == "restore":
         trash.restore(trash.contents().listing)
@@ -102,6 +112,10 @@ def assert_one_place_each(folder: Path, md5: dict[str, str], may_be_purged: bool
     trash = Trash(folder)  # opening recovers
     home, operations = present(folder), trash.contents().operations
     assert not [o for o in operations if o.state.endswith("ing")], "nothing is unfinished after recovery"
+    written = {o.written.home: o for o in operations if o.written and o.state in ("removed", "purged")}
+    assert {name: home.pop(name, None) for name in written} == {
+        name: o.written.md5 for name, o in written.items()
+    }
     last = {moved.home: (operation, moved) for operation in operations for moved in operation.files}
     on_disk = [p for p in (folder / TRASH_FOLDER).rglob("*") if p.is_file() and "items" in p.parts]
     listed = []
@@ -241,7 +255,10 @@ def across_volumes(folder: Path, items: Path) -> None:
                 break
             trash = Trash(folder)
             there = {p.name for p in items.rglob("*") if p.is_file()}
-            where = [(name in present(folder), Path(name).name in there) for name in md5]
+            where = [
+                (present(folder).get(name) == digest, Path(name).name in there)
+                for name, digest in md5.items()
+            ]
             assert all(sum(places) == 1 for places in where), (what, step, where)
             assert all(md5_of(p) in md5.values() for p in items.rglob("*") if p.is_file())
             assert not [o for o in trash.contents().operations if o.state.endswith("ing")]

@@ -1,5 +1,6 @@
 """Byte-identical copies that were dismissed stay so, whatever they are called later."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -92,13 +93,18 @@ def test_the_command_leaves_out_what_the_page_was_told(library, tmp_path, where,
     scan(library, file, progress=False)
     session = ReviewSession(library, file)
 
-    def printed() -> str:
+    def printed(**options) -> str:
         with Catalogue(library, file) as catalogue:
-            print_groups(catalogue)
+            print_groups(catalogue, **options)
         return capsys.readouterr().out
 
     before = printed()
     assert "3 groups of copies" in before and before.count("IMG_3.jpg") == 2
+    record = json.loads(printed(as_json=True))
+    members = {member["path"]: member for group in record["groups"] for member in group["members"]}
+    assert members.keys() == {str(p.path) for i in session.items.values() for p, _ in i.members}
+    assert all(member["suggested"] and not member["differs"] for member in members.values())
+    assert all(group["keep"]["reason"] for group in record["groups"]) and record["n_photos"] == 7
     item = group_of(session, "IMG_3.jpg")
     session.set_apart(item.key, item.members[0][0].id, "keep_both")
     assert "2 groups of copies" in (after := printed()) and "IMG_3.jpg" not in after

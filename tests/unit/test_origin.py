@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import copies_in, only_group, photo
+from support.review_library import copies_in, exif, only_group, photo, write, xmp
 
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
@@ -29,29 +29,6 @@ from photodup.photos.library.sidecars import moving_together
 from photodup.photos.search.candidates import Shots
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
-
-
-def exif(*, camera: bool = True, rating: int = 0, **details) -> bytes:
-    """EXIF as phones write it; `details` by tag name of the Exif directory."""
-    from PIL import ExifTags
-
-    found = Image.Exif()
-    if camera:
-        found[0x010F], found[0x0110] = "Maker", "Model 1"
-        found.get_ifd(0x8825).update({1: "N", 2: (48.0, 12.0, 5.0), 3: "E", 4: (11.0, 30.0, 5.0)})
-        found.get_ifd(0x8769)[0x9003] = "2022:05:17 18:10:00"
-    if rating:
-        found[0x4746] = rating
-    found.get_ifd(0x8769).update({ExifTags.Base[name].value: value for name, value in details.items()})
-    return found.tobytes()
-
-
-def write(image: Image.Image, path: Path, *, quality: int = 92, data: bytes = b"", **options) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    options |= {"exif": data} if data else {}
-    if path.suffix != ".png":
-        options["quality"] = quality
-    image.save(path, **options)
 
 
 def going(group: TierGroup) -> set[str]:
@@ -297,18 +274,6 @@ def test_metadata_that_the_keeper_has_too_holds_nothing_back(tmp_path, original)
     write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif())
     group = only_group(tmp_path)
     assert (group.keeper.path.name, going(group)) == ("camera.jpg", {"small.jpg"})
-
-
-XMP = (
-    '<?xpacket begin=""?><x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF '
-    'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description {attributes} '
-    'xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmlns:dc="http://purl.org/dc/elements/1.1/">{elements}'
-    "</rdf:Description></rdf:RDF></x:xmpmeta>"
-)
-
-
-def xmp(attributes: str = "", elements: str = "") -> str:
-    return XMP.format(attributes=attributes, elements=elements)
 
 
 def test_xmp_is_read_as_attributes_elements_and_lists():

@@ -1,5 +1,6 @@
 """The commands of the photo application. Photographs are only read, but by `review` and `trash`."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from photodup.errors import PhotodupError
-from photodup.names import escaped, printable
+from photodup.names import as_text, escaped, printable
 
 if TYPE_CHECKING:
     from photodup.photos.embed.choose import EncoderRequest
     from photodup.photos.groups.results import TierGroup, Tiers
-    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.library.catalogue import Catalogue, Photo
     from photodup.photos.library.scan import OpenSink, ScanReport
 
 # As the page calls the stand-in; it says what it is, for whoever chooses it.
@@ -142,22 +143,24 @@ def group(
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
     allow_random: AllowRandom = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the groups as JSON")] = False,
 ) -> None:
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
     from photodup.photos.library.catalogue import Catalogue
 
     options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
     with Catalogue(directory, catalogue) as opened:
-        print_groups(opened, threshold=threshold, **options)
+        print_groups(opened, as_json=as_json, threshold=threshold, **options)
 
 
-def print_groups(catalogue: "Catalogue", **options: Any) -> None:
+def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: Any) -> None:
     """Print both tiers with the reason for each keeper and the evidence for each member.
 
     Copies that were dismissed on the review page are left out, as they are there.
 
     Args:
         catalogue: scanned, and embedded if there is to be a `similar` tier.
+        as_json: print one object instead: `n_photos`, `groups` and `problems`.
         **options: of `tiers_by_settings`.
     """
     from photodup.photos.groups.by_settings import tiers_by_settings, with_bar, without_dismissed
@@ -171,6 +174,15 @@ def print_groups(catalogue: "Catalogue", **options: Any) -> None:
         copies=without_dismissed(tiers.copies, dismissed),
         similar=without_dismissed(tiers.similar, dismissed),
     )
+    if as_json:
+        problems = [*tiers.problems, *feedback.problems]
+        record = {
+            "n_photos": tiers.n_photos,
+            "groups": [_record(g) for g in tiers.groups],
+            "problems": problems,
+        }
+        print(json.dumps(record))
+        return
     for group in tiers.groups:
         _print_group(group)
     for problem in tiers.problems:
@@ -195,6 +207,21 @@ def _print_group(group: "TierGroup") -> None:
             said = "alike" if why.similarity is None else f"cosine {why.similarity:.4f}"
         differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""
         print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said}{differs})")
+
+
+def _record(group: "TierGroup") -> dict[str, Any]:
+    def of(photo: "Photo") -> dict[str, Any]:
+        return {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
+
+    going = {photo.id for photo in group.may_go}
+    members = [
+        of(photo)
+        | {"similarity": why.similarity, "same_bytes": why.exact, "suggested": photo.id in going}
+        | {"differs": group.difference(photo)}
+        for photo, why in zip(group.members, group.evidence, strict=True)
+    ]
+    keep = of(group.keeper) | {"reason": group.choice.reason}
+    return {"tier": group.tier, "keep": keep, "members": members}
 
 
 def _summary(tiers: "Tiers") -> str:

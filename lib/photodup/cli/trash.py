@@ -39,7 +39,7 @@ def list_trash(directory: Library) -> None:
     for operation in contents.listing:
         print(_line(operation))
     for operation in contents.interrupted:  # read-only or busy today
-        first = printable(operation.files[0].home)
+        first = printable(operation.home)
         print(f"{operation.id}  {operation.state} {first} is not finished; the next command goes on with it")
     print(f"{len(contents.listing)} removals, {_megabytes(contents.listing)}")
     if contents.unsigned:
@@ -128,6 +128,7 @@ def _megabytes(operations: "list[Operation]") -> str:
 
 def _line(operation: "Operation") -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(operation.time))
-    files = ", ".join(printable(moved.home) for moved in operation.files)
+    homes = [operation.home] if operation.written else [moved.home for moved in operation.files]
+    files = ", ".join(map(printable, homes))
     reason = escaped(operation.reason)
     return f"{operation.id}  {when}  {operation.bytes / 1e6:8.2f} MB  {files}  ({reason})"

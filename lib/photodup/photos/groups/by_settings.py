@@ -7,6 +7,7 @@ nobody knew at the time.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import PurePath
 from typing import Any
 
@@ -65,10 +66,13 @@ def without_dismissed(
     shown = []
     for group in groups:
         gone = dismissed_copies(group, dismissed)
-        rest = [pair for pair in zip(group.members, group.evidence, strict=True) if pair[0].id not in gone]
-        if rest:
-            members, evidence = zip(*rest, strict=True)
-            shown.append(replace(group, members=members, evidence=evidence) if gone else group)
+        if not gone:
+            shown.append(group)
+        elif len(gone) < len(group.members):
+            stays = [photo.id not in gone for photo in group.members]
+            names = ("members", "evidence", "differs", "why", "places", "says_only")
+            left: dict[str, Any] = {name: tuple(compress(getattr(group, name), stays)) for name in names}
+            shown.append(replace(group, **left))
     return tuple(shown)
 
 

@@ -41,6 +41,7 @@ class TierGroup:
             similar pictures nothing is said.
         why: why the keeper is kept rather than each member; empty where nothing tells them apart.
         places: of each member where it looks different: boxes in the keeper's frame and in its own.
+        says_only: of each member whether it differs only by what it says (date, rating, keywords, ...).
     """
 
     tier: str
@@ -50,6 +51,7 @@ class TierGroup:
     differs: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
     places: tuple[Sequence[tuple[Box, Box]], ...] = ()
+    says_only: tuple[bool, ...] = ()
 
     @property
     def keeper(self) -> Photo:
@@ -66,6 +68,11 @@ class TierGroup:
     def difference(self, photo: Photo) -> str:
         """Return what a member has that the keeper would not keep, in words; empty where nothing."""
         return self._of(photo, self.differs) or ""
+
+    @property
+    def held_back(self) -> tuple[Photo, ...]:
+        """Return the copies that differ from the keeper only by what they say."""
+        return tuple(photo for photo, is_so in zip(self.members, self.says_only, strict=False) if is_so)
 
     def kept_over(self, photo: Photo) -> str:
         """Return why the keeper is kept rather than a member; the reason of the choice where nothing is said."""

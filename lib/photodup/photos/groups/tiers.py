@@ -15,7 +15,7 @@ from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.copy_search import CopySearch, as_pairs
 from photodup.photos.groups.judging import Judge, Judged
-from photodup.photos.groups.keepers import Choice, KeepRules
+from photodup.photos.groups.keepers import FILM, RAW, Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import TOLERANCE, Group, stars
@@ -163,10 +163,12 @@ class _Grouping:
             shown = evidence(judged.keeper, i), judged.why.get(i, ""), judged.places.get(i, ())
             found += [(photo, shown[0], said, *shown[1:]) for photo in self._files[photos[i].md5]]
         # Of files of one content each may have a sidecar of its own.
+        beside = [self._rules.lost_beside(keeper, photo) for photo, *_ in found]
         found = [
-            (photo, proof, "; ".join(filter(None, (said, *self._rules.lost_beside(keeper, photo)))), *more)
-            for photo, proof, said, *more in found
-        ]
+            (photo, proof, "; ".join(filter(None, (said, *lost))), *more,
+             not said and bool(lost) and not {FILM, RAW} & set(lost))
+            for (photo, proof, said, *more), lost in zip(found, beside, strict=True)
+        ]  # fmt: skip
         found.sort(key=lambda entry: (bool(entry[2]), -entry[1].confidence, str(entry[0].path)))
         return TierGroup("copies", choice, *zip(*found, strict=True))
 

@@ -5,6 +5,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -44,7 +45,8 @@ _IPTC = {
 _REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a person's; others' is a profile's
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
-_LISTS, _MOST_VALUES = frozenset({"keywords", "people"}), 1000
+_LISTS, MOST_VALUES = frozenset({"keywords", "people"}), 1000
+MOST_TEXT = 2000  # characters that are read of a value
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
 # What cameras and libraries write as a title into every file.
 _NO_TITLE = (
@@ -257,14 +259,14 @@ def _joined(said: Any) -> dict[str, Any]:
             number = _number(value)
             value = round(number) if number else None  # 0: not rated
         elif isinstance(value, str):
-            value = value.strip("\0 \r\n\t")[:2000]
+            value = value.strip("\0 \r\n\t")[:MOST_TEXT]
             if kind in ("title", "caption") and (value.lower() in _NO_TITLE or value[:1] in ("{", "<")):
                 continue
         if not value:
             continue
         if kind not in _LISTS:
             found.setdefault(kind, value)
-        elif len(several := lists.setdefault(kind, set())) < _MOST_VALUES:
+        elif len(several := lists.setdefault(kind, set())) < MOST_VALUES:
             several.add(value)
     return found | {kind: sorted(values) for kind, values in lists.items()}
 
@@ -281,36 +283,67 @@ def _iptc(image: Any) -> Iterator[tuple[str, str]]:
                 yield kind, value.decode("utf-8", "replace")
 
 
-def _xmp(packet: bytes) -> list[tuple[str, str]]:
-    """Return (kind, value) of each property known here; a packet with a document type, or none at all, says nothing."""
-    said: list[tuple[str, str]] = []
-    stack: list[str | None] = []
+@dataclass
+class Packet:
+    """What an XMP packet or sidecar holds.
+
+    Attributes:
+        said: (property, text) of each value, the property as `namespace local name`.
+        ends: where the list of a property ends, and the whole (`RDF`): byte offset, and the prefix of RDF there.
+        about: what its descriptions are about; the same in all of them.
+        is_whole: whether it was read to its end.
+    """
+
+    said: list[tuple[str, str]] = field(default_factory=list)
+    ends: dict[str, tuple[int, str]] = field(default_factory=dict)
+    about: str = ""
+    is_whole: bool = False
+
+
+def read_packet(data: bytes) -> Packet:
+    """Read XMP as far as it can be read; one with a document type, or none at all, holds nothing."""
+    packet = Packet()
+    stack: list[str] = []
     text: list[str] = []
 
-    def kind_of(name: str) -> str | None:
-        namespace, _, local = name.rpartition(" ")
-        return "people" if local == "Name" and _REGIONS in namespace else _XMP.get(local)
-
     def start(name: str, attributes: dict[str, str]) -> None:
-        # Containers and their items are of their property's kind.
-        stack.append((stack[-1] if stack else None) if name.startswith(_RDF) else kind_of(name))
+        # Containers and their items are of their property.
+        full = " ".join(name.split(" ")[:2])
+        stack.append(stack[-1] if stack and full.startswith(_RDF) else full)
         text.clear()
-        said.extend((kind, value) for key, value in attributes.items() if (kind := kind_of(key)))
+        for key, value in attributes.items():
+            packet.said.append((" ".join(key.split(" ")[:2]), value))
+        packet.about = attributes.get(f"{_RDF}about rdf", packet.about)
 
     def end(name: str) -> None:
-        kind = stack.pop()
-        if kind:
-            said.append((kind, "".join(text)))
+        owner = stack.pop()
+        packet.said.append((owner, "".join(text)))
         text.clear()
+        _, local, *prefix = name.split(" ") if name.startswith(_RDF) else ("", "")
+        if local in ("RDF", "Bag", "Seq", "Alt") and prefix:
+            packet.ends[local if local == "RDF" else owner] = parser.CurrentByteIndex, prefix[0]
 
     def refuse(*_: Any) -> None:
         raise ValueError("XMP has no document type, and an entity may stand for gigabytes")
 
     parser = expat.ParserCreate(namespace_separator=" ")
+    parser.namespace_prefixes = True
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = text.append, refuse
     with suppress(expat.ExpatError, ValueError):  # what was read before the fault was said all the same
-        parser.Parse(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"), True)
+        parser.Parse(data, True)
+        packet.is_whole = True
+    return packet
+
+
+def _xmp(data: bytes) -> list[tuple[str, str]]:
+    """Return (kind, value) of each property known here."""
+    said = []
+    for name, value in read_packet(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).said:
+        namespace, _, local = name.rpartition(" ")
+        kind = "people" if local == "Name" and _REGIONS in namespace else _XMP.get(local)
+        if kind:
+            said.append((kind, value))
     return said
 
 

@@ -66,6 +66,17 @@ def belonging_to(photo: Path) -> list[Path]:
     return sorted(set(found) - {photo})
 
 
+def xmp_of(photo: Path) -> Path:
+    """Return the XMP sidecar that is of a photo alone, or the name that a new one gets: `IMG_1.jpg.xmp`."""
+    bundles = _bundles(photo.parent, {})
+    own = photo.with_name(f"{photo.name}.xmp")
+    named = [p for p in bundles.get(photo.name.lower(), ()) if p.suffix.lower() == ".xmp"]
+    stem = bundles.get(photo.stem.lower(), ())
+    if not named and sum(p.suffix.lower() in RAW_SUFFIXES | RENDERED_SUFFIXES for p in stem) == 1:
+        named = [p for p in stem if p.suffix.lower() == ".xmp"]
+    return named[0] if len(named) == 1 else own
+
+
 def raw_beside(library: Path) -> Callable[[Path], bool]:
     """Return what says of a path in a library whether a RAW file of its name lies beside it.
 

@@ -1,6 +1,6 @@
 """The addresses of the review page: what each shows, and what a reviewer does there. Nothing here decides itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
+from photodup.names import printable
 from photodup.photos.embed.choose import known_backends, probe
 from photodup.photos.groups.keepers import DEFAULT_RULES
 from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
@@ -25,6 +26,13 @@ router = APIRouter()
 PAGE_SIZE = 24
 TRASH_PAGE_SIZE = 200
 _LOOKED_AT = 12  # photos of each group, whether they are still as they were
+# How the groups can be listed: key, and whether the largest comes first. Else the surest copies come first.
+_ORDERS: dict[str, tuple[Callable[[Item], Any], bool]] = {
+    "size": (lambda item: item.bytes_to_free, True),
+    "date": (lambda item: item.group.keeper.taken_at or "", True),
+    "folder": (lambda item: str(item.group.keeper.path), False),
+}
+_MOST_FOLDERS = 200
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
@@ -37,10 +45,23 @@ def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, int, 
 
 
 @router.get("/")
-def overview(site: CurrentSite, tier: str = "copies", status: str = "", number: int = 1) -> Response:
-    """All groups of a tier, page by page."""
+def overview(
+    site: CurrentSite,
+    tier: str = "copies",
+    status: str = "",
+    order: str = "",
+    folder: str = "",
+    number: int = 1,
+) -> Response:
+    """All groups of a tier, page by page; in an order, and those with a photo in a folder, if that is asked for."""
     session = site.session
     shown = session.select(tier if tier in ("copies", "similar") else None, status or None)
+    parents = {parent for item in shown for photo in item.photos for parent in photo.path.parents[:-1]}
+    if folder:
+        shown = [item for item in shown if any(p.path.is_relative_to(folder) for p in item.photos)]
+    if order in _ORDERS:
+        key, is_reversed = _ORDERS[order]
+        shown = sorted(shown, key=key, reverse=is_reversed)
     items, number, n_pages = _one_page(shown, number, PAGE_SIZE)
     last = site.folder.work.last
     return site.page(
@@ -50,6 +71,9 @@ def overview(site: CurrentSite, tier: str = "copies", status: str = "", number: 
         n_shown=len(shown),
         tier=tier,
         status_filter=status,
+        order=order,
+        folder=folder,
+        folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         statuses=[TODO, MARKED, SKIPPED, APART, DONE],
         number=number,
         n_pages=n_pages,
@@ -92,6 +116,7 @@ def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
         evidence=pictures.evidence(why, item.group.difference(chosen)),
         technical=pictures.technical(why),
         rows=pictures.compare(session.root, item.group.keeper, chosen),
+        offer=session.offer(key, chosen.id),
         before=before,
         after=after,
         ahead=fetched_ahead,
@@ -118,7 +143,10 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
     return site.page(
         "confirm.html",
         linked=linked,
+        links=pictures.links_to(session.root, going.values()),
         freed=freed,
+        carried=session.carried(items),
+        n_held_back=session.n_held_back,
         items=items,
         plan=session.plan,
         leaving=going.keys(),
@@ -142,7 +170,7 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
         unsigned=contents.unsigned,
         problems=session.problems,
         operations=operations,
-        n=len(listing),
+        n=sum(not operation.written for operation in listing),
         bytes=sum(operation.bytes for operation in listing),
         number=number,
         n_pages=n_pages,
@@ -157,7 +185,7 @@ def before_emptying(site: CurrentSite) -> Response:
     return site.page(
         "empty_trash.html",
         operations=listing[:TRASH_PAGE_SIZE],
-        n=len(listing),
+        n=sum(not operation.written for operation in listing),
         bytes=sum(operation.bytes for operation in listing),
         plan=site.session.trash_plan,
     )
@@ -277,6 +305,8 @@ async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
     elif action == "keep_instead":
         following = await run_in_threadpool(session.keep_instead, key, chosen)
         return site.go(f"/group/{following}")
+    elif action == "carry":
+        await run_in_threadpool(session.carry, key, chosen)
     elif action == "skip":
         await run_in_threadpool(session.skip, key)
     elif action in ("not_duplicate", "keep_both"):
@@ -308,6 +338,24 @@ async def accept_all(site: CurrentSite) -> Response:
     """Mark every suggested copy that is not decided yet."""
     await run_in_threadpool(site.session.accept_all)
     return site.go("/confirm")
+
+
+@router.post("/carry-all")
+async def carry_all(site: CurrentSite) -> Response:
+    """Mark what is held back only for what it says, if all of that can be written beside what stays."""
+    if not await run_in_threadpool(site.session.carry_all):
+        said = "What they say cannot all be written beside the photos that stay: each group says what would be lost."
+        return site.message("Nothing was marked", said)
+    return site.go("/confirm")
+
+
+@router.post("/list")
+async def change_list(site: CurrentSite, form: PostedForm) -> Response:
+    """Change what happens to one photo of the list, and show the list again."""
+    action, _, change = field(form, "change").partition(" ")
+    key, _, number = change.partition(" ")
+    await run_in_threadpool(site.session.change_mark, key, number_of(number), action)
+    return site.go(f"/confirm?number={number_of(field(form, 'number', '1'))}#{key}")
 
 
 @router.post("/remove")

@@ -153,12 +153,20 @@ def _encoded(image: Image.Image, size: str) -> bytes:
     return buffer.getvalue()
 
 
+def head(root: Path, photo: Photo) -> bytes:
+    """Return as much of a file as its metadata lie in.
+
+    Raises:
+        PictureRefused: as of `open_photo`.
+    """
+    with open_photo(root, photo) as file:
+        return file.read(_JPEG_HEADER_BYTES if photo.format == "JPEG" else -1)
+
+
 def exif(root: Path, photo: Photo) -> dict[str, str]:
     """Return readable EXIF fields, by name; an unreadable file has none. Values are for display, escaped later."""
     try:
-        with open_photo(root, photo) as file:
-            data = file.read(_JPEG_HEADER_BYTES if photo.format == "JPEG" else -1)
-        with imaging._open(data) as header:
+        with imaging._open(head(root, photo)) as header:
             tags = header.getexif()
             fields = dict(tags) | dict(tags.get_ifd(ExifTags.IFD.Exif))
     except Exception:  # Broken EXIF must not cost the page.
@@ -198,6 +206,18 @@ def freed(root: Path, leaving: Iterable[Photo]) -> tuple[set[int], int]:
             links[status.st_dev, status.st_ino] = status.st_nlink
     stay = {photo.id for file, photos in names.items() if links[file] > len(photos) for photo in photos}
     return stay, sum(photos[0].size_bytes for photos in names.values() if photos[0].id not in stay)
+
+
+def links_to(root: Path, leaving: Iterable[Photo]) -> dict[int, list[str]]:
+    """Return by the number of a photo that leaves the symbolic links of the library that will lead nowhere."""
+    targets = {os.path.realpath(root / photo.path): photo.id for photo in leaving}
+    found: dict[int, list[str]] = {}
+    for folder, folders, names in os.walk(root) if targets else ():
+        folders[:] = [name for name in folders if not name.startswith(".photodup")]
+        for path in (os.path.join(folder, name) for name in names):
+            if os.path.islink(path) and (number := targets.get(os.path.realpath(path))):
+                found.setdefault(number, []).append(printable(Path(path).relative_to(root)))
+    return found
 
 
 def compare(root: Path, left: Photo, right: Photo) -> list[Row]:

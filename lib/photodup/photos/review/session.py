@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
@@ -15,27 +15,35 @@ from photodup.photos.groups.by_settings import dismissed_copies, tiers_by_settin
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback, Label
+from photodup.photos.library.hashing import md5
+from photodup.photos.library.metadata import joined, read_described
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
-from photodup.photos.library.sidecars import moving_together
+from photodup.photos.library.sidecars import described_beside, moving_together
+from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Moved, Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.trash_entries import Moved, Note, Operation, PartlyRestoredError, Removal
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
+_MARKS = ("remove", "apart", "bare")
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable
 
 
 @dataclass
 class Item:
-    """One group under review. `apart` and `remove` are file ids: of dismissed members, and of what goes."""
+    """One group under review. File ids: `apart` of dismissed members, `remove` of what goes.
+
+    `bare` is of what goes without being asked what it says: nothing of that is written beside what stays.
+    """
 
     key: str
     group: TierGroup
     status: str = TODO
     remove: frozenset[int] = frozenset()
     apart: frozenset[int] = frozenset()
+    bare: frozenset[int] = frozenset()
 
     @property
     def photos(self) -> list[Photo]:
@@ -94,9 +102,9 @@ class DecisionJournal:
                 self.problems.append(self._journal.damaged(number))
             elif item := items.get(line["group"]):
                 by_content = {(p.md5, as_text(p.path)): p.id for p in _all_photos(item)}
-                item.remove, item.apart = (
+                item.remove, item.apart, item.bare = (
                     frozenset(by_content[tuple(p)] for p in line[name] if tuple(p) in by_content)
-                    for name in ("remove", "apart")
+                    for name in _MARKS
                 )
                 item.status = line["status"]
 
@@ -109,7 +117,7 @@ class DecisionJournal:
         lines = [line for item in kept for line in _skipped_when_found_again(item)]
         for item in items:
             by_id = {p.id: (p.md5, as_text(p.path)) for p in _all_photos(item)}
-            marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in ("remove", "apart")}
+            marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in _MARKS}
             lines.append({"group": item.key, "status": item.status} | marks)
         if not lines:
             return
@@ -131,8 +139,8 @@ def _is_sound(line: dict | None) -> TypeGuard[dict]:
     """Return whether a line is a decision as `write` writes it."""
     if line is None or line.get("status") not in _STATUSES or not isinstance(line.get("group"), str):
         return False
-    marks = [mark for mark in (line.get("remove"), line.get("apart")) if isinstance(mark, list)]
-    if len(marks) < 2:
+    marks = [mark for mark in map(line.get, _MARKS) if isinstance(mark, list)]
+    if len(marks) < len(_MARKS):
         return False
     pairs = [pair for mark in marks for pair in mark]
     return all(isinstance(p, list) and all(isinstance(text, str) for text in p) for p in pairs)
@@ -159,16 +167,17 @@ def _skipped_when_found_again(item: Item) -> list[dict]:
     if len(kept) < 2:
         return []
     keys = {_key(item.group.tier, photo, kept) for photo in kept}
-    return [{"group": key, "status": SKIPPED, "remove": [], "apart": []} for key in sorted(keys)]
+    return [{"group": key, "status": SKIPPED} | {name: [] for name in _MARKS} for key in sorted(keys)]
 
 
 @dataclass(frozen=True)
 class RemovalResult:
-    """What a removal did: photos and bytes moved, and one sentence for each photo left alone."""
+    """What a removal did: photos and bytes moved, one sentence for each photo left alone, and sidecars written."""
 
     n_removed: int
     bytes: int
     refused: tuple[str, ...]
+    n_written: int = 0
 
 
 @dataclass(frozen=True)
@@ -206,7 +215,7 @@ class ReviewSession:
         self._decisions = DecisionJournal(self.own.path)
         self._history: list[Step] = []
         self._trash_problems: list[str] = []
-        self._sidecars = "", 0  # digest of the list, and how many go along with it
+        self._sidecars = "", 0  # the list, and how many go along with it
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh()
@@ -344,16 +353,68 @@ class ReviewSession:
             self._set(MARKED, *chosen)
             return len(chosen)
 
+    @property
+    def n_held_back(self) -> int:
+        """How many copies of groups that are not decided, or marked, are held back only for what they say."""
+        return sum(len(held) for _, held in self._held_back())
+
+    def _held_back(self) -> list[tuple[Item, list[Photo]]]:
+        if not self.trash.moves_files:
+            return []
+        items = [item for item in self.select("copies") if item.status in (TODO, MARKED)]
+        pairs = [
+            (item, [p for p in item.group.held_back if p.id not in item.remove | item.apart])
+            for item in items
+        ]
+        return [(item, held) for item, held in pairs if held and item.group.keeper.id not in item.remove]
+
+    def carry_all(self) -> int:
+        """Mark the copies that are held back only for what they say, if all of that can be written; return how many."""
+        with self._lock:
+            described, chosen, n = self._describe(), [], 0
+            for item, held in self._held_back():
+                found = carried(self.root, item.group.keeper, held, described)
+                if found and (whole := {told.photo.id for told in found.told if told.is_whole}):
+                    chosen.append((item, whole))
+                    n += len(whole)
+            if chosen:
+                self._history.append(Step(_as_now(item for item, _ in chosen)))
+                for item, whole in chosen:
+                    item.remove = frozenset(whole) | (item.suggested if item.status == TODO else item.remove)
+                self._set(MARKED, *(item for item, _ in chosen))
+            return n
+
+    def carry(self, key: str, photo_id: int) -> None:
+        """Mark a copy that is held back only for what it says, and have that written beside the keeper."""
+        with self._lock:
+            item = self._decidable_item(key)
+            if photo_id not in {photo.id for photo in item.group.held_back} - item.apart:
+                raise PhotodupError("Choose a copy that is held back only for what it says.")
+            remove = item.suggested if item.status == TODO else item.remove - {item.group.keeper.id}
+            self._decide(item, MARKED, remove | {photo_id}, item.bare - {photo_id})
+
+    def change_mark(self, key: str, photo_id: int, action: str) -> None:
+        """Change one photo on the list: `keep` it, or remove it `bare`, or `write` what it says."""
+        with self._lock:
+            item = self._decidable_item(key)
+            if action not in ("keep", "bare", "write") or photo_id not in item.remove:
+                raise PhotodupError("Choose a photo that is marked.")
+            remove = item.remove - {photo_id} if action == "keep" else item.remove
+            bare = item.bare | {photo_id} if action == "bare" else item.bare - {photo_id}
+            self._decide(item, MARKED if remove else SKIPPED, remove, bare)
+
     def skip(self, key: str) -> None:
         """Leave the group as it is."""
         with self._lock:
             self._decide(self._decidable_item(key), SKIPPED, frozenset())
 
-    def _decide(self, item: Item, status: str, remove: frozenset[int]) -> None:
-        if (item.status, item.remove) == (status, remove):
+    def _decide(
+        self, item: Item, status: str, remove: frozenset[int], bare: frozenset[int] = frozenset()
+    ) -> None:
+        if (item.status, item.remove, item.bare) == (status, remove, bare):
             return  # sent twice: one undo must take it back
         self._history.append(Step(_as_now([item])))
-        item.remove = remove
+        item.remove, item.bare = remove, bare
         self._set(status, item)
 
     def set_apart(self, key: str, photo_id: int, kind: str) -> None:
@@ -435,7 +496,9 @@ class ReviewSession:
         back = []
         for state in states:
             if item := self.items.get(state.key):
-                item.status, item.remove, item.apart = state.status, state.remove, state.apart
+                item.status, item.remove, item.apart, item.bare = (
+                    state.status, state.remove, state.apart, state.bare
+                )  # fmt: skip
                 back.append(item)
         return back
 
@@ -462,18 +525,49 @@ class ReviewSession:
                 removals[photo.id] = Removal(path, photo.md5, keepers, sidecars[path], reason)
         return list(removals.values())
 
+    def _describe(self) -> Callable[[Photo], Mapping[str, Any]]:
+        """Return what gives of a photo what it and its sidecars say now, by kind."""
+        beside = described_beside(self.root)
+        return lambda photo: joined(beside(photo.path), read_described(photo.described))
+
+    def carried(self, items: Iterable[Item]) -> dict[str, Carried]:
+        """Return by group what its marked photos say alone, and what is written of it beside the one that stays."""
+        if not self.trash.moves_files:
+            return {}
+        everything = self.select(status=MARKED)
+        going = {i for item in everything for i in item.remove}
+        described, found = self._describe(), {}
+        for item in items:
+            stays = [photo for photo in item.photos if photo.id not in going]
+            if item.status == MARKED and item.group.tier == "copies" and stays:
+                told = [photo for photo in item.photos if photo.id in item.remove - item.bare]
+                if one := carried(self.root, stays[0], told, described):
+                    found[item.key] = one
+        return found
+
+    def offer(self, key: str, photo_id: int) -> Carried | None:
+        """Return what one copy says alone that is held back only for that; None for any other photo."""
+        item = self.item(key)
+        held = [p for of, held in self._held_back() if of is item for p in held if p.id == photo_id]
+        return carried(self.root, item.group.keeper, held, self._describe())
+
+    def _notes(self) -> list[Note]:
+        return [one.note for one in self.carried(self.items.values()).values() if one.note]
+
     @property
     def n_sidecars(self) -> int:
         """How many files besides the marked photos `apply` would move; looked up once for each list."""
         with self._lock:
-            if (plan := self.plan) != self._sidecars[0]:
-                self._sidecars = plan, len({p for removal in self.removals() for p in removal.sidecars})
+            marked = repr([(item.key, item.remove) for item in self.select(status=MARKED)])
+            if marked != self._sidecars[0]:
+                self._sidecars = marked, len({p for removal in self.removals() for p in removal.sidecars})
             return self._sidecars[1]
 
     @property
     def plan(self) -> str:
         """Return a digest of what is marked: whoever agreed to a list agreed to no other."""
-        return _digest(repr([(item.key, sorted(item.remove)) for item in self.select(status=MARKED)]))
+        marked = [(item.key, sorted(item.remove)) for item in self.select(status=MARKED)]
+        return _digest(repr([marked, [(note.path, note.before, md5(note.data)) for note in self._notes()]]))
 
     def apply(self, plan: str | None = None) -> RemovalResult:
         """Move everything that is marked into the trash.
@@ -494,7 +588,7 @@ class ReviewSession:
                     "nothing was moved, look at the list again."
                 )
             removals = self.removals()
-            operations, refused = self.trash.remove(removals)
+            operations, refused = self.trash.remove(removals, self._notes())
             refused_paths = {removal.path for removal, _ in refused}
             learnt, done = [], []
             for item in marked:
@@ -514,11 +608,13 @@ class ReviewSession:
             except PhotodupError as error:  # the files did move, and the trash's journal says so
                 not_written = [str(error)]
             self._note_moves()
-            size = sum(operation.bytes for operation in operations)
+            size = sum(operation.bytes for operation in operations if not operation.written)
             sentences = [sentence for _, sentence in refused]
             if self.trash.moves_files:
                 sentences += _sidecars_that_stay(removals, refused_paths)
-            self.last = RemovalResult(len(operations), size, (*sentences, *not_written))
+            n_written = sum(bool(operation.written) for operation in operations)
+            n_removed = len(operations) - n_written
+            self.last = RemovalResult(n_removed, size, (*sentences, *not_written), n_written)
             return self.last
 
     def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> list[Path]:
@@ -570,7 +666,7 @@ class ReviewSession:
             # What is deleted cannot be brought back: undoing goes no further than here.
             self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]
             self.last = None
-            return len(listing), freed
+            return sum(not operation.written for operation in listing), freed
 
     def _restore(
         self, operations: Sequence[Operation], *, confirmed: bool = False

@@ -13,7 +13,7 @@ from types import ModuleType
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.trash.trash_entries import Moved, Operation, Removal, TrashContents, sentence_of
+from photodup.photos.trash.trash_entries import Moved, Note, Operation, Removal, TrashContents, sentence_of
 from photodup.photos.trash.trash_files import RemainingCopies
 
 ALBUM = "photodup: to delete"
@@ -39,8 +39,10 @@ class AppleAlbum:
         self.root, self._uuids = Path(root), dict(uuids)
         self._paths = {uuid: path for path, uuid in self._uuids.items()}
 
-    def remove(self, removals: Iterable[Removal]) -> tuple[list[Operation], list[tuple[Removal, str]]]:
-        """Put photos into the album; sidecars are Photos' own business.
+    def remove(
+        self, removals: Iterable[Removal], notes: Iterable[Note] = ()
+    ) -> tuple[list[Operation], list[tuple[Removal, str]]]:
+        """Put photos into the album; sidecars are Photos' own business, so no note is ever written.
 
         Returns:
             The operations done, and the removals refused, each with one sentence why.

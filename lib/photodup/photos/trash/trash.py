@@ -13,7 +13,9 @@ wrote it, every path is resolved beneath the library, no link followed, and a fi
 not as journalled is left where it is.
 """
 
+import hashlib
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -32,11 +34,13 @@ from photodup.photos.trash.trash_entries import (
     ITEMS,
     LAST_SECOND,
     Moved,
+    Note,
     Operation,
     PartlyRestoredError,
     Removal,
     TrashContents,
     TrashError,
+    Written,
     read_contents,
     sentence_of,
     signed,
@@ -98,10 +102,12 @@ class Trash:
             self._in_trash = state, operations
         return operations.get(name)
 
-    def remove(self, removals: Iterable[Removal]) -> tuple[list[Operation], list[tuple[Removal, str]]]:
-        """Move photos and their sidecars into the trash.
+    def remove(
+        self, removals: Iterable[Removal], notes: Iterable[Note] = ()
+    ) -> tuple[list[Operation], list[tuple[Removal, str]]]:
+        """Move photos and their sidecars into the trash, once what only they say is written beside what stays.
 
-        Each photo is its own operation; all of one call share a batch, so one undo takes them back.
+        Each photo and each note is its own operation; all of one call share a batch, so one undo takes them back.
 
         Returns:
             The operations done, and the removals refused, each with one sentence why: a file that
@@ -118,10 +124,21 @@ class Trash:
         own_key()
         remaining = RemainingCopies(self.library, removals)
         with self._locked():
+            unwritten: dict[Path, str] = {}
+            written: list[tuple[Note, Operation]] = []
+            for note in notes:
+                try:
+                    written.append((note, self._write_beside(note, batch)))
+                except (TrashError, OSError) as error:
+                    unwritten |= dict.fromkeys(note.sources, sentence_of(error, note.path))
             for removal in _watched(removals, "move"):
                 leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in needed)
                 files = (removal.path, *leaving)
                 try:
+                    if why := unwritten.get(removal.path):
+                        raise TrashError(
+                            f"{printable(removal.path)} stays, as what it says has no place: {why}"
+                        )
                     before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
                     homes = {path: self._files.home_of(path) for path in files}
                     keeper = remaining.keeper(removal)
@@ -131,6 +148,13 @@ class Trash:
                 except (TrashError, OSError) as error:
                     needed.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
+            staying = {removal.path for removal, _ in refused}
+            for note, operation in written:
+                done.append(operation)
+                if note.sources <= staying:
+                    with suppress(TrashError, OSError):
+                        self._bring_back(operation, operation.files)
+                        done.remove(operation)
         return done, refused
 
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
@@ -153,8 +177,12 @@ class Trash:
             everything = self.contents().operations
             states = {"removing", "restoring", "purging"}
             present = self._present(everything, operations, confirmed, states)
+            # A sidecar that was written twice comes back the way it went.
+            present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _watched(present, "restore"):
                 try:
+                    if (written := operation.written) and not operation.unfinished:
+                        self._require_unchanged(written)
                     here = [self._files.require_same(moved) for moved in operation.files]
                     # What was interrupted may have part of its files at home: that is no loss.
                     home = [operation.unfinished and self._files.is_home(moved) for moved in operation.files]
@@ -162,12 +190,12 @@ class Trash:
                     if operation.state != "purging":
                         gone = [moved for moved in operation.files if moved not in found]
                         refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
-                    if found:
+                    if found or written:
                         staying = (other for other in everything if other not in present)
                         found += self._sidecars_shared_with(operation, staying)
                         restored += self._bring_back(operation, found)
                 except (OSError, TrashError) as error:
-                    refused.append(sentence_of(error, self.library / operation.files[0].home))
+                    refused.append(sentence_of(error, self.library / operation.home))
         if refused:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             back = f" {len(restored)} other files are back: scan again." if restored else ""
@@ -194,13 +222,13 @@ class Trash:
                         self._files.require_same(moved)
                     going.append(operation)
                 except (OSError, TrashError) as error:
-                    refused.append(sentence_of(error, self.root / operation.files[0].trash))
+                    refused.append(sentence_of(error, self.root / operation.home))
             staying = [operation for operation in everything if operation not in going]
             for operation in _watched(going, "delete"):
                 try:
                     self._hand_over(operation, staying)
                 except OSError as error:
-                    refused.append(sentence_of(error, self.root / operation.files[0].trash))
+                    refused.append(sentence_of(error, self.root / operation.home))
                     continue
                 try:
                     self._write(operation, "purging", files=operation.files)
@@ -214,6 +242,14 @@ class Trash:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
         return freed
+
+    def _require_unchanged(self, written: Written) -> None:
+        """Refuse to take back a sidecar that somebody changed since; what it was before stays in the trash."""
+        path = self.library / written.home
+        if os.path.lexists(path) and not self._files.is_written(written):
+            raise TrashError(
+                f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
+            )
 
     def _homes(self, paths: Iterable[Path]) -> list[str]:
         """Return files' paths in the library; those that may not be moved are left out."""
@@ -316,9 +352,43 @@ class Trash:
             raise
         return operation
 
+    def _write_beside(self, note: Note, batch: str) -> Operation:
+        """Write a sidecar; the one that is there goes into the trash first.
+
+        Raises:
+            TrashError, OSError: it did not happen, and everything is as before.
+        """
+        home = self._files.home_of(note.path)
+        if note.path.suffix.lower() != ".xmp":
+            raise TrashError(
+                f"{printable(note.path)} is no XMP sidecar: photodup writes into no other file here."
+            )
+        there = note.path.stat() if note.path.exists() else None
+        if (md5_of(note.path) if there else None) != note.before:
+            raise TrashError(
+                f"{printable(note.path)} has changed since the list was shown: look at it again."
+            )
+        digest = hashlib.md5(note.data, usedforsecurity=False).hexdigest()
+        operation = Operation(_new_id(), batch, _now_s(), note.reason, "")
+        operation.written = Written(home, digest, len(note.data))
+        if there and note.before:
+            trash = os.path.join(ITEMS, operation.id, home)
+            times = there.st_mtime_ns, there.st_atime_ns
+            operation.files = [Moved(home, trash, note.before, there.st_size, *times)]
+        self._write(operation, "removing", files=operation.files)
+        try:
+            for moved in operation.files:
+                self._files.to_trash(moved)
+            self._files.write(home, note.data, stat.S_IMODE(there.st_mode) if there else None)
+            self._write(operation, "removed")
+        except (OSError, TrashError):
+            self._bring_home(operation, "taken back")
+            raise
+        return operation
+
     def _bring_back(self, operation: Operation, files: list[Moved]) -> list[Path]:
         """Restore those files of an operation that are there and were checked."""
-        before, was_unfinished = operation.files, operation.unfinished
+        before, was_unfinished = operation.files, operation.unfinished or bool(operation.written)
         # Where a crash may have left a file in both places, its name is not taken by another one.
         operation.files = files if was_unfinished else [self._files.renamed_if_taken(m) for m in files]
         self._write(operation, "restoring", files=operation.files)
@@ -340,6 +410,8 @@ class Trash:
 
     def _bring_home(self, operation: Operation, outcome: str, *, checked: bool = False) -> None:
         """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
+        if operation.written:
+            self._files.take_back(operation.written)
         for number, moved in enumerate(operation.files):
             if (todo := self._files.settle(moved)) == "done":
                 continue
@@ -376,6 +448,7 @@ class Trash:
         if files is not None:
             about: dict[str, Any] = {"batch": operation.batch, "reason": operation.reason}
             about |= {"shared": operation.shared} if operation.shared else {}
+            about |= {"written": asdict(operation.written)} if operation.written else {}
             line |= about | {"files": [asdict(moved) for moved in files]}
         self._journal.append(signed(read_key(), line))
         operation.state = state

@@ -64,6 +64,34 @@ class Removal:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What is written beside a photo that stays, because photos that leave say it alone.
+
+    Attributes:
+        path: an XMP sidecar; never a photo.
+        before: MD5 of what is there now; None for nothing. Anything else there is not touched.
+        data: what is to be there instead.
+        sources: the photos that say it; they leave only once it is written.
+        reason: shown in `photodup trash list`.
+    """
+
+    path: Path
+    before: str | None
+    data: bytes
+    sources: frozenset[Path]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A sidecar as photodup wrote it: its path relative to the library, and its content."""
+
+    home: str
+    md5: str
+    size: int
+
+
+@dataclass(frozen=True)
 class Moved:
     """One file of an operation: `home` relative to the library, `trash` to the trash folder."""
 
@@ -77,12 +105,13 @@ class Moved:
 
 @dataclass
 class Operation:
-    """One photo's removal (the photo first, then its sidecars) and what became of it.
+    """One photo's removal (the photo first, then its sidecars) or one sidecar's change, and what became of it.
 
     `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged.
     `is_own` says whether this user's photodup wrote that; nothing else is acted upon unless confirmed.
     `shared` names sidecars (relative to the library) that belong to this photo too and left with another one, or
-    were still needed by one that stayed.
+    were still needed by one that stayed. `written` is a sidecar that a photo that stays got; the only file, if any, is
+    then the sidecar that was there before.
     """
 
     id: str
@@ -93,6 +122,12 @@ class Operation:
     files: list[Moved] = field(default_factory=list)
     is_own: bool = True
     shared: list[str] = field(default_factory=list)
+    written: Written | None = None
+
+    @property
+    def home(self) -> str:
+        """Path in the library of what it is about."""
+        return self.written.home if self.written else self.files[0].home
 
     @property
     def in_trash(self) -> bool:
@@ -193,12 +228,12 @@ def owner_of(moved: Moved) -> str:
 
 def _operation(history: list[dict[str, Any]], is_own: bool) -> Operation | None:
     """Return an operation as its lines tell it; None if they do not say which files it is about."""
-    start = next((i for i, entry in enumerate(history) if entry["files"]), None)
+    start = next((i for i, entry in enumerate(history) if entry["files"] or entry["written"]), None)
     if start is None:
         return None
     first = history[start]
     about = first["op"], first["batch"], first["time"], first["reason"]
-    operation = Operation(*about, "", [], is_own, first["shared"])
+    operation = Operation(*about, "", [], is_own, first["shared"], first["written"])
     for entry in history[start:]:
         operation.state = entry["state"]
         operation.files = entry["files"] or operation.files  # a restore may have had to choose another name
@@ -216,7 +251,11 @@ def _validated(line: dict[str, Any], is_own: bool) -> dict[str, Any]:
     if not 0 <= time <= LAST_SECOND:
         raise ValueError
     files = [Moved(**values) for values in line["files"]] if "files" in line else []
-    if "files" in line and not files:
+    # Only our own lines may name a file in the library that an undo deletes; of others the old sidecar can be had.
+    written = Written(**line["written"]) if "written" in line and is_own else None
+    if written:
+        _check_written(written)
+    if "files" in line and not files and "written" not in line:
         raise ValueError
     for number, moved in enumerate(files):
         # A shared sidecar lies with the photo that it left with. Only our own lines may say so.
@@ -225,7 +264,16 @@ def _validated(line: dict[str, Any], is_own: bool) -> dict[str, Any]:
     if not isinstance(shared, list) or not all(isinstance(home, str) for home in shared):
         raise TypeError
     named = dict(zip(("op", "state", "batch", "reason"), texts, strict=True))
-    return named | {"time": time, "files": files, "shared": shared}
+    return named | {"time": time, "files": files, "shared": shared, "written": written}
+
+
+def _check_written(written: Written) -> None:
+    """Refuse what is no sidecar of the library."""
+    is_sidecar = isinstance(written.home, str) and written.home.lower().endswith(".xmp")
+    if not is_sidecar or parts_of(written.home)[0].casefold() in OWN_FOLDERS:
+        raise ValueError
+    if not isinstance(written.md5, str) or not _MD5.fullmatch(written.md5) or type(written.size) is not int:
+        raise ValueError
 
 
 def _check_moved(moved: Moved, op: str, may_lie_with_another: bool) -> None:

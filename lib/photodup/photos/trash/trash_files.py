@@ -23,6 +23,7 @@ from photodup.photos.trash.trash_entries import (
     Operation,
     Removal,
     TrashError,
+    Written,
     owner_of,
 )
 from photodup.safe_open import (
@@ -33,6 +34,7 @@ from photodup.safe_open import (
     opened,
     remove_file,
     status_of,
+    writing,
 )
 
 TRASH_FOLDER = ".photodup-trash"
@@ -96,6 +98,33 @@ class TrashFiles:
         """Whether the file itself, by size and content, has its name in the library."""
         with self.at(moved.home) as place:
             return place is not None and is_file(place) and _is_as_journalled(place, moved)
+
+    def write(self, home: str, data: bytes, mode: int | None) -> None:
+        """Write a new file of the library whose name must be free, durably."""
+        with self.at(home) as place:
+            if place is None:
+                raise FileNotFoundError(errno.ENOENT, "its folder is no longer there", home)
+            remove_file(part_of(place))  # what an earlier crash may have left
+            with writing(place, mode=mode, fsync=True, is_new=True, temporary=part_of(place).name) as file:
+                self._step("write")
+                file.write(data)
+            os.fsync(place.folder)
+
+    def is_written(self, written: Written) -> bool:
+        """Whether the file that photodup wrote has its name, unchanged; if another file has it, it was changed."""
+        with self.at(written.home) as place:
+            return place is not None and is_file(place) and _is_as_journalled(place, written)
+
+    def take_back(self, written: Written) -> None:
+        """Delete a file that photodup wrote, if it is still what was written; and what a crash left of it."""
+        with self.at(written.home) as place:
+            if place is None:
+                return
+            remove_file(part_of(place))
+            if (before := status_of(place)) and is_file(place) and _is_as_journalled(place, written):
+                self._step("take back")
+                _unlink_unchanged(place, before)
+                os.fsync(place.folder)
 
     def require_same(self, moved: Moved) -> bool:
         """Return whether a file is in the trash.
@@ -182,7 +211,7 @@ def _is_same(home: PathInFolder, trash: PathInFolder, md5: str) -> bool:
     return os.path.samestat(here, there) or md5_at(home) == md5
 
 
-def _is_as_journalled(place: PathInFolder, moved: Moved) -> bool:
+def _is_as_journalled(place: PathInFolder, moved: Moved | Written) -> bool:
     status = status_of(place)
     return status is not None and status.st_size == moved.size and md5_at(place) == moved.md5
 

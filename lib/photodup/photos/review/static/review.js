@@ -171,17 +171,19 @@ if (stage) {
     }
   }
 
-  // Flicker: both in one place, one after the other, so the eye sees what changes.
+  // Both in one place, so the eye sees what changes: flicker shows one after the other, the slider a part of each.
   let timer = null;
-  const flicker = () => {
-    const on = stage.dataset.mode !== "flicker";
-    stage.dataset.mode = on ? "flicker" : "side";
-    find("#flicker").setAttribute("aria-pressed", String(on));
+  const lay = (mode) => {
+    const on = stage.dataset.mode !== mode;
+    stage.dataset.mode = on ? mode : "side";
+    for (const name of ["flicker", "slide"]) find(`#${name}`).setAttribute("aria-pressed", String(on && name === mode));
     clearInterval(timer);
     stage.classList.remove("second");
+    find("#cut").hidden = stage.dataset.mode !== "slide";
     const pause = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1500 : 550;
-    if (on) timer = setInterval(() => stage.classList.toggle("second"), pause);
+    if (stage.dataset.mode === "flicker") timer = setInterval(() => stage.classList.toggle("second"), pause);
   };
+  find("#cut").addEventListener("input", (event) => stage.style.setProperty("--cut", `${event.target.value}%`));
 
   const box = (id) => find(`input[name=keep][value="${id}"]`);
   const [left, right] = all(".pane").map((pane) => pane.dataset.photo);
@@ -221,11 +223,11 @@ if (stage) {
     sessionStorage.setItem("keep", JSON.stringify(all("input[name=keep]").map((i) => [i.value, i.checked])));
   });
 
-  find("#flicker").addEventListener("click", flicker);
+  for (const name of ["flicker", "slide"]) find(`#${name}`).addEventListener("click", () => lay(name));
   find("#zoom").addEventListener("click", toggleZoom);
   const keys = {
     ArrowLeft: () => step(-1), ArrowRight: () => step(1), k: () => mark(right, true), x: () => mark(right, false),
-    o: () => mark(left, !box(left).checked), f: flicker, z: toggleZoom,
+    o: () => mark(left, !box(left).checked), f: () => lay("flicker"), l: () => lay("slide"), z: toggleZoom,
     "+": () => zoomBy(1.5), "=": () => zoomBy(1.5), "-": () => zoomBy(1 / 1.5),
   };
   compare = (key, shift) => {

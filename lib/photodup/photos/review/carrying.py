@@ -1,0 +1,138 @@
+"""What only the photos that leave a group say, shown on the list, and written beside the one that stays once confirmed."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from photodup.names import escaped, printable
+from photodup.photos.library.carried import merged, place_of, properties
+from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.hashing import md5
+from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing
+from photodup.photos.library.sidecars import xmp_of
+from photodup.photos.review.pictures import PictureRefused, head
+from photodup.photos.trash.trash_entries import Note
+from photodup.safe_open import open_file, opened
+
+
+@dataclass(frozen=True)
+class SaidAlone:
+    """What one photo that leaves says and the one to keep does not: in words, by what becomes of it.
+
+    Attributes:
+        photo: it.
+        written: each kind with its value, as it is written beside the one to keep.
+        kept: each kind that both say otherwise, with the word that stays and the one that goes.
+        lost: kinds that are not written.
+    """
+
+    photo: Photo
+    written: Mapping[str, str]
+    kept: Mapping[str, tuple[str, str]]
+    lost: Mapping[str, Any]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is written."""
+        return not self.kept and not self.lost
+
+    @property
+    def lost_in_words(self) -> str:
+        """Return what is not written, such as "camera and people"."""
+        return in_words(self.lost)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What leaves a group with its photos alone: its sidecar, relative to the library, and the write; None for no write."""
+
+    sidecar: str
+    told: tuple[SaidAlone, ...]
+    note: Note | None
+
+    def of(self, photo: Photo) -> SaidAlone | None:
+        """Return what one of the photos says."""
+        return next((told for told in self.told if told.photo.id == photo.id), None)
+
+
+def carried(
+    root: Path, keeper: Photo, leaving: Iterable[Photo], described: Callable[[Photo], Mapping[str, Any]]
+) -> Carried | None:
+    """Return what photos that leave say alone, and the sidecar in which the one to keep would say it; None if nothing.
+
+    Where two that leave say different things, the word of the first is written.
+
+    Args:
+        root: the library.
+        keeper: the photo that stays.
+        leaving: the photos that leave.
+        described: what a photo and its sidecars say, by kind.
+    """
+    if not (photos := list(leaving)):
+        return None
+    known = described(keeper)
+    new: dict[str, Any] = {}
+    told: list[SaidAlone] = []
+    for photo in photos:
+        if not (lost := missing(known, described(photo))):
+            continue
+        if not told:
+            path = xmp_of(root / keeper.path)
+            sidecar = _read(root, path)
+        free = {kind: value for kind, value in lost.items() if kind not in known or isinstance(value, list)}
+        found = properties(free, _place(root, photo) if "place" in free else {})
+        found = {kind: some for kind, some in found.items() if merged(sidecar, some)}
+        for name, value in ((name, value) for some in found.values() for name, value in some.items()):
+            new[name] = [*new.get(name, ()), *value] if isinstance(value, list) else new.get(name, value)
+        told.append(
+            SaidAlone(
+                photo,
+                {kind: _shown(found[kind], lost[kind]) for kind in KINDS if kind in found},
+                {kind: (_text(known[kind]), _text(lost[kind])) for kind in lost if kind not in free},
+                {kind: value for kind, value in free.items() if kind not in found},
+            )
+        )
+        known = joined(known, {kind: lost[kind] for kind in found})
+    if not told:
+        return None
+    data = merged(sidecar, new) if new else None
+    home = printable(path.relative_to(root))
+    note = None
+    if data is not None:
+        sources = [one.photo for one in told if one.written]
+        reason = f"written from {', '.join(printable(photo.path) for photo in sources[:3])}"
+        before = md5(sidecar) if sidecar is not None else None
+        note = Note(path, before, data, frozenset(root / photo.path for photo in sources), reason)
+    return Carried(home, tuple(told), note)
+
+
+def _shown(found: Mapping[str, str | list[str]], value: Any) -> str:
+    return _text(value) if value != "GPS" else " ".join(map(str, found.values()))
+
+
+def _text(value: Any) -> str:
+    return escaped(", ".join(value) if isinstance(value, list) else str(value))[:200]
+
+
+def _read(root: Path, path: Path) -> bytes | None:
+    """Return the sidecar that is there, if it is a file of its own; nothing can be merged into another's."""
+    try:
+        with opened(root, os.fspath(path.relative_to(root))) as place:
+            if place is None:
+                return b""
+            with open(open_file(place), "rb") as file:
+                return file.read(MOST_XMP_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return b""
+
+
+def _place(root: Path, photo: Photo) -> Mapping[str, str]:
+    """Return where a photo was taken; nothing of a file that has changed since the scan."""
+    with suppress(PictureRefused, OSError):
+        return place_of(head(root, photo), _read(root, xmp_of(root / photo.path)) or b"")
+    return {}

@@ -74,9 +74,9 @@ def load_model(
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
     if engine == "triton":
-        from photodup.embedding.client.served_model import ServedModel
+        from photodup.embedding.client.behind_triton import BehindTriton
 
-        return ServedModel(precision)
+        return BehindTriton(precision)
     if engine in ("pytorch", "compile"):
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")

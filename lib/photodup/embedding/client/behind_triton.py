@@ -15,7 +15,7 @@ from photodup.settings import environment
 USUAL = "triton-onnx-fp32-grpc-uint8"
 
 
-class ServedModel:
+class BehindTriton:
     """An `ImageModel` behind Triton; its name, precision, digest and verdict are what Triton states.
 
     `INFERENCE_BACKEND` chooses the model (`USUAL`), `TRITON_GRPC_URL` the address (localhost:8004).
@@ -39,7 +39,7 @@ class ServedModel:
         self.name, self.pretrained = self._said.name or "", self._said.pretrained or "unknown"
         self.dim, self.is_random = self._said.dim or 0, is_random(self.pretrained)
         self.precision, self.gate = self._said.precision or backend.precision, self._said.gate
-        self.digest = self.source_digest = self._said.digest or ""
+        self.digest = self.source_digest = self._said.digest or ("emulated" if backend.is_emulated else "")
         if not self.digest or precision not in ("fp32", self.precision):
             raise PhotodupError(
                 f"Triton's model {self.name} computes in {self.precision} with digest {self.digest or 'unset'}: leave "

@@ -5,9 +5,9 @@ import numpy as np
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import server_of
-from photodup.embedding.engines.model import check_images
+from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput
 from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import View, denormalize, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE
 from photodup.embedding.wire.wires import in_type
 from photodup.errors import PhotodupError
 from photodup.settings import environment
@@ -15,13 +15,14 @@ from photodup.settings import environment
 USUAL = "triton-onnx-fp32-grpc-uint8"
 
 
-class BehindTriton:
+class BehindTriton(ExportedModel):
     """An `ImageModel` behind Triton; its name, precision, digest and verdict are what Triton states.
 
     `INFERENCE_BACKEND` chooses the model (`USUAL`), `TRITON_GRPC_URL` the address (localhost:8004).
     """
 
-    engine, device, view, prepare = "triton", "triton", View(), staticmethod(to_uint8)
+    engine = device = "triton"
+    _entry = ImageInput(np.uint8, channels_last=False, size=IMAGE_SIZE)
 
     def __init__(self, precision: str) -> None:
         """Ask Triton for the model.
@@ -46,12 +47,7 @@ class BehindTriton:
                 "PRECISION out, name another model (INFERENCE_BACKEND), or render the repository again (`photodup render`)."
             )
 
-    def embed(self, images: np.ndarray) -> np.ndarray:
-        check_images(images)
-        return self.embed_pixels(denormalize(images))
-
-    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        check_images(pixels, np.uint8)
+    def _run(self, pixels: np.ndarray) -> np.ndarray:
         most = self._said.max_images
         parts = [pixels[start : start + most] for start in range(0, len(pixels), most)]
         return np.concatenate([self._server.infer(in_type(part, self._wire)) for part in parts])

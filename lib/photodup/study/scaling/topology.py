@@ -49,7 +49,7 @@ class DevicePool:
         self.device, self.wire = preset.name, wire.removeprefix("_") or "fp32"
         self.models, self.most, self.compute_ms = models, most, compute_ms
         self.address = ""
-        self._pages: list[str] = []
+        self._pages: Sequence[str] = ()
         self._servers: list[EmbeddedTriton] = []
         self._used: list[EmbeddedTriton] = []
         self._arranged: tuple | None = None
@@ -250,12 +250,15 @@ def measure_devices(
     }
     key = f"devices-{asked}-{arrangement}-{devices}-{'batched' if batching else 'alone'}"
     key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-repeat-{repeat}" if repeat else "")
+    # Also behind a service, whose own engine is a Triton, it is an emulated device that waits.
+    emulated = {"engine": emulated_engine(pool.models[0]) if asked.name == SERVICE else asked.engine}
+    emulated |= {"device": pool.device if asked.name == SERVICE else asked.emulated_device}
     facts = {
         **asked.columns(),
-        "device": pool.device if asked.name == SERVICE else asked.emulated_device,
         **LOOPBACK.columns(),
         **load.columns(),
         **what,
+        **emulated,
     }
 
     def measure_now() -> dict[str, Any]:
@@ -267,7 +270,7 @@ def measure_devices(
         address = pool.arrange(arrangement, devices, batching=batching)
         probe = pool.probe(counters.account_of(asked))
         point = measure(adapter(asked, address), payload_photos(N_PHOTOS), load, stopping, probe=probe)
-        return {**facts, **point, "compute_ms": pool.compute_ms}
+        return {**facts, **point, **emulated, "compute_ms": pool.compute_ms}
 
     config = {**asdict(load), **what, "backend": asked.name, "compute_ms": pool.compute_ms}
     config |= {"stopping": stopping.as_config()}

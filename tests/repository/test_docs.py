@@ -24,6 +24,7 @@ DOCUMENTS = sorted(
 )  # fmt: skip
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)|<img[^>]+src=\"([^\"]+)\"")
+INLINE = re.compile(r"`((?:photodup|make|papermill) [^-`…][^`…]*)`")
 BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NEEDS_MORE_THAN_THIS_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
 # Who acts comes first: no statement begins so, and no coinage stands for the field's word.
@@ -41,6 +42,14 @@ def anchors(markdown: str) -> set[str]:
             text = re.sub(r"[`*_]|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "", heading[1])
             found.add(re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-"))
     return found
+
+
+def prose_of(document: Path) -> str:
+    """The text of a document, or of a notebook's markdown cells."""
+    if document.suffix != ".ipynb":
+        return document.read_text(encoding="utf-8")
+    cells = nbformat.read(document, as_version=4).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
 
 
 def links(text: str) -> list[str]:
@@ -161,10 +170,12 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert broken_links(document, document.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", [*DOCUMENTS, *notebooks()], ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_exists(document: Path) -> None:
-    text = document.read_text(encoding="utf-8")
-    assert [problem for words in commands(text) if (problem := problem_of(words).strip())] == []
+    text = prose_of(document)
+    inside = "\n".join(f"```bash\n{' '.join(line.split())}\n```" for line in INLINE.findall(text))
+    found = [problem_of(words).strip() for words in [*commands(text), *commands(inside)]]
+    assert [problem for problem in found if problem] == []
 
 
 @pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.name)
@@ -184,8 +195,14 @@ def test_every_document_is_in_the_index() -> None:
 
 def test_the_first_notebook_has_the_index_and_a_picture_of_today() -> None:
     """The picture names the last notebook, the usual ports and every engine, so that an addition is drawn too."""
-    assert "../docs/README.md" in links(
-        (ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8")
+    first = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
+    shown = "".join(
+        o.get("data", {}).get("text/markdown", "") for c in first.cells for o in c.get("outputs", [])
+    )
+    index = links((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    assert "../docs/README.md" in links(prose_of(ROOT / "notebooks" / "00_start_here.ipynb"))
+    assert {f"../docs/{name}" for name in index} <= set(links(shown)), (
+        "render it again: the index has changed"
     )
     picture = (ROOT / "notebooks" / "images" / "architecture.svg").read_text(encoding="utf-8")
     last = max(path.name[:2] for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -211,12 +228,7 @@ def riddles(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *notebooks()], ids=lambda path: path.stem)
 def test_sentences_begin_with_who_acts(path: Path) -> None:
-    if path.suffix == ".ipynb":
-        cells = nbformat.read(path, as_version=4).cells
-        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    else:
-        text = path.read_text(encoding="utf-8")
-    assert riddles(text) == []
+    assert riddles(prose_of(path)) == []
 
 
 def test_planted_faults_are_found(tmp_path: Path) -> None:

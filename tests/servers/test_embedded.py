@@ -7,16 +7,23 @@ import subprocess
 import sys
 import textwrap
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.service import until
-from support.triton import FREE_PORTS, infer, needs_triton
+from support.images import encoded, photo
+from support.service import as_files, until
+from support.triton import FREE_PORTS, executions, infer, needs_triton, render_tiny
 
+from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
 from photodup.serving.check import check
 from photodup.serving.embedded import export_models
 from photodup.serving.endpoints import load_endpoints
+from photodup.serving.triton.repository import render_repository
+from photodup.serving.triton.server import EmbeddedTriton
+from photodup.settings import variables
 
 pytestmark = needs_triton()
 
@@ -78,11 +85,6 @@ def _open(port: int) -> bool:
 @pytest.mark.long  # each wire has its test with a tiny graph, and each file of the real one in test_export.py
 def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tmp_path) -> None:
     """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
-    from photodup.embedding.engines.encoder import load_model
-    from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
-    from photodup.serving.triton.repository import render_repository
-    from photodup.serving.triton.server import EmbeddedTriton
-
     data = pytest.importorskip("skimage.data")
     photos = [to_jpeg(Image.fromarray(picture), 90) for picture in (data.astronaut(), data.coffee())]
     pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
@@ -105,3 +107,46 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
                 answer = infer(server, model, array, protocol)
                 assert np.linalg.norm(answer - reference, axis=1).max() < 1e-3, (model, protocol)
                 assert np.linalg.norm(answer - reference[::-1], axis=1).max() > 1e-3  # the photos do differ
+
+
+def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, launch, tiny_exports):
+    """More images than Triton takes at once, then the same service while Triton is gone."""
+    model, photos = (
+        "openclip_vit_b32_uint8",
+        [encoded(photo(300 + 40 * seed, 260, seed), "JPEG") for seed in range(8)],
+    )
+    repository = render_tiny(tmp_path, tiny_exports, [model])
+    with EmbeddedTriton(repository, [model], http_port=0, grpc_port=0, metrics_port=0) as triton:
+        server = launch(
+            ENGINE="triton", TRITON_GRPC_URL=triton.grpc_url, MODEL_PRETRAINED="", BATCH_DELAY_MS=0
+        )
+        server.wait()
+        info = httpx.get(f"{server.url}/info").json()
+        before = executions(triton, model)[0]
+        answer = httpx.post(
+            f"{server.url}/embed", files=as_files([photos[i % 8] for i in range(40)]), timeout=60
+        ).json()["embeddings"]
+        wanted = infer(triton, model, np.stack([to_uint8(decode(data)) for data in photos]))
+
+        assert (info["engine"], info["precision"], info["digest"], info["gate"]) == (
+            "triton",
+            "fp32",
+            "tiny",
+            "not needed",
+        )
+        np.testing.assert_allclose(answer, wanted[[i % 8 for i in range(40)]], atol=1e-6)
+        assert executions(triton, model)[0] - before == 40 + 8
+    gone = httpx.post(f"{server.url}/embed", files=as_files(photos[:1]), timeout=60)
+    assert gone.status_code == 503 and "Triton behind this service" in gone.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"INFERENCE_BACKEND": "triton-onnx-fp32-http-uint8"}, "sends pixels by gRPC"),
+        ({"TRITON_GRPC_URL": "127.0.0.1:9"}, "No gRPC server answers at 127.0.0.1:9"),
+    ],
+)
+def test_a_triton_that_cannot_be_had_is_named(settings, said):
+    with variables(**{"INFERENCE_BACKEND": "", **settings}), pytest.raises(PhotodupError, match=said):
+        load_model(engine="triton")

@@ -111,12 +111,3 @@ def test_groups_are_listed_by_size_date_or_folder_and_of_one_folder(server):
     assert dates == sorted(dates, reverse=True)
     assert [items[key] for key in listed(folder="Shared")] == [coffee_group(server.session)]
     assert set(listed(folder="2020", order="folder")) < set(items)
-
-
-def test_undone_says_which_files_are_back(server):
-    session = server.session
-    session.accept_all()
-    session.apply()
-    said = session.undo()
-    assert "files are back in their folders: " in said and "small coffee.jpg" in said
-    assert "small coffee.jpg.xmp" in said, "and its sidecar"

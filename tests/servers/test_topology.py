@@ -15,7 +15,7 @@ from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
 from photodup.study.scaling import topology
-from photodup.study.scaling.topology import DevicePool, balancer
+from photodup.study.scaling.topology import SERVICE, DevicePool, balancer
 
 BACKEND = "triton-emulated-4080-fp32-http-uint8"
 MODEL = "emulated_4080_uint8"
@@ -40,10 +40,11 @@ def pool():
 
 
 def point_of(pool: DevicePool, photo: bytes, arrangement: str, devices: int, *, batching: bool) -> dict:
+    backend = SERVICE if arrangement == "services" else BACKEND
     address = pool.arrange(arrangement, devices, batching=batching)
     stopping = Stopping(min_duration_s=0.6, min_requests=1, max_duration_s=1.5, ramp_s=0.2)
     load = Load("closed_loop", concurrency=6, span="prepared")
-    return measure(adapter(BACKEND, address), [photo], load, stopping, probe=pool.probe(account_of(BACKEND)))
+    return measure(adapter(backend, address), [photo], load, stopping, probe=pool.probe(account_of(backend)))
 
 
 @needs_triton()
@@ -99,7 +100,7 @@ def test_nothing_is_left_after_an_exception() -> None:
 def test_wrong_numbers_and_a_missing_nginx_are_refused_before_anything_starts(monkeypatch) -> None:
     with DevicePool((MODEL,), 2) as made:
         for arrangement, devices in (("instances", 3), ("servers", 0), ("stacked", 1)):
-            with pytest.raises(PhotodupError, match="choose 1 to 2 as instances or servers"):
+            with pytest.raises(PhotodupError, match="choose 1 to 2 as instances, servers, services"):
                 made.arrange(arrangement, devices, batching=True)
         assert made._servers == []
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)

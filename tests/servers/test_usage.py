@@ -47,6 +47,7 @@ def test_gpus_are_added_up_and_averaged_over_the_window() -> None:
     assert found == {
         "gpu_utilization": pytest.approx((0.6 + 0.8) / 2),
         "gpu_memory_mib": 3.0,  # the most seen
+        "gpu_memory_before_mib": 3.0,
         "gpu_power_w": 150.0,
         "host_cpu_share": 0.25,
     }
@@ -155,7 +156,11 @@ def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() ->
 
     assert collector.names() == ["NVIDIA L4"]
     assert 'photodup_gpu_memory_used_bytes{gpu="GPU-0"} 3.145728e+06' in page
-    assert usage.columns_of([(0.0, usage.gauges(page))]) == {"gpu_utilization": 0.4, "gpu_memory_mib": 3.0}
+    assert usage.columns_of([(0.0, usage.gauges(page))]) == {
+        "gpu_utilization": 0.4,
+        "gpu_memory_mib": 3.0,
+        "gpu_memory_before_mib": 3.0,
+    }
 
 
 @pytest.mark.gpu

@@ -48,7 +48,7 @@ def test_each_way_has_its_own_throughput_price_and_cost():
     assert list(table.columns) == COLUMNS and len(table) == 2 * len(WAYS)
     together, apart = row(table, "one machine, Triton", 4), row(table, "k machines, Triton", 4)
     assert (together["images_per_s"], together["usd_per_hour"], together["efficiency"]) == (380, 1.6, 0.95)
-    assert together["usd_per_1000_images"] == pytest.approx(1.6 / 3600 / 380 * 1000)
+    assert together["usd_per_million_images"] == pytest.approx(1.6 / 3600 / 380 * 1e6)
     assert (apart["images_per_s"], apart["usd_per_hour"], apart["efficiency"]) == (320, 2.0, 0.8)
     assert set(table[table["devices"] == 1]["usd_per_hour"]) == {0.5}
 
@@ -67,7 +67,7 @@ def test_a_machine_with_four_gpus_is_not_priced_as_four_machines():
 
 def test_emulated_devices_have_no_price_and_nothing_measured_has_no_number():
     free = scaling_costs(POINTS, devices=[4])
-    assert free["usd_per_hour"].isna().all() and free["usd_per_1000_images"].isna().all()
+    assert free["usd_per_hour"].isna().all() and free["usd_per_million_images"].isna().all()
     assert "no price" in cheapest(free, 100)
     empty = scaling_costs(POINTS.assign(valid=False), {1: 0.5}, devices=[2])
     assert set(empty["how"]) == {"not measured"} and empty["images_per_s"].isna().all()

@@ -312,7 +312,18 @@ def test_tensorrt_profiles_cover_the_batches(tmp_path):
     settings = engines.settings("onnx-tensorrt", "fp16", tmp_path, 32)
     assert settings["trt_profile_min_shapes"] == "image:1x3x224x224"
     assert settings["trt_profile_max_shapes"] == "image:32x3x224x224"
-    assert settings["trt_fp16_enable"] == "True"
+    assert settings["trt_fp16_enable"] == "True" and settings["trt_cuda_graph_enable"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"), [("onnx-cuda", "enable_cuda_graph"), ("onnx-tensorrt", "trt_cuda_graph_enable")]
+)
+def test_a_cuda_graph_is_asked_of_the_provider_and_stands_after_its_engine(engine, key):
+    eager, graph = (engines.settings(name, "fp32", None, 8) for name in (engine, f"{engine}-graph"))
+    order = [p.engine for p in plan("cuda")]
+
+    assert {k for k in graph if graph[k] != eager[k]} == {key}
+    assert order.index(engine) < order.index(f"{engine}-graph")
 
 
 def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(toy, tmp_path):

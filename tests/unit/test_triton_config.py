@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from photodup.embedding.backends import parse_backend, served_models
 from photodup.embedding.engines.export import IR_VERSION, ir_version
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import (
@@ -94,6 +95,23 @@ def test_float32_is_not_tf32(root: Path, tmp_path: Path, target: str, tiny_expor
     assert accelerators(root, "openclip_vit_b32_tf32") == {"cuda": {"use_tf32": "1"}}
 
 
+TENSORRT = {f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")}
+
+
+def test_tensorrt_takes_pixels_and_photographs_as_onnx_runtime_does(root: Path) -> None:
+    trt, pixels, plain = (
+        read_config(root / f"model_repository/openclip_vit_b32{wire}/config.pbtxt")
+        for wire in ("_trt", "_trt_uint8", "_uint8")
+    )
+    assert pixels.optimization == trt.optimization and pixels.input == plain.input
+    assert [w.inputs["image"].data_type for w in pixels.model_warmup] == [plain.input[0].data_type] * 5
+    backend = parse_backend("triton-trt-fp16-http-jpeg")
+    assert served_models(backend)[1:] == ["openclip_vit_b32_preprocess", "openclip_vit_b32_trt_uint8"]
+    assert {
+        parse_backend(f"triton-trt-fp16-grpc-{wire}").triton_model for wire in ("fp32", "uint8", "jpeg")
+    } == TENSORRT
+
+
 def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path, tiny_exports) -> None:
     """Its builder has no FP16 flag; ONNX Runtime builds a strongly typed network when none is set."""
     half = tmp_path / "half.onnx"
@@ -107,6 +125,8 @@ def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path, 
         assert config.optimization.graph.level == (0 if flag else -1)
         assert row.parameters["trt_engine_cache_enable"] == "true"
         assert (out / name / "1" / "model.onnx").samefile(half) == (flag is None)
+    typed = render_repository("tensorrt", tmp_path / "all", {**tiny_exports, "half": half})
+    assert [f.name for f in typed.glob("*_trt*")] == [name], "no graph of pixels is in half precision"
 
 
 def test_dali_batches_images_of_different_length(root: Path) -> None:
@@ -174,7 +194,7 @@ def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports
         target, tmp_path, tiny_exports, instances=3, model_digest="abc", pretrained="random:0"
     )
     names = {folder.name for folder in out.iterdir()}
-    assert ("openclip_vit_b32_trt" in names) == (target == "tensorrt")
+    assert {name for name in names if "_trt" in name} == (TENSORRT if target == "tensorrt" else set())
     assert ("openclip_vit_b32_openvino" in names) == (target == "cpu-embedded")
     for name in names:
         config = read_config(out / name / "config.pbtxt")

@@ -59,8 +59,9 @@ def fidelity() -> None:
 
 
 def onnx() -> None:
-    """ONNX Runtime with the CUDA provider (on a CPU with its own)."""
-    bench("ceilings", "onnx-cuda" if DEVICE == "cuda" else "onnx-cpu", minutes=2.5)
+    """ONNX Runtime with the CUDA provider, eager and as CUDA graphs, then TensorRT so (on a CPU with its own)."""
+    providers = ("onnx-cuda", "onnx-cuda-graph", "onnx-tensorrt", "onnx-tensorrt-graph")
+    bench("ceilings", *(providers if DEVICE == "cuda" else ("onnx-cpu",)), minutes=2.5)
 
 
 def service() -> None:

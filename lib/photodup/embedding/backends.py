@@ -14,7 +14,7 @@ from photodup.errors import PhotodupError
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 WIRES = {"fastapi": ("jpeg", "base64"), "triton": ("fp32", "fp16", "uint8", "jpeg", "json"), "local": ("",)}
 PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",)}
-ENGINES = ("pytorch", "onnx", "trt", "openvino")
+ENGINES = ("pytorch", "onnx", "trt", "openvino", "triton")
 COLUMNS = ("backend", "server", "engine", "precision", "protocol", "wire")
 DUMMY = "dummy"  # in process only: a known answer after a known delay, to measure the load generator itself
 # What an engine computes in unless it is told otherwise: TensorRT's plans are built with FP16 allowed.

@@ -201,7 +201,7 @@ def _json(url: str) -> dict[str, Any]:
 def _gpu_of_service(url: str) -> tuple[str, int]:
     info = _json(f"{url}/info")
     device, names = str(info.get("device", "")), list(map(str, info.get("gpus") or []))
-    if not device:
+    if device in ("", "triton"):  # which is asked itself
         return UNKNOWN_GPU, 1
     if device == "cpu":
         return NO_GPU, 1

@@ -23,6 +23,7 @@ from photodup.files import real_path, write_atomically
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
+_COMPILED_WIRES = {"trt": ("fp32", "uint8", "jpeg"), "openvino": ("fp32",)}
 NO_GPU, UNKNOWN_GPU = "none", "unknown"
 UNNAMED_GPU = "GPU of unknown model"
 """A server computes on a GPU and does not name it: Triton's metrics have its UUID alone."""
@@ -198,8 +199,8 @@ def from_ports(
         host: Name or address.
         pytorch_port: FastAPI service; 0 if there is none. Likewise the three of Triton.
         triton_grpc_port, triton_metrics_port: None derives them as the published study does: the HTTP port + 1, + 2.
-        engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`. The compiled ones (`trt`,
-            `openvino`) have the fp32 wire only, the others every wire of `wires`.
+        engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`. The compiled ones have
+            the wires of `_COMPILED_WIRES` only, the others every wire of `wires`.
         models: the models that this Triton has loaded, if known: exactly their backends are listed, whatever
             `engines` says.
         service: engine and precision of the FastAPI service.
@@ -218,7 +219,7 @@ def from_ports(
     if pytorch_port:
         backends, metrics = of_service(f"http://{host}:{pytorch_port}", *service)
     if models is None:
-        shipped = [(e, w) for e in engines for w in wires if w == "fp32" or e not in ("trt", "openvino")]
+        shipped = [(e, w) for e in engines for w in wires if w in _COMPILED_WIRES.get(e, wires)]
         asked = [backend_of(e, protocol, wire) for e, wire in shipped for protocol in ("http", "grpc")]
     else:
         asked = backends_of_models(models)

@@ -217,7 +217,7 @@ def watchdog(
 
 
 def _wait(client, name, instance, deadline, poll_s, check, progress) -> Path:
-    problem = "it has not started"
+    problem, began = "it has not started", time.monotonic()
     while time.monotonic() < deadline:
         row = ask(client, "show_instance", id=instance) or {}
         if row.get("actual_status") in ("exited", "offline"):
@@ -226,6 +226,7 @@ def _wait(client, name, instance, deadline, poll_s, check, progress) -> Path:
             endpoints = endpoints_of(row, name)
             bad = [r for r in check(endpoints) if not r["ok"]]
             if not bad:
+                progress(f"every backend answers {time.monotonic() - began:.0f} s after the order")
                 return write_endpoints(client, name)
             problem = f"{bad[0]['backend']}: {bad[0]['finding']}"
         except PhotodupError as error:

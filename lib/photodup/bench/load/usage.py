@@ -12,6 +12,7 @@ in processes of its own).
 | `host_cpu_share`, `host_memory_mib` | of the machine that Triton is on |
 | `gpu_utilization` | mean over GPUs and time, 0 to 1 |
 | `gpu_memory_mib` | sum over GPUs, the most seen: of all that runs there, not of one backend |
+| `gpu_memory_before_mib` | the same before the first request of the window |
 | `gpu_power_w` | sum over GPUs, mean over time |
 
 What a server does not report is absent, never zero.
@@ -21,6 +22,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -114,6 +116,7 @@ def columns_of(seen: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[
         ("gpu_utilization", "gpu_utilization", mean, mean, 1.0),
         ("gpu_power_w", "gpu_power_w", sum, mean, 1.0),
         ("gpu_memory_bytes", "gpu_memory_mib", sum, max, 2.0**20),
+        ("gpu_memory_bytes", "gpu_memory_before_mib", sum, itemgetter(0), 2.0**20),
         ("host_cpu_share", "host_cpu_share", mean, mean, 1.0),
         ("host_memory_bytes", "host_memory_mib", sum, max, 2.0**20),
         ("memory_bytes", "server_memory_mib", sum, max, 2.0**20),

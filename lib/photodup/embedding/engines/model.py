@@ -23,9 +23,10 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "onnx": ("fp32", "tf32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
     "trt": ("fp32", "tf32", "fp16"),
+    "triton": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
 """Precisions of each engine: PyTorch eager, `torch.compile`, ONNX Runtime (CPU or CUDA), OpenVINO (CPU),
-ONNX Runtime's TensorRT provider."""
+ONNX Runtime's TensorRT provider, a Triton (whatever its model computes in)."""
 ENGINES = tuple(SUPPORTED)
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 

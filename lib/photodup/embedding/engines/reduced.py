@@ -186,6 +186,8 @@ def verdict_on(model: ImageModel) -> str:
     """
     if model.precision == "fp32":
         return "not needed"
+    if model.engine == "triton":  # which states it
+        return getattr(model, "gate", None) or "not asked"
     own = getattr(model, "path", None) if model.precision == "int8" else None
     source = WeightsSource(Path(), model.name, model.pretrained, model.source_digest)
     return verdict_in(own or reduced_path(source, model.engine, model.precision), source)

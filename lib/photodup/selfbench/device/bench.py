@@ -66,8 +66,8 @@ class DeviceBench:
             `engine`, `precision`, `device`, and either `not_run` (why; with `batch` when only that size and larger
             ones failed) or: for engines `batch`, `latency_ms_p50`, `throughput_images_per_s`, `n`, `clock` (device or
             wall), `build_s` (until the engine takes input; CUDA graphs and `torch.compile` build for each size),
-            `peak_memory_mb` (CUDA, PyTorch only); for `ceilings` what `measures.gemm` returns, and a line with
-            precision `copy`; for `fidelity` what `measures.fidelity` returns.
+            `peak_memory_mb` (CUDA: PyTorch's peak, and what the GPU holds more with ONNX Runtime); for `ceilings` what
+            `measures.gemm` returns, and a line with precision `copy`; for `fidelity` what `measures.fidelity` returns.
 
         Raises:
             PhotodupError: an engine or precision that does not exist.

@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.onnx_runtime import CPU, open_session
 from photodup.embedding.engines.openvino import compile_graph
@@ -28,7 +30,7 @@ class Timing:
     Attributes:
         times_ms: one for each repeat.
         clock: `device` (CUDA events) or `wall`.
-        memory_mb: peak of PyTorch's allocations, CUDA only.
+        memory_mb: peak of PyTorch's allocations, or all that the GPU holds more than before the engine was opened.
         build_s: until this shape could be run, where an engine builds for each shape.
     """
 
@@ -141,6 +143,15 @@ def captured(run: Callable, image: Any) -> Callable:
     return graph.replay
 
 
+def used_mb() -> float:
+    """Return the memory in use on the GPU, 10⁶ bytes, by all that runs there; PyTorch's cache included."""
+    import torch
+
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 1e6
+
+
 def times_ms(call: Callable[[], Any], repeats: int, device: str = "cpu") -> list[float]:
     """Return the milliseconds of each call after some that warm it: on CUDA by the device's clock, else by the wall's."""
     if not device.startswith("cuda"):
@@ -170,6 +181,8 @@ _PROVIDERS = {
     "onnx-tensorrt": "TensorrtExecutionProvider",
     "onnx-tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
 }
+GRAPH = "-graph"
+"""Ends the name of an engine whose inference is recorded as a CUDA graph and launched at once."""
 _WHEELS = {"onnx-tensorrt-rtx": "onnxruntime-trt-rtx"}
 
 
@@ -194,11 +207,13 @@ def open_onnx(
     """
     import onnxruntime
 
-    name = _PROVIDERS.get(engine, CPU[0])
+    kind, is_graph = engine.removesuffix(GRAPH), engine.endswith(GRAPH)
+    name = _PROVIDERS.get(kind, CPU[0])
     if name not in onnxruntime.get_available_providers():
-        wheel = _WHEELS.get(engine, "onnxruntime-gpu")
+        wheel = _WHEELS.get(kind, "onnxruntime-gpu")
         raise NotHere(f"this ONNX Runtime has no {name}: it comes with {wheel}")
-    if engine == "onnx-cuda" and precision == "fp16":
+    before_mb = 0.0 if engine == "onnx-cpu" else used_mb()
+    if kind == "onnx-cuda" and precision == "fp16":
         if half is None:
             raise NotHere("no FP16 graph was given")
         graph = half()
@@ -211,14 +226,21 @@ def open_onnx(
             return Timing(times_ms(lambda: session.run(["embedding"], {"image": image}), repeats), "wall")
         binding = session.io_binding()  # without it every run copies 0.6 MB an image to the device and back
         binding.bind_ortvalue_input("image", onnxruntime.OrtValue.ortvalue_from_numpy(image, "cuda", 0))
-        binding.bind_output("embedding", "cuda", 0)
+        run = onnxruntime.RunOptions()
+        if is_graph:  # a graph is recorded for one shape and one place in memory, under a number of its own
+            shape = [batch, session.get_outputs()[0].shape[1]]
+            answer = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cuda", 0)
+            binding.bind_ortvalue_output("embedding", answer)
+            run.add_run_config_entry("gpu_graph_id", str(batch))
+        else:
+            binding.bind_output("embedding", "cuda", 0)
 
         def call() -> None:
-            session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding, run)
             binding.synchronize_outputs()
 
         # ONNX Runtime keeps a stream of its own, where PyTorch's events would see nothing.
-        return Timing(times_ms(call, repeats), "wall")
+        return Timing(times_ms(call, repeats), "wall", used_mb() - before_mb)
 
     return timed
 
@@ -227,15 +249,21 @@ def settings(engine: str, precision: str, cache: Path | None, largest: int) -> d
     """Return the options of the engine's provider."""
     if engine == "onnx-cpu":
         return {}
-    if engine == "onnx-cuda":
-        return {"use_tf32": str(int(precision == "tf32"))}
+    if engine.startswith("onnx-cuda"):
+        return {
+            "use_tf32": str(int(precision == "tf32")),
+            "enable_cuda_graph": str(int(engine.endswith(GRAPH))),
+        }
     shapes = {"min": 1, "opt": min(8, largest), "max": largest}
     if engine == "onnx-tensorrt-rtx":  # its precision is the graph's own
         return {f"nv_profile_{k}_shapes": f"image:{n}x3x224x224" for k, n in shapes.items()}
     found = {f"trt_profile_{k}_shapes": f"image:{n}x3x224x224" for k, n in shapes.items()}
     if cache is not None:
         found |= {"trt_engine_cache_enable": "True", "trt_engine_cache_path": str(cache)}
-    return found | {"trt_fp16_enable": str(precision == "fp16")}
+    return found | {
+        "trt_fp16_enable": str(precision == "fp16"),
+        "trt_cuda_graph_enable": str(engine.endswith(GRAPH)),
+    }
 
 
 def open_openvino(graph: Path, precision: str, device: str) -> Opened:

@@ -9,7 +9,8 @@ from photodup.errors import PhotodupError
 CEILINGS, FIDELITY = "ceilings", "fidelity"
 ENGINES = (
     *(CEILINGS, "pytorch-eager", "pytorch-cuda-graph", "pytorch-compile", FIDELITY),
-    *("onnx-cpu", "openvino", "onnx-cuda", "onnx-tensorrt", "onnx-tensorrt-rtx"),
+    *("onnx-cpu", "openvino", "onnx-cuda", "onnx-cuda-graph", "onnx-tensorrt", "onnx-tensorrt-graph"),
+    "onnx-tensorrt-rtx",
 )
 """What `--engine` may name: the engines, the device's measured ceilings and the fidelity of its precisions."""
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -32,8 +33,10 @@ _ON_CUDA = (
     ("pytorch-cuda-graph", ("fp16", "fp32", "bf16", "tf32")),
     (FIDELITY, ("fp16", "bf16", "tf32", "fp32")),
     ("onnx-cuda", ("fp32", "fp16", "tf32")),
+    ("onnx-cuda-graph", ("fp16", "fp32")),
     ("pytorch-compile", ("fp16", "fp32", "bf16", "tf32")),
     ("onnx-tensorrt", ("fp16", "fp32")),
+    ("onnx-tensorrt-graph", ("fp16", "fp32")),
     ("onnx-tensorrt-rtx", ("fp32",)),
     ("openvino", ("fp32", "bf16")),
 )
@@ -46,7 +49,9 @@ _ON_CPU = (
     ("pytorch-compile", PRECISIONS),
     ("pytorch-cuda-graph", PRECISIONS),
     ("onnx-cuda", ("fp32", "fp16", "tf32")),
+    ("onnx-cuda-graph", ("fp16", "fp32")),
     ("onnx-tensorrt", ("fp16", "fp32")),
+    ("onnx-tensorrt-graph", ("fp16", "fp32")),
     ("onnx-tensorrt-rtx", ("fp32",)),
 )
 
@@ -98,7 +103,7 @@ class TimeBudget:
         """
         if self.minutes is None:
             return True
-        builds = engine in ("pytorch-compile", "onnx-tensorrt", "onnx-tensorrt-rtx")
+        builds = engine == "pytorch-compile" or engine.startswith("onnx-tensorrt")
         expected_s = self._longest_s.get(engine, 60.0 if builds else 1.0)
         if self.minutes * 60 - (time.perf_counter() - self._started) >= expected_s:
             return True

@@ -19,6 +19,7 @@ import numpy as np
 from fastapi import Request, Response
 from pydantic_core import to_json
 
+from photodup.embedding.client.http import ServerError
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.embedding.vectors import BROKEN, broken
@@ -130,6 +131,11 @@ class Service:
             return Response(body, media_type="application/json", headers={"X-Model-Digest": model.digest})
         except Overloaded as error:
             raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
+        except ServerError as error:  # of ENGINE=triton
+            log.error("%s", error)
+            raise RequestError(
+                503, "The Triton behind this service does not answer: retry.", retry_after_s=1
+            ) from None
         finally:
             self.stages.in_flight.dec()
 

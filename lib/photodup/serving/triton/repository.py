@@ -47,6 +47,8 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_tf32": "fp32",
     "openclip_vit_b32_openvino": "fp32",
     "openclip_vit_b32_trt": "fp32",
+    "openclip_vit_b32_trt_uint8": "uint8",
+    "openclip_vit_b32_trt_jpeg": None,
     "openclip_vit_b32_uint8": "uint8",
     "openclip_vit_b32_fp16": "fp16",
     "openclip_vit_b32_preprocess": None,
@@ -60,7 +62,7 @@ WEIGHTS: dict[str, str | None] = {
 
 ONLY: dict[str, tuple[Target, ...]] = {
     "openclip_vit_b32_tf32": ("cuda", "tensorrt"),
-    "openclip_vit_b32_trt": ("tensorrt",),
+    **dict.fromkeys([f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")], ("tensorrt",)),
     "openclip_vit_b32_openvino": ("cpu-embedded",),
     "openclip_vit_b32_preprocess_dali": ("cuda", "tensorrt"),
     "openclip_vit_b32_jpeg_dali": ("cuda", "tensorrt"),
@@ -255,6 +257,8 @@ def with_steps(models: Iterable[str]) -> list[str]:
 
 
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
+    from photodup.embedding.engines.export import HALF
+
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
         # When asked for only: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a question apart.
@@ -263,6 +267,9 @@ def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
             and (weights is None or weights in exported)
             and not name.endswith(("_dali", "_tf32"))
             and "_pytorch_" not in name
+            and not (
+                HALF in exported and name == "openclip_vit_b32_trt_uint8"
+            )  # there is no such graph of pixels
         )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]

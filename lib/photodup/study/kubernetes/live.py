@@ -216,8 +216,11 @@ class Namespace(Simulation):
         syncs_s: when the autoscaler read the pods' metrics.
     """
 
-    def __init__(self, plane: ControlPlane, name: str, objects: list[dict[str, Any]], *args: Any) -> None:
-        super().__init__(read_workload(objects), *args)
+    def __init__(
+        self, plane: ControlPlane, name: str, path: str, curve: ServiceCurve, load: Load, cluster: Cluster
+    ) -> None:
+        objects = render(path)
+        super().__init__(read_workload(objects), curve, load, cluster, 1.0)
         self.plane, self.name, self.objects = plane, name, objects
         self.pods = f"/api/v1/namespaces/{name}/pods"
         self.deployment = f"/apis/apps/v1/namespaces/{name}/deployments/{self.workload.name}"
@@ -466,7 +469,7 @@ def experiment(curve: ServiceCurve, plan: Plan) -> dict[str, Any]:
     idle = Load()
     with control_plane() as plane:
         made = {
-            name: Namespace(plane, name, render(path), curve, load, cluster, 1.0, None)
+            name: Namespace(plane, name, path, curve, load, cluster)
             for name, path, load in (
                 ("published", "k8s/published", plan.load()),
                 ("kind", OVERLAYS["kind"], plan.load()),

@@ -341,11 +341,13 @@ def _only(endpoints: Endpoints, ready: Collection[str]) -> Endpoints:
 
 
 def _with_gpu(endpoints: Endpoints, recorded: dict[str, Any], *, ask: bool) -> Endpoints:
-    """Return the endpoints with the GPU that the run recorded, or else that the servers name.
+    """Return the endpoints with the GPU and price that the run recorded, or else the GPU that the servers name.
 
     Raises:
         PhotodupError: the run was measured on another GPU.
     """
+    if endpoints.price_per_hour_usd is None:
+        endpoints = endpoints.model_copy(update={"price_per_hour_usd": recorded.get("price_per_hour_usd")})
     known = recorded.get("gpu", UNKNOWN_GPU)
     if endpoints.gpu == UNKNOWN_GPU and known != UNKNOWN_GPU:
         return endpoints.model_copy(update={"gpu": known, "gpus": recorded["gpus"]})

@@ -87,12 +87,12 @@ def creation_s(path: Path, n: int = 3, **options: Any) -> list[float]:
 
 
 def batch_ms(
-    path: Path, batches: Sequence[int], *, min_s: float = 1.0, min_runs: int = 3
+    path: Path, batches: Sequence[int], *, min_s: float = 1.0, min_runs: int = 3, **options: Any
 ) -> dict[int, list[float]]:
     """Return the duration of each run per batch size, ms: one session, blocks in a seeded random order."""
     import random
 
-    session = open_session(path)
+    session = open_session(path, **options)
     inputs = {n: _images(session, n) for n in batches}
     times: dict[int, list[float]] = {n: [] for n in batches}
     for n in random.Random(0).sample(list(batches), len(batches)):

@@ -99,7 +99,29 @@ def _about(side: ComparedRun) -> dict[str, str]:
         "weights": describe_weights(side.environment) if side.environment else "not recorded",
         "digest": str(model.get("digest", "not recorded"))[:12],
         "points": str(len(side.points)),
+        **_fastest(side),
     }
+
+
+def _fastest(side: ComparedRun) -> dict[str, str]:
+    """Return what a run's fastest valid point costs and what its GPUs did in it, as text."""
+    names = ("backend", "engine", "valid", "throughput_images_per_s")
+    used = ("gpu_memory_before_mib", "gpu_memory_mib", "gpu_utilization", "gpu_power_w")
+    points = side.points.reindex(columns=[*names, *used])
+    real = points["valid"].eq(True) & (points["engine"].map(engine_family) != "emulated")
+    rates = points["throughput_images_per_s"][real].dropna()
+    if rates.empty:
+        return {"cost": "not measured", "gpu": "not run here"}
+    best, price = (
+        points.loc[rates.idxmax()],
+        (side.environment.get("servers") or {}).get("price_per_hour_usd"),
+    )
+    cost = f"{best.backend}, {number(rates.max())} images/s: "
+    cost += f"{price / 3600e-6 / rates.max():.2f} USD per million" if price else "no price is named"
+    if best[list(used)].isna().any():
+        return {"cost": cost, "gpu": "not run here"}
+    before, most, share, watts = best[list(used)]
+    return {"cost": cost, "gpu": f"{before:,.0f} to {most:,.0f} MiB, {share:.0%} busy, {watts:.0f} W"}
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

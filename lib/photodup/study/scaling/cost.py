@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = [
-    *("way", "devices", "images_per_s", "efficiency", "usd_per_hour", "usd_per_1000_images", "how"),
+    *("way", "devices", "images_per_s", "efficiency", "usd_per_hour", "usd_per_million_images", "how"),
 ]
 WAYS = {
     "one machine, Triton": ("triton", "instances"),
     "k machines, Triton": ("triton", "servers"),
-    "k machines, FastAPI": ("fastapi", "servers"),
+    "k machines, FastAPI": ("fastapi", "services"),
 }
 """Way of scaling -> server and arrangement of its points (see `topology`). FastAPI uses one GPU a process."""
 
@@ -84,8 +84,8 @@ def cost_table(table: "pd.DataFrame") -> "pd.DataFrame":
     }
     if rows["usd_per_hour"].notna().any():
         texts["USD an hour"] = rows["usd_per_hour"].map(lambda v: "–" if v != v else f"{v:.2f}")
-        texts["USD per 1,000 images"] = rows["usd_per_1000_images"].map(
-            lambda v: "–" if v != v else f"{v:.4f}"
+        texts["USD per million images"] = rows["usd_per_million_images"].map(
+            lambda v: "–" if v != v else f"{v:.2f}"
         )
     return pd.DataFrame({**texts, "how": rows["how"]}).reset_index(drop=True)
 
@@ -144,11 +144,11 @@ def _rows(
             "images_per_s": rate,
             "efficiency": rate / (k * one) if how == MEASURED else math.nan,
             "usd_per_hour": hourly,
-            "usd_per_1000_images": hourly / (3600 * rate) * 1000,
+            "usd_per_million_images": hourly / (3600 * rate) * 1e6,
             "how": how,
         }
 
 
 def _apart(way: str, k: int) -> bool:
     """Say whether k single prices make up the price: not of one machine with several, which has an offer of its own."""
-    return k == 1 or WAYS[way][1] == "servers"
+    return k == 1 or WAYS[way][1] != "instances"

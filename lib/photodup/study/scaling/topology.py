@@ -1,7 +1,8 @@
-"""Several emulated devices behind one address, arranged in the two ways a deployment can arrange GPUs.
+"""Several emulated devices behind one address, arranged in the three ways a deployment can arrange GPUs.
 
 `instances`: one Triton whose instance group has k instances, one queue for all. `servers`: k Tritons with one
-device each behind nginx, k queues. Everything but the devices' compute is real.
+device each behind nginx, k queues. `services`: a FastAPI service before each of these, which decodes, and nginx before
+the services. Everything but the devices' compute is real.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,15 +18,18 @@ from typing import TYPE_CHECKING, Any, Self
 from photodup.bench.link.way import LOOPBACK
 from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import Backend, emulated_engine, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
+from photodup.serving.triton.emulated import parse_emulated
 
 if TYPE_CHECKING:
     from photodup.serving.triton.server import EmbeddedTriton
     from photodup.study.notebook.run import Run
 
-ARRANGEMENTS = ("instances", "servers")
+ARRANGEMENTS = ("instances", "servers", "services")
+SERVICE = "fastapi-triton-fp32-http-jpeg"
+"""The backend that `services` are asked as."""
 N_PHOTOS = 32
 
 
@@ -33,15 +37,19 @@ class DevicePool:
     """Up to `most` emulated devices; its servers start at the first `arrange` and stop with the block.
 
     Args:
-        models: emulated Triton models to have, such as `emulated_4080_uint8`; all of the same device count.
+        models: emulated Triton models to have, such as `emulated_4080_uint8`; all of the same device count. Services
+            stand before the first, which takes pixels.
         most: the largest number of devices that will be asked for.
         compute_ms: time of one execution with one image, in place of the preset's. A model that waits for
             nothing (`emulated_zero`) keeps its nothing.
     """
 
     def __init__(self, models: tuple[str, ...], most: int, *, compute_ms: float | None = None) -> None:
+        preset, wire = parse_emulated(models[0])
+        self.device, self.wire = preset.name, wire.removeprefix("_") or "fp32"
         self.models, self.most, self.compute_ms = models, most, compute_ms
         self.address = ""
+        self._pages: Sequence[str] = ()
         self._servers: list[EmbeddedTriton] = []
         self._used: list[EmbeddedTriton] = []
         self._arranged: tuple | None = None
@@ -69,7 +77,7 @@ class DevicePool:
         wanted = (arrangement, devices, batching)
         if arrangement not in ARRANGEMENTS or not 1 <= devices <= self.most:
             raise PhotodupError(
-                f"{devices} devices as {arrangement!r}: choose 1 to {self.most} as {' or '.join(ARRANGEMENTS)}."
+                f"{devices} devices as {arrangement!r}: choose 1 to {self.most} as {', '.join(ARRANGEMENTS)}."
             )
         if wanted == self._arranged:
             return self.address
@@ -80,8 +88,11 @@ class DevicePool:
         for server in self._used:
             for model in self.models:
                 self._configure(server, model, devices if alone else 1, batching)
-        ports = [server.http_port for server in self._used]
-        self.address = self._used[0].http_url if alone else self._front.enter_context(balancer(ports))
+        ports, self._pages = zip(*((s.http_port, s.metrics_url) for s in self._used), strict=True)
+        if arrangement == "services":
+            ports, self._pages = zip(*(self._service(server, batching) for server in self._used), strict=True)
+        health = "/readyz" if arrangement == "services" else "/v2/health/ready"
+        self.address = self._used[0].http_url if alone else self._front.enter_context(balancer(ports, health))
         self._arranged = wanted
         return self.address
 
@@ -103,8 +114,8 @@ class DevicePool:
         from photodup.bench.load import counters
 
         added: Counter = Counter()
-        for server in self._used:
-            added.update(counters.read(server.metrics_url))
+        for page in self._pages:
+            added.update(counters.read(page))
         return dict(added)
 
     def _started(self, count: int) -> "list[EmbeddedTriton]":
@@ -119,6 +130,19 @@ class DevicePool:
             server = EmbeddedTriton(self._repository, self.models, http_port=0, grpc_port=0, metrics_port=0)
             self._servers.append(self._stack.enter_context(server))
         return self._servers[:count]
+
+    def _service(self, triton: "EmbeddedTriton", batching: bool) -> tuple[int, str]:
+        """Start a FastAPI service in front of one device; return its port and its metrics page."""
+        from photodup.serving.service.start import ServiceProcess
+
+        settings = {
+            "ENGINE": "triton",
+            "TRITON_GRPC_URL": triton.grpc_url,
+            "INFERENCE_BACKEND": f"triton-{emulated_engine(self.models[0])}-fp32-grpc-{self.wire}",
+            "BATCH_MAX": "32" if batching else "1",
+        }
+        service = self._front.enter_context(ServiceProcess(settings=settings))
+        return service.port, f"{service.url}/metrics"
 
     def _configure(self, server: "EmbeddedTriton", model: str, instances: int, batching: bool) -> None:
         from photodup.serving.triton.config import read_config
@@ -135,10 +159,11 @@ class DevicePool:
 
 
 @contextlib.contextmanager
-def balancer(ports: list[int]) -> Iterator[str]:
+def balancer(ports: Sequence[int], health: str = "/v2/health/ready") -> Iterator[str]:
     """Run nginx in front of servers on loopback, least connections first; yields its address.
 
-    Bodies stay in memory and connections to the servers are kept, so that nginx adds one hop and nothing else.
+    `health` is the path that answers 200 when a server is ready. Bodies stay in memory and connections to the servers
+    are kept, so that nginx adds one hop and nothing else.
 
     Raises:
         PhotodupError: there is no nginx, or it does not start.
@@ -157,13 +182,13 @@ def balancer(ports: list[int]) -> Iterator[str]:
         command = [program, "-p", scratch, "-c", str(config), "-e", "stderr"]
         server = ServerProcess("nginx", command, build_dir() / "logs" / f"nginx-{port}.log")
         try:
-            server.wait_ready(lambda: answers(f"http://127.0.0.1:{port}/v2/health/ready"), 20.0)
+            server.wait_ready(lambda: answers(f"http://127.0.0.1:{port}{health}"), 20.0)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.stop()
 
 
-def balancer_config(port: int, ports: list[int], scratch: str) -> str:
+def balancer_config(port: int, ports: Sequence[int], scratch: str) -> str:
     """Return nginx's configuration for one front port and several servers."""
     servers = "\n    ".join(f"server 127.0.0.1:{p} max_fails=0;" for p in ports)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -212,7 +237,7 @@ def measure_devices(
     """Return one point of emulated devices, measured now unless the run has it; a failure is a gap.
 
     Args:
-        backend: of an emulated engine over HTTP; its model must be one of the pool's.
+        backend: of an emulated engine over HTTP; its model must be one of the pool's. `SERVICE` for `services`.
         repeat: 0 for the first measurement of this point, then 1, 2, ….
     """
     asked = parse_backend(backend)
@@ -225,12 +250,15 @@ def measure_devices(
     }
     key = f"devices-{asked}-{arrangement}-{devices}-{'batched' if batching else 'alone'}"
     key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-repeat-{repeat}" if repeat else "")
+    # Also behind a service, whose own engine is a Triton, it is an emulated device that waits.
+    emulated = {"engine": emulated_engine(pool.models[0]) if asked.name == SERVICE else asked.engine}
+    emulated |= {"device": pool.device if asked.name == SERVICE else asked.emulated_device}
     facts = {
         **asked.columns(),
-        "device": asked.emulated_device,
         **LOOPBACK.columns(),
         **load.columns(),
         **what,
+        **emulated,
     }
 
     def measure_now() -> dict[str, Any]:
@@ -242,7 +270,7 @@ def measure_devices(
         address = pool.arrange(arrangement, devices, batching=batching)
         probe = pool.probe(counters.account_of(asked))
         point = measure(adapter(asked, address), payload_photos(N_PHOTOS), load, stopping, probe=probe)
-        return {**facts, **point, "compute_ms": pool.compute_ms}
+        return {**facts, **point, **emulated, "compute_ms": pool.compute_ms}
 
     config = {**asdict(load), **what, "backend": asked.name, "compute_ms": pool.compute_ms}
     config |= {"stopping": stopping.as_config()}

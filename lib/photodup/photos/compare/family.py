@@ -11,6 +11,7 @@ from photodup.photos.compare.canvas import (
     Laid,
     angle,
     grown,
+    is_turned,
     lay,
     on_fine_canvas,
     on_size,
@@ -229,6 +230,7 @@ class LaidFamily:
         return Relation(
             is_retoned=not one_tone,
             is_mirrored=a.is_mirrored != b.is_mirrored,
+            is_turned=is_turned(a, b),
             is_sharper=one_tone
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from support.images import encoded
 
+from photodup.embedding.imaging import encoded
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
 from photodup.photos.compare.exposures import FineNoise, rounding_noise
 from photodup.photos.compare.family import LaidFamily

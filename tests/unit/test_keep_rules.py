@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
-from support.images import encoded, read_facts
+from support.images import read_facts
 
 from photodup.demo.photographs import SOURCES
+from photodup.embedding.imaging import encoded
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Photo

@@ -156,14 +156,16 @@ def test_what_is_shown_is_measured_on_files(tmp_path):
     assert "no bound: A bound needs the scores of 40 pairs of different pictures, not 2" in found.lines()[-1]
 
 
-TURNS = ["rotate 90°", "rotate 180°", "rotate 270°", "mirror", "mirror and turn"]
+TURNS = ["rotate 90°", "rotate 180°", "mirror and turn"]
 
 
 @pytest.fixture(scope="module")
 def by_kind(tmp_path_factory):
-    names = [*TURNS, "resize 0.5x", "PNG", "collage"]
-    wanted = [*named(names), *(one for one in LOOK_ALIKES if one.name in ("receipt", "subject"))]
+    names = [*TURNS, "resize 0.5x", "story frame"]
+    wanted = [*named(names), *(one for one in LOOK_ALIKES if one.name == "receipt")]
     originals = [original for original in demo_originals() if original.name in ("chelsea", "coffee")]
+    for original in originals:
+        original.image.thumbnail((360, 360))
     found = measure_kinds(originals, wanted, 2, tmp_path_factory.mktemp("kinds"))
     return {one.kind: one for one in found}
 
@@ -176,10 +178,12 @@ def test_a_turned_copy_is_found_and_held_back(by_kind, name):
 
 def test_by_kind_what_holds_no_more_is_suggested_and_what_does_is_not(by_kind):
     assert (by_kind["resize 0.5x"].n_suggested, by_kind["resize 0.5x"].kept) == (2, {"original": 2})
-    assert not any(one.wrong for one in by_kind.values())
-    assert not any(by_kind[name].n_suggested for name in ("collage", "receipt", "subject"))
+    for name in ("story frame", "receipt"):
+        assert by_kind[name].n_found and not by_kind[name].n_suggested, (
+            "the picture alone is no part to be given up"
+        )
     text = "\n".join(kinds_lines(list(by_kind.values())))
-    assert "pooled: 0 wrong in 20 pairs of 10 kinds (at most 13.91% with 95% confidence" in text
+    assert f"pooled: 0 wrong in 12 pairs of 6 kinds (at most {1 - at_least(12, 12):.2%} with 95%" in text
 
 
 def test_a_lower_bound_is_what_the_count_proves():

@@ -6,12 +6,12 @@ import random
 import time
 from collections import Counter
 
-from support.images import encoded, photo
+from support.images import photo
 from support.paths import ROOT
 
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
-from photodup.embedding.imaging import ImageError
+from photodup.embedding.imaging import ImageError, encoded
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "HEIF", "AVIF")
 DEADLINE_S = 20.0
@@ -20,9 +20,6 @@ WORDS = (b"\0", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\
 
 def seeds() -> list[bytes]:
     """One small image in every format, a progressive JPEG and one in CMYK."""
-    import pillow_heif
-
-    pillow_heif.register_heif_opener()
     image = photo(96, 64)
     plain = [encoded(image, name) for name in FORMATS]
     return [*plain, encoded(image, "JPEG", progressive=True), encoded(image.convert("CMYK"), "JPEG")]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.flaky import Flaky
-from support.images import bomb, encoded, photo
+from support.images import bomb, photo
 from support.service import free_port
 from support.triton import needs_triton, tiny_embedding
 
@@ -15,7 +15,7 @@ from photodup.embedding.client import client
 from photodup.embedding.client.client import connect
 from photodup.embedding.client.http import Patience, ServerError
 from photodup.embedding.client.servers import address_for_grpc
-from photodup.embedding.imaging import ImageError, client_jpeg, decode, normalize, to_uint8
+from photodup.embedding.imaging import ImageError, client_jpeg, decode, encoded, normalize, to_uint8
 from photodup.errors import PhotodupError
 
 PHOTOS = [encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]

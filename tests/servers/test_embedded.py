@@ -11,12 +11,12 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.images import encoded, photo
+from support.images import photo
 from support.service import as_files, until
 from support.triton import FREE_PORTS, executions, infer, needs_triton, render_tiny
 
 from photodup.embedding.engines.encoder import load_model
-from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
+from photodup.embedding.imaging import decode, encoded, normalize, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
 from photodup.serving.check import check
 from photodup.serving.embedded import export_models

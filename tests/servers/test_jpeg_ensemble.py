@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.hostile_images import flat_png, grain, many_scans, text_ppm
-from support.images import encoded, png
+from support.images import png
 from support.triton import executions, infer, needs_triton, tiny_embedding
 
 from photodup.embedding.client.client import connect
-from photodup.embedding.imaging import ImageError, decode, to_uint8
+from photodup.embedding.imaging import ImageError, decode, encoded, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.images import encoded, photo
+from support.images import photo
 from support.paths import ROOT
 from support.service import free_port
 from support.triton import needs_triton
@@ -36,6 +36,7 @@ from photodup.bench.pairs.alternate import measure_visit
 from photodup.bench.stats import slo
 from photodup.bench.stats.facts import Load
 from photodup.cli import app
+from photodup.embedding.imaging import encoded
 from photodup.errors import PhotodupError
 from photodup.selfbench import null_server
 

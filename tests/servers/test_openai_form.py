@@ -9,10 +9,10 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from support.images import encoded, photo
+from support.images import photo
 from support.service import check_against_openapi
 
-from photodup.embedding.imaging import decode, to_uint8
+from photodup.embedding.imaging import decode, encoded, to_uint8
 
 PHOTOS = [encoded(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for seed in range(3)]
 PNG = encoded(photo(64, 64, 5), "PNG")

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from support.images import encoded, photo
+from support.images import photo
 from support.paths import ROOT
 
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore
+from photodup.embedding.imaging import encoded
 from photodup.errors import PhotodupError
 from photodup.study.notebook.run import open_run
 from photodup.study.peers import alone, outcomes, peers, stage

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 import pytest
-from support.images import bomb, encoded, photo
+from support.images import bomb, photo
 from support.service import as_files, check_against_openapi, free_port, stuck_upload, until
 
-from photodup.embedding.imaging import decode, to_uint8
+from photodup.embedding.imaging import decode, encoded, to_uint8
 
 PHOTOS = [encoded(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for seed in range(8)]
 ORDINARY = [("files", ("a.jpg", PHOTOS[0], "image/jpeg"))]

@@ -5,7 +5,9 @@ import struct
 
 import numpy as np
 from PIL import Image
-from support.images import encoded, png
+from support.images import png
+
+from photodup.embedding.imaging import encoded
 
 
 def grain(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -1,17 +1,10 @@
 """Pictures in memory, encoded as the tests ask."""
 
-import io
 import struct
 import zlib
 
 import numpy as np
 from PIL import Image
-
-
-def encoded(image: Image.Image, fmt: str, **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, fmt, **options)
-    return buffer.getvalue()
 
 
 def read_facts(data: bytes):

@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import io
 import shutil
 import sqlite3
 import tempfile
@@ -35,9 +34,7 @@ def save(
     if taken:
         exif[0x010F] = camera
         exif.get_ifd(0x8769)[0x9003] = taken
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, exif=exif)
-    path.write_bytes(buffer.getvalue())
+    image.save(path, "JPEG", quality=quality, exif=exif)
 
 
 def exif(*, camera: bool = True, rating: int = 0, **details) -> bytes:

@@ -103,6 +103,7 @@ def test_unusual_pixels_are_read_right(tmp_path):
     image = SOURCES[0].open().resize((320, 214), Image.Resampling.LANCZOS)
     grey16 = np.asarray(image.convert("L")).astype(np.uint16) * 257
     image.save(tmp_path / "plain.png")
+    image.save(tmp_path / "scan.BMP")
     Image.fromarray(grey16).save(tmp_path / "grey16.png")
     Image.fromarray(grey16).save(tmp_path / "grey16.tif")
     image.convert("CMYK").save(tmp_path / "cmyk.jpg", quality=95)
@@ -126,7 +127,7 @@ def test_unusual_pixels_are_read_right(tmp_path):
     )  # else the first frame is not told from the second
     with Catalogue(tmp_path) as catalogue:
         photos = {str(p.path): p for p in catalogue.photos()}
-    assert len(photos) == 14
+    assert len(photos) == 15
     plain = photos["plain.png"].phash
     far = {name: hamming(p.phash, plain) for name, p in photos.items() if hamming(p.phash, plain) > 4}
     assert far == {}

@@ -15,24 +15,31 @@ from photodup.photos.search.hash_neighbours import (
     MIRROR,
     NEAREST,
     SMALL_LIBRARY,
+    TURNED_NEARER,
     near_hashes,
     search_radius,
 )
 from photodup.photos.state.own_folder import OwnFolder
 
 
-def distance(a: int, b: int) -> int:
-    return min((a ^ b).bit_count(), (a ^ b ^ MIRROR).bit_count())
+def turned(bits: int) -> list[int]:
+    """The hash in its eight orientations, the two of full radius first: squares of signs, mirrored and exchanged."""
+    square = np.array([bits >> (63 - k) & 1 for k in range(64)]).reshape(8, 8)
+    odd = np.arange(8) % 2
+    signs = (0 * odd, odd, odd[:, None] + 0 * odd, odd[:, None] ^ odd)
+    squares = [of ^ sign for of in (square, square.T) for sign in signs]
+    return [int("".join(map(str, one.ravel())), 2) for one in squares]
+
+
+def distance(a: int, turned_other: list[int]) -> int:
+    return min((a ^ one).bit_count() + TURNED_NEARER * (i > 1) for i, one in enumerate(turned_other))
 
 
 def brute_force(values: list[int], radius: int) -> tuple[dict, dict]:
     """Pairs within the radius: those surely among the `NEAREST` of either row, and those that tie for it."""
-    found = {
-        (i, j): distance(a, b)
-        for j, b in enumerate(values)
-        for i, a in enumerate(values[:j])
-        if distance(a, b) <= radius
-    }
+    others = [turned(bits) for bits in values]
+    pairs = {(i, j): distance(a, b) for j, b in enumerate(others) for i, a in enumerate(values[:j])}
+    found = {pair: d for pair, d in pairs.items() if d <= radius}
     by_row = defaultdict(list)
     for (i, j), bits in found.items():
         by_row[i].append(bits)
@@ -53,12 +60,12 @@ def as_dict(pairs):
 
 
 def hashes(n: int, seed: int) -> np.ndarray:
-    """Random hashes, a third of them near another one or near its mirror image."""
+    """Random hashes, a third of them near another one in some orientation."""
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 2**64, n, np.uint64)
     for i in range(2, n, 3):
         flips = sum(1 << int(b) for b in rng.choice(64, rng.integers(0, 12), replace=False))
-        bits[i] = bits[rng.integers(i)] ^ np.uint64(flips) ^ np.uint64(MIRROR * int(rng.integers(2)))
+        bits[i] = turned(int(bits[rng.integers(i)]))[rng.integers(8)] ^ flips
     return bits
 
 

@@ -6,10 +6,10 @@ import imagehash
 import numpy as np
 import pytest
 from PIL import Image
-from support.images import encoded, read_facts
+from support.images import read_facts
 
 from photodup.demo.photographs import SOURCES, make_12mp
-from photodup.embedding.imaging import decode
+from photodup.embedding.imaging import decode, encoded
 from photodup.photos.library.hashing import (
     DRAFT_SIZE,
     MAX_DRAFT_DISTANCE,
@@ -71,10 +71,6 @@ def test_photographs_of_different_things_are_far_apart_and_a_stereo_pair_is_not(
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "TIFF", "HEIF", "AVIF"])
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_orientation_is_applied_in_every_format(fmt, orientation):
-    if fmt == "HEIF":
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
     upright = SOURCES[0].open()
     turn = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
     stored = upright.transpose(turn[orientation]) if orientation in turn else upright

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import only_group, photo
 
+from photodup.embedding.imaging import to_jpeg
 from photodup.photos.compare.canvas import lay, small, without_margins
 from photodup.photos.compare.features import features
 from photodup.photos.compare.snapping import snapped
@@ -16,12 +17,6 @@ from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-
-
-def saved(image: Image.Image, quality: int) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
 
 
 def opened(data: bytes) -> Image.Image:
@@ -35,12 +30,12 @@ def grey(data: bytes) -> np.ndarray:
 @pytest.mark.parametrize("name", ["coffee", "chelsea", "astronaut"])
 def test_an_earlier_compression_is_seen_through_a_finer_one(name):
     image = photo(name)
-    steps = {q: coarsest_step(grey(saved(opened(saved(image, q)), 95))) for q in (30, 60)}
-    own = coarsest_step(grey(saved(image, 95)))
+    steps = {q: coarsest_step(grey(to_jpeg(opened(to_jpeg(image, q)), 95))) for q in (30, 60)}
+    own = coarsest_step(grey(to_jpeg(image, 95)))
     # Tables of the standard: 17 to 40 at quality 30, 8 to 19 at 60, 1 to 2 at 95.
     assert 15 < steps[30] < 45 and 7 < steps[60] < 22 and own <= 3
-    shifted = opened(saved(image, 30)).crop((3, 5, image.width, image.height))
-    assert coarsest_step(grey(saved(shifted, 95))) <= 3, "blocks that lie elsewhere tell nothing"
+    shifted = opened(to_jpeg(image, 30)).crop((3, 5, image.width, image.height))
+    assert coarsest_step(grey(to_jpeg(shifted, 95))) <= 3, "blocks that lie elsewhere tell nothing"
 
 
 def test_a_picture_without_blocks_enough_tells_nothing():
@@ -59,16 +54,16 @@ def keeper(folder, **images: bytes) -> tuple[str, str]:
 
 def test_a_strong_compression_that_was_saved_finely_again_is_not_kept(tmp_path):
     image = photo("chelsea")
-    original = saved(image, 85)
+    original = to_jpeg(image, 85)
     # The larger file of the two, with finer tables, and its path comes first.
-    again = saved(opened(saved(opened(original), 30)), 97)
+    again = to_jpeg(opened(to_jpeg(opened(original), 30)), 97)
     assert len(again) > len(original) * 0.9
     assert keeper(tmp_path, a_again=again, original=original)[0] == "original"
 
 
 def test_what_was_only_saved_again_finely_is_not_the_original(tmp_path):
-    original = saved(photo("chelsea"), 80)
-    assert keeper(tmp_path, a_again=saved(opened(original), 96), original=original) == (
+    original = to_jpeg(photo("chelsea"), 80)
+    assert keeper(tmp_path, a_again=to_jpeg(opened(original), 96), original=original) == (
         "original",
         "compressed once: the others were saved again",
     )
@@ -76,11 +71,11 @@ def test_what_was_only_saved_again_finely_is_not_the_original(tmp_path):
 
 def test_a_strongly_compressed_original_is_kept_and_none_of_its_copies_is_finer(tmp_path):
     """A turned copy connects the others, and in all of them the original's artefacts look like detail."""
-    original = saved(photo("coffee"), 45)
+    original = to_jpeg(photo("coffee"), 45)
     own = opened(original)
-    files = {"original": original, "a_harder": saved(opened(saved(own, 20)), 90)}
-    files["cut"] = saved(own.crop((40, 25, own.width - 30, own.height - 20)), 90)
-    files["turned"] = saved(own.rotate(4, Image.Resampling.BICUBIC, fillcolor="white"), 90)
+    files = {"original": original, "a_harder": to_jpeg(opened(to_jpeg(own, 20)), 90)}
+    files["cut"] = to_jpeg(own.crop((40, 25, own.width - 30, own.height - 20)), 90)
+    files["turned"] = to_jpeg(own.rotate(4, Image.Resampling.BICUBIC, fillcolor="white"), 90)
     for name, data in files.items():
         (tmp_path / f"{name}.jpg").write_bytes(data)
     group = only_group(tmp_path)
@@ -90,9 +85,9 @@ def test_a_strongly_compressed_original_is_kept_and_none_of_its_copies_is_finer(
 
 def test_what_a_strong_compression_lost_is_finer_detail(tmp_path):
     """The copy comes first by the owner's rule, and the original beside it is not suggested."""
-    original = saved(photo("coffee"), 95)
+    original = to_jpeg(photo("coffee"), 95)
     (tmp_path / "original.jpg").write_bytes(original)
-    (tmp_path / "copy.jpg").write_bytes(saved(opened(original), 20))
+    (tmp_path / "copy.jpg").write_bytes(to_jpeg(opened(original), 20))
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
         first = next(one.md5 for one in catalogue.photos() if one.path.stem == "copy")
@@ -104,15 +99,15 @@ def test_what_a_strong_compression_lost_is_finer_detail(tmp_path):
 
 def test_coarse_steps_of_colour_do_not_make_a_sepia_print_black_and_white(tmp_path):
     grey = np.asarray(photo("coffee").convert("L"), float)[:, :, None]
-    print_ = saved(Image.fromarray((grey * (1, 0.85, 0.65)).astype(np.uint8)), 92)
-    assert keeper(tmp_path, a_copy=saved(opened(print_), 10), original=print_)[0] == "original"
+    print_ = to_jpeg(Image.fromarray((grey * (1, 0.85, 0.65)).astype(np.uint8)), 92)
+    assert keeper(tmp_path, a_copy=to_jpeg(opened(print_), 10), original=print_)[0] == "original"
 
 
 def test_a_blur_hides_its_history_and_gains_nothing_by_it(tmp_path):
-    original = saved(opened(saved(photo("chelsea"), 60)), 92)  # as it came to the owner
-    blurred = saved(opened(original).filter(ImageFilter.GaussianBlur(1.2)), 96)
-    mirrored = saved(ImageOps.mirror(opened(original)), 92)
-    half = saved(opened(original).resize((225, 150)), 92)
+    original = to_jpeg(opened(to_jpeg(photo("chelsea"), 60)), 92)  # as it came to the owner
+    blurred = to_jpeg(opened(original).filter(ImageFilter.GaussianBlur(1.2)), 96)
+    mirrored = to_jpeg(ImageOps.mirror(opened(original)), 92)
+    half = to_jpeg(opened(original).resize((225, 150)), 92)
     assert (
         keeper(tmp_path, a_blur=blurred, b_mirror=mirrored, c_half=half, original=original)[0] == "original"
     )
@@ -122,10 +117,10 @@ def test_corners_that_are_black_on_black_do_not_make_a_turned_copy_the_keeper(tm
     image = photo("rocket")
     dark = Image.new("RGB", (image.width + 160, image.height + 160))
     dark.paste(image.resize((300, 200)), (180, 180))
-    original = saved(dark, 90)
-    turned = saved(opened(original).rotate(5, Image.Resampling.BICUBIC), 97)
+    original = to_jpeg(dark, 90)
+    turned = to_jpeg(opened(original).rotate(5, Image.Resampling.BICUBIC), 97)
     others = {
-        f"c{q}": saved(opened(original).resize((dark.width - q, dark.height - q)), 85) for q in (100, 200)
+        f"c{q}": to_jpeg(opened(original).resize((dark.width - q, dark.height - q)), 85) for q in (100, 200)
     }
     assert keeper(tmp_path, a_turned=turned, original=original, **others)[0] == "original"
 
@@ -133,12 +128,12 @@ def test_corners_that_are_black_on_black_do_not_make_a_turned_copy_the_keeper(tm
 def test_a_border_around_a_picture_on_white_is_a_border(tmp_path):
     ground = Image.new("RGB", (720, 620), "white")
     ground.paste(photo("coffee").resize((480, 320)), (120, 150))
-    original = saved(ground, 92)
+    original = to_jpeg(ground, 92)
     framed = ImageOps.expand(opened(original), 30, "white")
     ImageDraw.Draw(framed).text((260, 400), "greetings from the sea", fill="yellow", font_size=40)
-    crops = {f"crop{c}": saved(opened(original).crop((c, c, 720 - c, 620 - c)), 92) for c in (30, 60)}
-    lighter = saved(ImageEnhance.Brightness(opened(original)).enhance(0.9), 92)
-    found = keeper(tmp_path, a_framed=saved(framed, 96), original=original, z=lighter, **crops)
+    crops = {f"crop{c}": to_jpeg(opened(original).crop((c, c, 720 - c, 620 - c)), 92) for c in (30, 60)}
+    lighter = to_jpeg(ImageEnhance.Brightness(opened(original)).enhance(0.9), 92)
+    found = keeper(tmp_path, a_framed=to_jpeg(framed, 96), original=original, z=lighter, **crops)
     assert found[0] == "original", found
 
 
@@ -146,7 +141,7 @@ def test_a_border_around_a_picture_on_white_is_a_border(tmp_path):
 def test_a_white_border_is_found_around_a_picture_on_any_ground(light):
     ground = Image.new("RGB", (720, 620), (light,) * 3)
     ground.paste(photo("coffee").resize((480, 320)), (120, 300))
-    framed = small(opened(saved(ImageOps.expand(ground, 30, "white"), 96)))
+    framed = small(opened(to_jpeg(ImageOps.expand(ground, 30, "white"), 96)))
     one = lay({0: framed}, {0: np.eye(2, 3)}, {0: (780, 680)})
     without_margins({0: framed}, one)
     assert one[0].added == ("a border",) and 0.8 < one[0].picture.mean() / (720 * 620 / 780 / 680) < 1

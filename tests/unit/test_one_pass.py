@@ -1,6 +1,5 @@
 """`photodup scan --embed`: one decoding for hash and vector, the vectors of `photodup embed`, never two decodings mixed."""
 
-import io
 import signal
 from contextlib import contextmanager
 from dataclasses import replace
@@ -127,24 +126,18 @@ def test_each_photograph_is_read_and_decoded_once(photographs, tmp_path, embedde
     "size", [(4000, 3000), (3000, 2000), (1801, 1207), (700, 520), (300, 200), (64, 4000)]
 )
 def test_the_hash_is_that_of_a_scan_at_every_scale(draft_size, size):
-    buffer = io.BytesIO()
-    SOURCES[4].open().resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=88)
-    facts, pixels = read_facts_and_look(buffer.getvalue(), Look(imaging.View(), draft_size))
-    assert facts == read_facts(buffer.getvalue())
+    data = imaging.to_jpeg(SOURCES[4].open().resize(size, Image.Resampling.BICUBIC), 88)
+    facts, pixels = read_facts_and_look(data, Look(imaging.View(), draft_size))
+    assert facts == read_facts(data)
     assert pixels.shape == (3, 224, 224)
 
 
 def test_no_side_falls_below_twice_what_is_looked_at():
     for size in ((4000, 3000), (1792, 1792), (1791, 2500), (900, 897)):
-        buffer = io.BytesIO()
-        Image.new("RGB", size).save(buffer, "JPEG")
-        shrunk = imaging.decode(buffer.getvalue(), draft_size=imaging.View().draft_size)
+        shrunk = imaging.decode(imaging.to_jpeg(Image.new("RGB", size)), draft_size=imaging.View().draft_size)
         assert min(shrunk.size) >= 448 and (shrunk.width < size[0]) == (min(size) >= 896)
-    heif = pytest.importorskip("pillow_heif")
-    heif.register_heif_opener()
-    buffer = io.BytesIO()
-    Image.new("RGB", (1000, 900)).save(buffer, "HEIF")
-    assert imaging.decode(buffer.getvalue(), draft_size=448).size == (1000, 900), "never its thumbnail"
+    heic = imaging.encoded(Image.new("RGB", (1000, 900)), "HEIF")
+    assert imaging.decode(heic, draft_size=448).size == (1000, 900), "never its thumbnail"
 
 
 def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, graph, monkeypatch):

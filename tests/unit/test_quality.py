@@ -8,10 +8,17 @@ from PIL import Image
 
 from photodup.errors import PhotodupError
 from photodup.photos.groups.model_thresholds import THRESHOLDS
-from photodup.photos.quality.edits import named
+from photodup.photos.quality.edits import LOOK_ALIKES, named
 from photodup.photos.quality.pairs import Original, choose_cosines, curve, evaluate, measure_chaining
 from photodup.photos.quality.report import report
-from photodup.photos.quality.shown import at_least, bound, measure_shown
+from photodup.photos.quality.shown import (
+    at_least,
+    bound,
+    judge_kind,
+    kinds_lines,
+    measure_kinds,
+    measure_shown,
+)
 from photodup.study.evaluate import demo_originals
 
 
@@ -149,6 +156,36 @@ def test_what_is_shown_is_measured_on_files(tmp_path):
     assert "no bound: A bound needs the scores of 40 pairs of different pictures, not 2" in found.lines()[-1]
 
 
+TURNS = ["rotate 90°", "rotate 180°", "mirror and turn"]
+
+
+@pytest.fixture(scope="module")
+def by_kind(tmp_path_factory):
+    names = [*TURNS, "resize 0.5x", "story frame"]
+    wanted = [*named(names), *(one for one in LOOK_ALIKES if one.name == "receipt")]
+    originals = [original for original in demo_originals() if original.name in ("chelsea", "coffee")]
+    for original in originals:
+        original.image.thumbnail((360, 360))
+    found = measure_kinds(originals, wanted, 2, tmp_path_factory.mktemp("kinds"))
+    return {one.kind: one for one in found}
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_a_turned_copy_is_found_and_held_back(by_kind, name):
+    """Nobody can say which way up its owner wants it: a page or a sign reads in one of them."""
+    assert (by_kind[name].n_found, by_kind[name].n_suggested, by_kind[name].n_held) == (2, 0, 2)
+
+
+def test_by_kind_what_holds_no_more_is_suggested_and_what_does_is_not(by_kind):
+    assert (by_kind["resize 0.5x"].n_suggested, by_kind["resize 0.5x"].kept) == (2, {"original": 2})
+    for name in ("story frame", "receipt"):
+        assert by_kind[name].n_found and not by_kind[name].n_suggested, (
+            "the picture alone is no part to be given up"
+        )
+    text = "\n".join(kinds_lines(list(by_kind.values())))
+    assert f"pooled: 0 wrong in 12 pairs of 6 kinds (at most {1 - at_least(12, 12):.2%} with 95%" in text
+
+
 def test_a_lower_bound_is_what_the_count_proves():
     assert at_least(0, 10) == 0
     assert at_least(26, 26) == pytest.approx(0.05 ** (1 / 26))
@@ -166,6 +203,9 @@ def test_a_wrong_keeper_and_a_wrong_suggestion_are_counted():
     group = SimpleNamespace(keeper=file("b"), members=(file("a"), file("c")), may_go=(file("a"), file("c")))
     found = judge_shown(SimpleNamespace(copies=(group,)), truth)
     assert (found.n_false, found.n_pure, found.n_right, found.n_original) == (1, 0, 0, 0)
+    (blurred,) = named(["blur 0.5%"])
+    said = judge_kind(blurred, SimpleNamespace(copies=(group,)), truth, 2)
+    assert (said.n_found, said.wrong, said.kept) == (1, ("a", "c"), {"blur 0.5%": 1})
 
 
 @pytest.mark.parametrize("trials", [8, pytest.param(40, marks=pytest.mark.long)], ids=["short", "long"])

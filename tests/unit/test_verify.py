@@ -12,7 +12,7 @@ from photodup.photos.compare.alignment import matches
 from photodup.photos.compare.dense import _rescaled, align
 from photodup.photos.compare.features import features
 from photodup.photos.compare.verify import FEW_FEATURES, Thresholds, Verification, verify
-from photodup.photos.quality.edits import REFERENCE, TRANSFORMS, named
+from photodup.photos.quality.edits import LOOK_ALIKES, REFERENCE, TRANSFORMS, named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 
@@ -147,8 +147,10 @@ def test_each_threshold_can_refuse(good, faults):
 
 
 def test_every_transform_gives_an_rgb_picture(photos):
-    for edit in TRANSFORMS:
-        assert edit(photos["coffee"]).mode == "RGB", edit.name
+    for edit in (*TRANSFORMS, *LOOK_ALIKES):
+        ground = edit.ground(photos["coffee"]) if edit.ground else photos["coffee"]
+        before = ground.tobytes()
+        assert edit(ground).mode == "RGB" and ground.tobytes() == before, edit.name
     assert [edit.name for edit in named(REFERENCE)] == list(REFERENCE)
 
 

@@ -5,7 +5,6 @@ the hard negatives: a real stereo pair (one scene, two viewpoints) and disjoint 
 (one texture, not one pixel in common). The capture dates are invented.
 """
 
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -244,14 +243,8 @@ def _encode(image: Image.Image, variant: Variant, source: Source, taken: datetim
     if variant.keep_exif:
         # As bytes: pillow-heif ignores the orientation in an Exif object.
         options["exif"] = _exif(source, taken, variant.orientation).tobytes()
-    if variant.suffix == ".heic":
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
-    buffer = io.BytesIO()
     formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".heic": "HEIF", ".tif": "TIFF"}
-    image.save(buffer, formats[variant.suffix], **options)
-    return buffer.getvalue()
+    return imaging.encoded(image, formats[variant.suffix], **options)
 
 
 def _exif(source: Source, taken: datetime, orientation: int) -> Image.Exif:

@@ -10,6 +10,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -184,8 +185,15 @@ def denormalize(images: np.ndarray) -> np.ndarray:
 
 def to_jpeg(image: Image.Image, quality: int = 90) -> bytes:
     """Encode as baseline JPEG (4:2:0 chroma, Pillow's default)."""
+    return encoded(image.convert("RGB"), "JPEG", quality=quality)
+
+
+def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
+    """Encode as Pillow does in that format, HEIF among them; `options` are those of `Image.save`."""
+    if image_format == "HEIF":
+        _register_heif()
     buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "JPEG", quality=quality)
+    image.save(buffer, image_format, **options)
     return buffer.getvalue()
 
 
@@ -199,13 +207,18 @@ def client_jpeg(source: bytes | Path | Image.Image, quality: int = 90, size: int
     return to_jpeg(_resize_and_crop(image, size), quality)
 
 
-def _open(data: bytes) -> Image.Image:
+def _register_heif() -> None:
     global _heif_registered
-    if not _heif_registered and bytes(data[4:8]) == b"ftyp":
+    if not _heif_registered:
         import pillow_heif
 
         pillow_heif.register_heif_opener()
         _heif_registered = True
+
+
+def _open(data: bytes) -> Image.Image:
+    if bytes(data[4:8]) == b"ftyp":
+        _register_heif()
     # The plugins of Pillow itself register on init(); asking for one that is not there is a KeyError.
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]

@@ -8,10 +8,10 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
-from photodup.photos.quality.edits import REFERENCE, named
+from photodup.photos.quality.edits import LOOK_ALIKES, REFERENCE, named
 from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals, labelled_cosines
 from photodup.photos.quality.report import as_record, report
-from photodup.photos.quality.shown import Shown, measure_shown
+from photodup.photos.quality.shown import OfKind, Shown, kinds_lines, measure_kinds, measure_shown
 from photodup.progress import bar
 from photodup.settings import environment
 
@@ -84,10 +84,26 @@ def shown(
         return measure_shown(chosen_originals(directory, names), chosen, Path(folder))
 
 
+def by_kind(directory: Path | None, n: int) -> list[OfKind]:
+    """Measure every kind of edit and of look-alikes, `n` photographs for each; hash and pixels alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        return measure_kinds(
+            chosen_originals(directory), [*named(), *LOOK_ALIKES], n, Path(folder),
+            lambda kinds, total: bar(kinds, total=total, desc="measure", unit="kind"),
+        )  # fmt: skip
+
+
 def evaluate_and_print(
-    directory: Path | None, *, weights: str | None, all_edits: bool, library: Path | None = None
+    directory: Path | None,
+    *,
+    weights: str | None,
+    all_edits: bool,
+    per_kind: int,
+    library: Path | None = None,
 ) -> None:
-    """Measure and print the tables: pairs first, then what is shown."""
+    """Measure and print the tables: by kind first, then pairs, then what is shown of families."""
+    if per_kind:
+        print("\n".join(kinds_lines(by_kind(directory, per_kind))))
     print(report(measure(directory, weights=weights, all_edits=all_edits, library=library)))
     print("\n".join(shown(directory, all_edits=all_edits).lines()))
 

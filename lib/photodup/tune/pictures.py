@@ -1,6 +1,5 @@
 """Photographs for a precision: some to calibrate on, others to judge by, with edits that bring pairs near thresholds."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from photodup.embedding.imaging import View, decode, to_uint8
+from photodup.embedding.imaging import View, decode, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
 from photodup.photos.quality.edits import Transform, named
 from photodup.photos.quality.pairs import Original, folder_originals
@@ -77,10 +76,8 @@ def _as_camera_jpeg(image: Image.Image, seed: int) -> bytes:
     scale = _CAMERA_SIDE / min(image.size)
     large = image.resize([round(side * scale) for side in image.size], Image.Resampling.BICUBIC)
     grain = np.random.default_rng(seed).standard_normal((large.height, large.width, 1), np.float32) * _GRAIN
-    buffer = io.BytesIO()
     noisy = np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8)
-    Image.fromarray(noisy).save(buffer, "JPEG", quality=_QUALITY)
-    return buffer.getvalue()
+    return to_jpeg(Image.fromarray(noisy), _QUALITY)
 
 
 def choose_pictures(folder: Path | None = None, edits: Sequence[str] = ()) -> Pictures:

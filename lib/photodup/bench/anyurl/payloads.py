@@ -1,6 +1,5 @@
 """Payloads: files, texts, arrays, or photographs that are made up here."""
 
-import io
 import mimetypes
 import random
 from collections.abc import Sequence
@@ -45,15 +44,15 @@ def made_up_images(count: int = MADE_UP, size: int = 224) -> Payloads:
     """Return soft random pictures as JPEG; like photographs they are 5 to 20 KB at this size."""
     from PIL import Image
 
+    from photodup.embedding.imaging import to_jpeg
+
     items = []
     for seed in range(count):
         generator = np.random.default_rng(seed)
         coarse = generator.integers(0, 256, (14, 14, 3), np.uint8)
         soft = Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
         noisy = np.asarray(soft).astype(np.int16) + generator.normal(0, 6, (size, size, 3)).astype(np.int16)
-        buffer = io.BytesIO()
-        Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
-        items.append(buffer.getvalue())
+        items.append(to_jpeg(Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)), 90))
     mean_kb = sum(map(len, items)) / count / 1000
     words = f"{count} made-up pictures of {size} × {size} pixels, {mean_kb:.0f} KB each"
     return Payloads("images", tuple(items), words, "image/jpeg")

@@ -48,9 +48,9 @@ def views(images: Iterable[Image.Image]) -> list[np.ndarray]:
 
 
 def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **({"quality": 95, "subsampling": 0} if kind == "JPEG" else {}) | options)
-    return buffer.getvalue()
+    return imaging.encoded(
+        image, kind, **({"quality": 95, "subsampling": 0} if kind == "JPEG" else {}) | options
+    )
 
 
 def picture(seed: int, width: int = 400, height: int = 300) -> Image.Image:

@@ -177,8 +177,18 @@ def _turn(member: Laid, other: Laid) -> float:
 
 def angle(first: Laid, second: Laid) -> float:
     """Return by how much the second is turned against the first, degrees from the nearest quarter turn."""
-    angles = [np.degrees(np.arctan2(one.to_canvas[1, 0], one.to_canvas[0, 0])) for one in (first, second)]
-    return float((angles[1] - angles[0] + 45) % 90 - 45)
+    return (_degrees(second) - _degrees(first) + 45) % 90 - 45
+
+
+def is_turned(first: Laid, second: Laid) -> bool:
+    """Return whether one is the other turned by a quarter or a half, to the nearest quarter; mirrored ones are not told."""
+    return (
+        round((_degrees(second) - _degrees(first)) / 90) % 4 != 0 and first.is_mirrored == second.is_mirrored
+    )
+
+
+def _degrees(one: Laid) -> float:
+    return float(np.degrees(np.arctan2(one.to_canvas[1, 0], one.to_canvas[0, 0])))
 
 
 def grown(mask: np.ndarray, pixels: int) -> np.ndarray:

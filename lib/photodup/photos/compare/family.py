@@ -11,6 +11,7 @@ from photodup.photos.compare.canvas import (
     Laid,
     angle,
     grown,
+    is_turned,
     lay,
     on_fine_canvas,
     on_size,
@@ -78,6 +79,8 @@ _ONE_COLOUR, _SOFT = 20, 7
 _FLAT, _MOSTLY = 10, 0.98
 # In what most members hold for a border, a member has something of its own if this share of it differs by so much.
 _DIFFERS, _OF_ITS_OWN, _BLUR = 40, 0.3, 9
+# A seam is a step over so many pixels, larger than any of those around it by this factor.
+_STEP, _AROUND, _SEAM = 6, 24, 1.2
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
@@ -229,6 +232,7 @@ class LaidFamily:
         return Relation(
             is_retoned=not one_tone,
             is_mirrored=a.is_mirrored != b.is_mirrored,
+            is_turned=is_turned(a, b),
             is_sharper=one_tone
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
@@ -418,6 +422,8 @@ class LaidFamily:
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
+        if _has_seam(a, b):
+            said.append("the one to keep changes along the line where this one ends, as a collage does")
         if self._is_finer(member, keeper):
             said.append("holds finer detail")
         contents, boxes, rounding = self._compare_contents(keeper, member)
@@ -511,6 +517,20 @@ def _what_is_beyond(one: Laid, beyond: np.ndarray) -> str:
     colours = cv2.blur(one.rgb, (_SOFT, _SOFT))[beyond].astype(np.float32)
     off = np.abs(colours - np.median(colours, axis=0)).max(axis=1)
     return "around the picture, nearly of one colour" if np.mean(off <= _ONE_COLOUR) > 0.9 else "of the scene"
+
+
+def _has_seam(whole: Laid, part: Laid) -> bool:
+    """Return whether a picture changes along a line where another ends in it: that one is part of a collage, and no crop."""
+    ys, xs = np.nonzero(part.frame)
+    for grey, ends, along in ((whole.grey.T, xs, ys), (whole.grey, ys, xs)):
+        band = grey[:, along.min() : along.max() + 1]
+        steps = np.abs(band[_STEP:] - band[:-_STEP]).mean(axis=1)
+        for at in (int(end) - _STEP // 2 for end in (ends.min(), ends.max())):
+            if _AROUND <= at < len(steps) - _AROUND:
+                around = np.concatenate([steps[at - _AROUND : at - _STEP], steps[at + _STEP : at + _AROUND]])
+                if steps[at - 2 : at + 3].max() > _SEAM * around.max():
+                    return True
+    return False
 
 
 def _shared(first: Laid, second: Laid) -> np.ndarray:

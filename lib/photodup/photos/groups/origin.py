@@ -133,10 +133,11 @@ class Origins:
 
     def doubts(self, keeper: Photo, other: Photo, relation: Relation) -> list[str]:
         """Return why the other may be the source of the one to keep, in words; empty where that is known or no matter."""
+        # Whoever came first: somebody may have turned it to look at it.
+        said = ["turned against the one to keep"] if relation.is_turned else []
         if self.why(keeper, other):
-            return []
+            return said
         unknown = "and no file tells which came first"
-        said = []
         if self.is_edit(keeper, other) and not self.is_edit(other, keeper):
             said.append("the one to keep is an edit, by its name or the program that saved it")
         elif relation.is_retoned:

@@ -14,7 +14,7 @@ RAW_SUFFIXES = frozenset({
     ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".srw", ".x3f",
 })
 RENDERED_SUFFIXES = frozenset({
-    ".avif", ".heic", ".heif", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff", ".webp",
+    ".avif", ".bmp", ".heic", ".heif", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff", ".webp",
 })
 _ATTACHED_SUFFIXES = frozenset({".aae", ".dop", ".mov", ".mp4", ".on1", ".pp3", ".thm", ".wav", ".xmp"})
 _NAMED_IN_FULL = frozenset({".dop", ".json", ".on1", ".pp3", ".xmp"})  # IMG_1.jpg.xmp

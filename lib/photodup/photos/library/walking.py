@@ -12,9 +12,7 @@ from photodup.names import escaped, printable
 from photodup.photos.state.own_folder import is_own_folder
 from photodup.safe_open import open_file, opened
 
-SUFFIXES = frozenset(
-    b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif".split()
-)  # BMP is read when it carries one of these names, but is not looked for.
+SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif .bmp".split())
 
 # Never entered: our own folders. That of a catalogue given with --catalogue is known by its marker.
 OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})

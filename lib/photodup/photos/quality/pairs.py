@@ -6,8 +6,6 @@ the same thing. A detector gives each pair a score; the curve over all pairs say
 its left end, the recall before the first false positive, says what it is worth to someone who deletes.
 """
 
-import hashlib
-import io
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +22,11 @@ from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, Mod
 from photodup.photos.groups.stars import group_by_cosine
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.hashing import hamming, perceptual_hash
+from photodup.photos.library.hashing import md5, perceptual_hash
 from photodup.photos.library.walking import walk
 from photodup.photos.quality.edits import REFERENCE, Transform, named
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE
-from photodup.photos.search.hash_neighbours import MAX_RADIUS, NEAREST, mirrored_hash, search_radius
+from photodup.photos.search.hash_neighbours import MAX_RADIUS, NEAREST, orientations, search_radius
 
 MIN_PRECISION = 0.9
 
@@ -192,7 +190,7 @@ class Original:
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit against its own original: `bits` between their hashes (the mirror's, if nearer), their `cosine`
+    """One edit against its own original: `bits` between their hashes (in the nearest orientation), their `cosine`
     (None without an embedding), and whether they were asked and verified as copies."""
 
     name: str
@@ -266,7 +264,7 @@ def evaluate(
         progress: wraps the queries and their number, as tqdm does.
     """
     transforms = list(transforms or named(REFERENCE))
-    base = [_shrunk(original.image) for original in originals]
+    base = [shrunk(original.image) for original in originals]
     candidate = THRESHOLDS.get(model or "", OTHER_MODEL).candidate
     known = _Described.of(base, embed)
     queries = [(i, edit) for edit in transforms for i in range(len(base))]
@@ -278,9 +276,7 @@ def evaluate(
     for i, edit in progress(queries, len(queries)):
         changed = edit(base[i])
         query = _Described.of([changed], embed)
-        bits = np.array([_bits(query.phash[0], other) for other in known.phash])
-        flipped = np.array([_bits(query.phash[0], other, mirror=True) for other in known.phash])
-        nearer = np.minimum(bits, flipped)
+        bits, nearer = _bits(query.phash[0], known.phash)
         cosine = known.vectors @ query.vectors[0] if embed else np.zeros(len(base))
         by_hash = _nearest(-nearer, NEAREST) & (nearer <= MAX_RADIUS)
         by_both = by_hash | (_nearest(cosine, NEAREST) & (cosine >= candidate) if embed else False)
@@ -356,29 +352,28 @@ class _Described:
     @classmethod
     def of(cls, images: Sequence[Image.Image], embed: Callable | None) -> "_Described":
         return cls(
-            [hashlib.md5(_png(image), usedforsecurity=False).hexdigest() for image in images],
+            [md5(imaging.encoded(image, "PNG", compress_level=1)) for image in images],
             [perceptual_hash(image) for image in images],
             [features(image) for image in images],
             embed(images) if embed else np.zeros((len(images), 1), np.float32),
         )
 
 
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
-
-
-def _shrunk(image: Image.Image) -> Image.Image:
+def shrunk(image: Image.Image) -> Image.Image:
+    """Return an RGB picture of `WORK_SIZE` pixels at most."""
     image = image.convert("RGB")
     image.thumbnail((WORK_SIZE, WORK_SIZE), Image.Resampling.LANCZOS)
     return image
 
 
-def _bits(first: str | None, second: str | None, *, mirror: bool = False) -> int:
-    if first is None or second is None:
-        return 64
-    return hamming(mirrored_hash(first) if mirror else first, second)
+def _bits(first: str | None, others: Sequence[str | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many bits of the others' hashes differ, and the least in any orientation; 64 for blank pictures."""
+    hashes = np.array([int(one or "0", 16) for one in (first, *others)], np.uint64)
+    found = [
+        np.bitwise_count(one[0] ^ hashes[1:]).astype(int) + nearer for one, nearer in orientations(hashes)
+    ]
+    blank = np.array([first is None or other is None for other in others])
+    return np.where(blank, 64, found[0]), np.where(blank, 64, np.min(found, axis=0))
 
 
 def _nearest(scores: np.ndarray, k: int) -> np.ndarray:

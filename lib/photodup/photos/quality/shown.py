@@ -5,21 +5,23 @@ Each photograph and its edits are written as files with names that tell nothing,
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from photodup.embedding.imaging import encoded
 from photodup.errors import PhotodupError
 from photodup.photos.compare.evidence import EvidenceStore, pair_rows
 from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.results import Tiers
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
-from photodup.photos.quality.edits import Transform
-from photodup.photos.quality.pairs import WORK_SIZE, Original
+from photodup.photos.quality.edits import EQUAL, LESSER, LOOK_ALIKE, MORE, Transform
+from photodup.photos.quality.pairs import Original, shrunk
 
 ORIGINAL = "original"
 # Edits that keep the whole picture at its full resolution: which of the two came first, not every file tells.
@@ -74,6 +76,33 @@ class Shown:
             + ", ".join(f"{name} {share:.2f}" for name, share in self.found_by_edit.items()),
             *([f"  {self.bound}"] if self.bound else []),
         ]
+
+
+@dataclass(frozen=True)
+class OfKind:
+    """What grouping showed of one kind of edit, or of pairs that only look alike.
+
+    Attributes:
+        kind, result: the name, and what it makes of a picture (`edits`).
+        n: pairs of an original and its edit, or of two look-alikes.
+        n_found: pairs whose files are shown together as copies.
+        n_suggested: files suggested for removal.
+        wrong: the names of those that hold what no file that stays does, or are the original itself.
+        kept: how often the original and the edit was the one to keep.
+    """
+
+    kind: str
+    result: str
+    n: int
+    n_found: int
+    n_suggested: int
+    wrong: tuple[str, ...]
+    kept: dict[str, int]
+
+    @property
+    def n_held(self) -> int:
+        """Return the pairs that are shown together and of which nothing is suggested."""
+        return max(0, self.n_found - self.n_suggested)
 
 
 def at_least(hits: int, n: int, confidence: float = CONFIDENCE) -> float:
@@ -163,24 +192,108 @@ def _plant(
 ) -> dict[str, tuple[str, str]]:
     """Write the files and return the truth about each name."""
     truth = {}
-
-    def put(image: Image.Image, source: str, edit: str) -> bytes:
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=_QUALITY)
-        name = hashlib.sha256(f"{source} {edit}".encode()).hexdigest()[:12] + ".jpg"
-        (folder / name).write_bytes(buffer.getvalue())
-        truth[name] = source, edit
-        return buffer.getvalue()
-
-    folder.mkdir(parents=True, exist_ok=True)
     for original in originals:
-        image = original.image.convert("RGB")
-        image.thumbnail((WORK_SIZE, WORK_SIZE), Image.Resampling.LANCZOS)
+        image, ground = shrunk(original.image), transforms[0].ground
+        name, data = _put(folder, ground(image) if ground else image, f"{original.name} {ORIGINAL}")
+        truth[name] = original.name, ORIGINAL
         # Edits are made from the file, as people make them.
-        written = Image.open(io.BytesIO(put(image, original.name, ORIGINAL))).convert("RGB")
-        for transform in transforms:
-            put(transform(written), original.name, transform.name)
+        written = Image.open(io.BytesIO(data)).convert("RGB")
+        for one in transforms:
+            name, _ = _put(folder, one(written), f"{original.name} {one.name}", one.format)
+            truth[name] = original.name, one.name
     return truth
+
+
+def _put(folder: Path, image: Image.Image, what: str, image_format: str = "JPEG") -> tuple[str, bytes]:
+    """Write a picture under a name that tells nothing; return the name and the bytes."""
+    data = encoded(image, image_format, quality=_QUALITY)  # which PNG and TIFF ignore
+    suffix = {"JPEG": "jpg", "HEIF": "heic"}.get(image_format, image_format.lower())
+    name = f"{hashlib.sha256(what.encode()).hexdigest()[:12]}.{suffix}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+    return name, data
+
+
+def measure_kinds(
+    originals: Sequence[Original],
+    kinds: Sequence[Transform],
+    n: int,
+    folder: Path,
+    progress: Callable[[Iterable, int], Iterable] = lambda kinds, total: kinds,
+) -> list[OfKind]:
+    """Measure each kind by itself, in libraries of photographs and one edit of each, or of pairs that look alike.
+
+    Beside its other edits a copy is told from its original more easily; an owner mostly has two files. Hashes alone find.
+
+    Args:
+        originals: different photographs; each kind takes the next ones, so that not all ask the same.
+        kinds: edits and look-alikes.
+        n: photographs for each kind.
+        folder: an empty folder; the files are left there.
+        progress: wraps the kinds and their number, as tqdm does.
+    """
+    found = []
+    for place, kind in enumerate(progress(kinds, len(kinds))):
+        chosen = [originals[(place * n + i) % len(originals)] for i in range(min(n, len(originals)))]
+        library = folder / str(place)
+        truth = _plant(chosen, [kind], library)
+        scan(library, progress=False)
+        with Catalogue(library) as catalogue:
+            found.append(judge_kind(kind, find_tiers(catalogue), truth, len(chosen)))
+    return found
+
+
+def judge_kind(kind: Transform, tiers: Tiers, truth: dict[str, tuple[str, str]], n: int) -> OfKind:
+    """Hold the groups of one kind's library against what is known of each file."""
+    is_pair: list[bool] = []
+    wrong: list[str] = []
+    suggested, kept = 0, Counter[str]()
+    for group in tiers.copies:
+        source, keeper = truth[group.keeper.path.name]
+        together = {truth[photo.path.name] for photo in (group.keeper, *group.members)}
+        is_pair.append({(source, ORIGINAL), (source, kind.name)} <= together)
+        kept[keeper] += is_pair[-1]
+        for photo in group.may_go:
+            its, edit = truth[photo.path.name]
+            suggested += 1
+            may_go = kind.result == EQUAL or (edit != ORIGINAL and kind.result not in (MORE, LOOK_ALIKE))
+            if its != source or not may_go:
+                wrong.append(photo.path.name)
+    return OfKind(kind.name, kind.result, n, sum(is_pair), suggested, tuple(wrong), dict(kept))
+
+
+def kinds_lines(found: Sequence[OfKind]) -> list[str]:
+    """Return the measurement by kind as a table, and what it proves of these kinds on these photographs."""
+    lines = [
+        f"{'kind':20}{'what it is':>12}{'pairs':>7}{'found':>7}{'suggested':>11}{'held back':>11}{'wrong':>7}  stayed"
+    ]
+    for one in found:
+        stayed = ", ".join(f"{name} {n}" for name, n in one.kept.items())
+        lines.append(
+            f"{one.kind:20}{one.result:>12}{one.n:7}{one.n_found:7}{one.n_suggested:11}{one.n_held:11}"
+            f"{len(one.wrong):7}  {stayed if one.result != LOOK_ALIKE else 'both' if not one.wrong else 'one'}"
+        )
+    n, n_wrong = sum(one.n for one in found), sum(len(one.wrong) for one in found)
+    lines.append(
+        f"pooled: {n_wrong} wrong in {n:,} pairs of {len(found)} kinds (at most {1 - at_least(n - n_wrong, n):.2%} with "
+        f"{CONFIDENCE:.0%} confidence, of these photographs and kinds)"
+    )
+    copies = [one for one in found if one.result != LOOK_ALIKE]
+    n_found = sum(one.n_found for one in copies)
+    n_kept = sum(
+        one.kept.get(ORIGINAL, 0) + (one.result == EQUAL) * one.kept.get(one.kind, 0) for one in copies
+    )
+    lines.append(
+        f"found {n_found} of {sum(one.n for one in copies)} copies; of those the original or its equal is the one to keep "
+        f"in {n_kept} (at least {at_least(n_kept, n_found):.1%})"
+    )
+    lesser = [one for one in copies if one.result in (LESSER, EQUAL)]
+    n_lesser = sum(one.n_found for one in lesser)
+    lines.append(
+        f"held back of the {n_lesser} found that show no more than their original: {sum(one.n_held for one in lesser)} "
+        f"({sum(one.n_held for one in lesser) / max(n_lesser, 1):.1%})"
+    )
+    return lines
 
 
 # Of the scores so many of the highest make the tail, and at least this number is needed.

@@ -1,7 +1,7 @@
 """Which pairs of a library are worth a look at the pixels, and which are alike by embedding.
 
-Candidates are the nearest neighbours by embedding and by perceptual hash (of the picture and of its mirror
-image). Neither needs to be right, only to be asked often enough, and their number stays in proportion to
+Candidates are the nearest neighbours by embedding and by perceptual hash (of the picture in its eight
+orientations). Neither needs to be right, only to be asked often enough, and their number stays in proportion to
 the photos: a few for each, however many there are.
 
 Pairs are kept between runs, so that adding photos compares the new ones with all, not all with all. The state lies in
@@ -103,7 +103,7 @@ def _hash_pairs(folder: Path, photos: Sequence[Photo], per_photo: float) -> tupl
     return np.sort(pair_codes(of[pairs.first], of[pairs.second])), pairs.radius
 
 
-_VERSION = 2
+_VERSION = 3
 # The arrays of a state, of either kind, as `read_arrays` wants them.
 _Layout = dict[str, tuple[str | int, ...]]
 _STATE: _Layout = {

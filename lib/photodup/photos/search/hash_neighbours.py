@@ -1,4 +1,4 @@
-"""Perceptual hashes that are near each other, plain or mirrored, among very many.
+"""Perceptual hashes that are near each other, plain, mirrored or turned by quarters, among very many.
 
 Two unrelated pictures differ in about 32 of the 64 bits, and in few by chance: among a million photos each
 has several at 14 bits. So the radius within which a near hash is worth a look at the pixels falls as the library
@@ -19,13 +19,19 @@ MAX_RADIUS = 24
 NEAREST = 10
 # In a smaller library as many chance pairs are allowed as in one of this size: minutes of looking at pixels.
 SMALL_LIBRARY = 10_000
-# Odd columns of the hash's 8 × 8 cosine terms change sign in a mirror.
-MIRROR = 0x5555555555555555
+# Odd columns of the hash's 8 × 8 cosine terms change sign in a mirror, odd rows upside down.
+MIRROR, FLIP = 0x5555555555555555, 0x00FF00FF00FF00FF
+# So many bits nearer a hash must be when the picture is turned: few photos are, and six orientations more would bring
+# three times as many chance pairs.
+TURNED_NEARER = 6
 
 
 @dataclass(frozen=True)
 class HashPairs:
-    """Pairs of rows whose hashes differ in `distance` bits, `radius` at most, the smaller row first."""
+    """Pairs of rows whose hashes differ in `distance` bits, `radius` at most, the smaller row first.
+
+    Turned against each other they differ in `TURNED_NEARER` bits less than `distance`.
+    """
 
     first: np.ndarray
     second: np.ndarray
@@ -57,6 +63,18 @@ def mirrored_hash(phash: str) -> str:
     return f"{int(phash, 16) ^ MIRROR:016x}"
 
 
+def orientations(bits: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """Return uint64[n] in all eight orientations, nearly, and how many bits nearer each must be.
+
+    As it is and mirrored come first; then upside down and turned by 180°, and all four with rows and columns exchanged.
+    """
+    square = np.unpackbits(bits.astype(">u8").view(np.uint8)).reshape(-1, 8, 8)
+    turned = np.packbits(square.transpose(0, 2, 1)).view(">u8").astype(np.uint64)
+    masks = [np.uint64(mask) for mask in (0, MIRROR, FLIP, MIRROR ^ FLIP)]
+    found = [of ^ mask for of in (bits, turned) for mask in masks]
+    return [(one, 0 if i < 2 else TURNED_NEARER) for i, one in enumerate(found)]
+
+
 def search_radius(n: int, per_photo: float) -> int:
     """Return the bits within which hashes of `n` photos are worth comparing on the pixels.
 
@@ -78,7 +96,7 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
 
     Args:
         bits: uint64[n].
-        radius: 0..64.
+        radius: 0..64, of pictures as they are and mirrored; for turned ones `TURNED_NEARER` bits less.
         start: rows before were compared with each other already.
         block: rows searched at a time.
     """
@@ -89,17 +107,20 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
     codes = np.ascontiguousarray(bits[searched]).view(np.uint8).reshape(-1, 8)
     none = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
     found = [none, crowds._chosen(crowds.second >= start, radius)]
-    for mask in (np.uint64(0), np.uint64(MIRROR)):
+    for oriented, nearer in orientations(bits):
+        if radius < nearer:
+            continue
         index = faiss.IndexBinaryFlat(64)
         index.add(codes[:new])
         for begin in range(new, len(searched), block):
             index.add(codes[begin : begin + block])
-            rows = bits[searched[begin : begin + block]] ^ mask
-            limits, distances, others = index.range_search(rows.view(np.uint8).reshape(-1, 8), radius + 1)
+            rows = oriented[searched[begin : begin + block]].view(np.uint8).reshape(-1, 8)
+            limits, distances, others = index.range_search(rows, radius - nearer + 1)
             here = np.repeat(np.arange(begin, begin + len(rows)), np.diff(limits).astype(np.int64))
             before = others < here  # each pair once, and no row with itself
             a, b = searched[others[before]], searched[here[before]]
-            found.append(nearest_hashes(HashPairs(a, b, distances[before].astype(np.uint8), radius)))
+            apart = (distances[before] + nearer).astype(np.uint8)
+            found.append(nearest_hashes(HashPairs(a, b, apart, radius)))
     together = found[0]
     for part in found[1:]:
         together = together.joined_with(part)

@@ -6,7 +6,6 @@ the whole process (what a serving machine pays), memory is taken in a pass of it
 allocations slows them down many times over.
 """
 
-import io
 import json
 import time
 import tracemalloc
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.imaging import decode, normalize, to_jpeg
+from photodup.embedding.imaging import decode, encoded, normalize, to_jpeg
 from photodup.embedding.wire.kserve import KserveHttp
 from photodup.errors import PhotodupError
 
@@ -133,9 +132,7 @@ def peak_mb(action: Callable[[], Any]) -> float:
 
 
 def _to_png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    _picture(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(_picture(pixels), "PNG")
 
 
 def _jpeg_encoder(quality: int) -> Callable[[np.ndarray], bytes]:

@@ -170,7 +170,7 @@ def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
 
 
 NULL = "null"
-BUSY_LOOP = (sys.executable, "-c", "while True: pass")
+BUSY_LOOP: Sequence[str] = (sys.executable, "-c", "while True: pass")
 
 
 def _batch(

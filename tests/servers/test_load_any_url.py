@@ -122,9 +122,8 @@ def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, opt
     out = load(url, "--seconds", 1, "--metrics", tiny_triton.metrics_url, "--out", tmp_path, *options)
     point = kept()[0]["measurements"][0]
     assert abs(point["server_requests"] - point["n_requests"]) <= 8 and "server's counters, " in out
-    assert ("decode" in out) == ("jpeg" in model) and point["server_inferences"] >= point["server_requests"]
-    assert said in out and point["n_errors"] == 0 and point["n_requests"] > 0
-    assert point["protocol"] == f"kserve-{scheme}" and point["model"] == model
+    assert ("decode" in out) == ("jpeg" in model) and said in out and point["n_requests"] > 0
+    assert (point["protocol"], point["model"], point["n_errors"]) == (f"kserve-{scheme}", model, 0)
 
 
 @needs_triton()

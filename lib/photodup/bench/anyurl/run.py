@@ -193,7 +193,7 @@ def server_lines(one: Measured) -> list[str]:
         means = [(stage.replace("_", " "), found.get(f"server_{stage}_ms_mean")) for stage in STAGES]
         parts = [f"{stage} {number(value)}" for stage, value in means if value is not None]
         if batch := found.get("server_batch_mean"):
-            parts.append(f"{found['server_executions']:,.0f} executions of {number(batch)} items on average")
+            parts.append(f"mean batch {number(batch)} in {found['server_executions']:,.0f} executions")
         lines.append(f"server's counters, {requests:,.0f} requests, mean ms: {', '.join(parts)}")
     cores, memory = (found.get(name) for name in ("server_cpu_cores", "server_memory_mib"))
     if cores is not None and memory is not None:

@@ -103,6 +103,8 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
     assert "<svg" in page and 'src="http' not in page and "<script" not in page
     assert point["n_idle_closes"] == 0, "a connection that the client closes is no idle one"
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0 and "server process: " in said
+    assert abs(point["server_requests"] - point["n_requests"]) <= 8 and "server's counters, " in said
+    assert point["server_compute_infer_ms_mean"] > 0 and point["server_batch_mean"] >= 1
 
 
 @needs_triton()
@@ -116,15 +118,13 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
     ],
 )
 def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, options, said):
-    url = (
-        f"{tiny_triton.http_url}/v2/models/{model}"
-        if scheme == "http"
-        else f"grpc://{tiny_triton.grpc_url}/{model}"
-    )
-    out = load(url, "--seconds", 1, "--out", tmp_path, *options)
+    http, grpc = f"{tiny_triton.http_url}/v2/models", f"grpc://{tiny_triton.grpc_url}"
+    url = f"{http if scheme == 'http' else grpc}/{model}"
+    out = load(url, "--seconds", 1, "--metrics", tiny_triton.metrics_url, "--out", tmp_path, *options)
     point = kept()[0]["measurements"][0]
-    assert said in out and point["n_errors"] == 0 and point["n_requests"] > 0
-    assert point["protocol"] == f"kserve-{scheme}" and point["model"] == model
+    assert abs(point["server_requests"] - point["n_requests"]) <= 8 and "server's counters, " in out
+    assert ("decode" in out) == ("jpeg" in model) and said in out and point["n_requests"] > 0
+    assert (point["protocol"], point["model"], point["n_errors"]) == (f"kserve-{scheme}", model, 0)
 
 
 @needs_triton()
@@ -165,7 +165,7 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
         ("/v2/models/openclip_vit_b32", ["--shape", "pixels=3,9,9"], "has no input 'pixels': it has image"),
         ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
         ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
-        ("", [], "serves models: name one"),
+        ("", [], r"name one, as .*; it has .*openclip_vit_b32_jpeg.*\.$"),
     ],
 )
 def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, said):
@@ -382,7 +382,7 @@ def test_what_a_hostile_server_answers_is_one_sentence(hostile, monkeypatch, pat
 
 def test_the_models_of_a_server_are_listed_where_one_has_to_be_named(hostile):
     index = [{"name": "one", "state": "READY"}, {"name": "two", "state": "UNAVAILABLE"}, 5]
-    with pytest.raises(PhotodupError, match=r"/v2/models/MODEL. It has one\.$"):
+    with pytest.raises(PhotodupError, match=r"/v2/models/MODEL; it has one\.$"):
         load(hostile({"/v2": answered({"extensions": []}), "/v2/repository/index": answered(index)}))
 
 

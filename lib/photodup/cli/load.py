@@ -1,6 +1,7 @@
 """`photodup load`: a load on any server that answers embeddings, or on any model."""
 
 import sys
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -80,6 +81,9 @@ def load(
     timeout: Annotated[
         float | None, typer.Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
     ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="page of the server's counters, if not at its usual port")
+    ] = None,
     as_json: AsJson = False,
     out: Annotated[
         Path | None, typer.Option(help="folder for the results; default photodup-load/TIME")
@@ -148,6 +152,7 @@ def load(
             timeout_s=timeout or min(60.0, max(10.0, length_s)),
             method=method.upper(),
         )
+        target = replace(target, metrics=metrics or "")
         given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
         requests.append(Request(target, given, tuple(shape or ()), tuple(input or ()), encoding))
     is_open = offered is not None or bound is not None

@@ -22,7 +22,7 @@ import numpy as np
 from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import adapter, cosine_to_reference
-from photodup.bench.load.counters import read, total
+from photodup.bench.load.counters import fastapi_window, read
 from photodup.embedding.wire.wires import pixels
 from photodup.errors import PhotodupError
 from photodup.settings import set_variables, variable
@@ -68,7 +68,7 @@ def run(engine: str, precision: str) -> list[str]:
                 model.embed_pixels(pixels([photos[index]]))
                 found["service"].append((between - started) * 1000)
                 found["in_process"].append((time.perf_counter() - between) * 1000)
-            before = _counters(url)
+            before = read(url)
             turns = [("service", lambda: _service_rate(system, requests, CALLS))]
             turns.append(("in_process", lambda: _model_rate(model, photos, CALLS)))
             for side, measure in turns if number % 2 else turns[::-1]:
@@ -77,8 +77,9 @@ def run(engine: str, precision: str) -> list[str]:
                     rates[side].append(rate)
                     latency[side] += found[side]
             if number >= 0:
-                after = _counters(url)
-                executions, images = executions + after[0] - before[0], images + after[1] - before[1]
+                counted = fastapi_window(before, read(url))
+                executions += counted["server_executions"] or 0.0
+                images += counted["server_inferences"] or 0.0
     p50 = {side: statistics.median(values) for side, values in latency.items()}
     per_s = {side: statistics.median(values) for side, values in rates.items()}
     slower, share = p50["service"] / p50["in_process"], per_s["service"] / per_s["in_process"]
@@ -94,12 +95,6 @@ def run(engine: str, precision: str) -> list[str]:
         f"{images / executions:.1f} images per execution, "
         f"goal >= {THROUGHPUT_GOAL}: {said[share >= THROUGHPUT_GOAL]})",
     ]
-
-
-def _counters(url: str) -> tuple[float, float]:
-    """Return executions and images so far."""
-    page = read(url)
-    return total(page, "photodup_executions") or 0.0, total(page, "photodup_inferences") or 0.0
 
 
 def _service_rate(system: Adapter, requests: Sequence[Any], batches: int) -> float:

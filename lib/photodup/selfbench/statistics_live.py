@@ -1,15 +1,17 @@
 """Comparisons of two real FastAPI services with a known delay: how often it is found, and how often one is made up.
 
-    python -m photodup.selfbench.statistics_live [--only 3]          (make judge; about 55 minutes without --only)
+    python -m photodup.selfbench.statistics_live [--only 3] [--gates 4]          (make judge; about 80 minutes without)
 
 Two processes of one configuration take turns as in every comparison. As they are they are a null. A relay before each
 plants a difference: it waits, for the second process alone, a share of the time that the service took. Batches of a null,
 a delay, and twice that delay beside a busy loop are measured; each is a record of `results/statistics`, and the next start
-goes on with the batches that are missing.
+goes on with the batches that are missing. So are single runs of `photodup gate` on a null and on a planted delay, beside
+`stress-ng` where the machine has it, else beside a busy loop.
 """
 
 import contextlib
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +24,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from photodup.bench.anyurl.gate import gate
+from photodup.bench.anyurl.measure import Asked, Request
+from photodup.bench.anyurl.payloads import payloads_for
+from photodup.bench.anyurl.target import target_of
+from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore, load_records
@@ -42,6 +49,9 @@ N = 30  # batches
 FAMILY = 4  # comparisons corrected together: as many as the largest family of comparisons.yaml has
 SIZES = Sizes(visits=4, plan=VisitPlan(blocks=5, block_s=1.5, alone_s=0))
 LOAD = Load("single_stream")
+GATE = "gate"
+GATES = 40  # on a null, and half as many on a delay
+GATE_LIMIT, GATE_DELAY, GATE_MS, GATE_S = 0.05, 0.15, 20.0, 12.0
 
 
 def measure(n: int = N, *, delay: float = 0.05, run_dir: Path | None = None, sizes: Sizes = SIZES) -> None:
@@ -70,6 +80,62 @@ def measure(n: int = N, *, delay: float = 0.05, run_dir: Path | None = None, siz
                 if outcome.question.name.startswith(f"{number:2} "):
                     interval = f"{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]"
                     print(f"{outcome.question.name:36} {interval:26} {outcome.verdict}", flush=True)
+
+
+def measure_gates(n: int = GATES, *, run_dir: Path | None = None) -> list[str]:
+    """Let the gate decide n times on a null and n // 2 times on a planted delay; return one sentence for each of the two.
+
+    Each is asked through a relay of a server that waits `GATE_MS`, so that what is planted is known.
+
+    Args:
+        run_dir: `results/statistics` unless another is named.
+    """
+    failed: dict[str, list[bool | None]] = {}
+    beside, noise = "a busy loop", BUSY_LOOP
+    if shutil.which("stress-ng"):
+        beside, noise = "stress-ng", ("stress-ng", "--quiet", "--cpu", "1")
+    with ExitStack() as stack, RunStore(run_dir or project_root() / "results" / RUN) as store:
+        base, head = (stack.enter_context(null_server.running(delay_ms=GATE_MS)) for _ in range(2))
+        relayed = [
+            _images(stack.enter_context(null_server.running(upstream=url, slower=share)))
+            for url, share in ((base, 0.0), (head, 0.0), (head, GATE_DELAY))
+        ]
+
+        def decided(share: float, seed: int) -> dict[str, Any]:
+            sides = contextlib.nullcontext((relayed[0], relayed[2 if share else 1]))
+            with busy_loop(noise):
+                gated = gate(lambda: sides, Asked(seconds=GATE_S, seed=seed), Watcher(None), limit=GATE_LIMIT)
+            return {**gated.as_record(), "rates": {f"{p:.0%}": rate for p, rate in gated.rates.items()}}
+
+        for number in range(1, n + 1):
+            for share in (0.0, GATE_DELAY)[: 1 + (number % 2 == 0)]:
+                name = f"delay of {share:.0%}" if share else NULL
+                done = store.measure_or_load(
+                    f"{RUN}-gate-{name}-{number:02}",
+                    partial(decided, share, number),
+                    config={
+                        "gate": number,
+                        "delay": share,
+                        "beside": beside,
+                        "ms": GATE_MS,
+                        "seconds": GATE_S,
+                    },
+                    kind=GATE,
+                )
+                print(
+                    f"{number:2} {name}: {done['sentences'][0] if 'sentences' in done else done['error']}",
+                    flush=True,
+                )
+                failed.setdefault(f"{name}, beside {beside}", []).append(done.get("failed"))
+    return [
+        f"gate, {name}: {of.count(True)} of {len(of)} failed, {of.count(None)} were not measured."
+        for name, of in failed.items()
+    ]
+
+
+def _images(url: str) -> Request:
+    target = target_of(f"{url}/embed")
+    return Request(target, payloads_for(target, kind=None, paths=(), given_texts=()))
 
 
 def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
@@ -104,6 +170,7 @@ def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
 
 
 NULL = "null"
+BUSY_LOOP: Sequence[str] = (sys.executable, "-c", "while True: pass")
 
 
 def _batch(
@@ -158,24 +225,25 @@ def _start(
 
 
 @contextlib.contextmanager
-def busy_loop() -> Iterator[None]:
+def busy_loop(command: Sequence[str] = BUSY_LOOP) -> Iterator[None]:
     """Keep one core busy for the length of a `with` block."""
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+    with subprocess.Popen(command) as process:
         try:
             yield
         finally:
-            process.kill()
+            process.terminate()
 
 
 def main(
     only: Annotated[int, typer.Option(help="batches of a null and two delays")] = N,
+    gates: Annotated[int, typer.Option(help="gates on a null, and half as many on a delay")] = GATES,
     delay: Annotated[float, typer.Option(help="planted; twice as much beside a busy loop")] = 0.05,
     run: Annotated[str, typer.Option(help="results/RUN keeps the records")] = RUN,
 ) -> None:
     """Measure and print a line for each comparison; at the end the nulls that failed and the delays that were found."""
     run_dir = project_root() / "results" / run
     measure(only, delay=delay, run_dir=run_dir)
-    print("\n".join(summary(outcomes_of(run_dir))))
+    print("\n".join([*summary(outcomes_of(run_dir)), *measure_gates(gates, run_dir=run_dir)]))
 
 
 if __name__ == "__main__":

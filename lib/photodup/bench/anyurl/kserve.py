@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
-from photodup.embedding.wire.kserve import ServedModel, Tensor, about_model, datatype, dtype, model_of, stated
+from photodup.embedding.wire.kserve import (
+    ServedModel,
+    Tensor,
+    about_model,
+    datatype,
+    dtype,
+    model_of,
+    stated,
+    steps_of,
+)
 from photodup.errors import PhotodupError
 
 
@@ -38,13 +48,23 @@ def states(target: Target) -> dict[str, str | None]:
         PhotodupError: nothing answers.
     """
 
-    def config_of(model: str) -> dict[str, Any]:
-        if target.protocol == "kserve-grpc":
-            return _over_grpc(replace(target, model=model))[1]
-        found = target.get(f"/v2/models/{model}/config")
-        return found if isinstance(found, dict) else {}
+    return stated(_config(target, target.model), partial(_config, target))
 
-    return stated(config_of(target.model), config_of)
+
+def counted_models(target: Target) -> list[str]:
+    """Return the models whose counters account for a request: the one asked, then an ensemble's steps in order.
+
+    Raises:
+        PhotodupError: nothing answers.
+    """
+    return [target.model, *steps_of(_config(target, target.model))]
+
+
+def _config(target: Target, model: str) -> dict[str, Any]:
+    if target.protocol == "kserve-grpc":
+        return _over_grpc(replace(target, model=model))[1]
+    found = target.get(f"/v2/models/{model}/config")
+    return found if isinstance(found, dict) else {}
 
 
 def _over_grpc(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from photodup.bench.backends.adapter import AnswerError
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
-from photodup.bench.load.load import measure
+from photodup.bench.load.counters import known_account, probe
+from photodup.bench.load.load import Probe, measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.usage import local_server
 from photodup.bench.load.workers import ROW, describe_error
@@ -32,6 +34,7 @@ from photodup.errors import PhotodupError, is_expected
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
 FULL_CORE = 0.9
+OURS = ("multipart", "base64")
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,8 @@ def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str
         min_duration_s=min(asked.shortest_s, asked.window_s), max_duration_s=asked.window_s, seed=asked.seed
     )
     watcher.begin(label or asked.words, asked.window_s)
-    server, began = local_server(adapter.target.url), time.monotonic()
+    counted = counters_of(request.target)
+    server, began = None if counted else local_server(adapter.target.url), time.monotonic()
     way = LOOPBACK if adapter.target.is_local else Way("network", None)
     columns = measure(
         adapter,
@@ -225,6 +229,7 @@ def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str
         way=way,
         arrivals=asked.arrivals.times_s,
         observer=watcher,
+        probe=counted,
     )
     if server is not None:
         columns |= server.columns(time.monotonic() - began)
@@ -241,6 +246,28 @@ def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str
     if point.verdict == "failed" and columns.get("invalid_because"):
         point = replace(point, because=columns["invalid_because"])
     return Measured(asked, point, columns, rows, errors, sample)
+
+
+def counters_of(target: Target) -> Probe | None:
+    """Return what reads the counters of the server around a window; None where it is not known to have any.
+
+    Triton's metrics are looked for at its usual distance: the HTTP port + 2, the gRPC port + 1.
+
+    Raises:
+        PhotodupError: there are none at the page that was named.
+    """
+    is_triton, parts = target.protocol.startswith("kserve"), urlsplit(target.url)
+    further = (1 if target.protocol == "kserve-grpc" else 2) if is_triton else 0
+    port, is_known = (parts.port or 0) + further, is_triton or target.takes or target.protocol in OURS
+    if not target.metrics and (target.is_tls or not parts.port or port > 65535 or not is_known):
+        return None
+    url = target.metrics or f"http://{parts.netloc.rpartition(':')[0]}:{port}"
+    try:
+        return probe(url, known_account(url, kserve.counted_models(target) if is_triton else ()))
+    except PhotodupError:
+        if target.metrics:
+            raise
+        return None
 
 
 @dataclass(frozen=True)

@@ -167,9 +167,9 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     sentences, wrong = [], []
     for one, head in zip(measured, heads, strict=True):
         which = f"{one.asked.concurrency} in flight: " if sweep else ""
-        sentences += [f"{which}{line}" for line in head.lines()]
+        sentences += [f"{which}{line}" for line in head.lines() + server_lines(one)]
         if not sweep:
-            sentences += server_line(one) + report.statistics_line(one, request.payloads.unit)
+            sentences += report.statistics_line(one, request.payloads.unit)
         wrong += [f"{which}{note}" for note in notes(one, request.target, job.watcher)]
     figures = pages.frontier_figures(measured) if sweep else pages.load_figures(measured[0])
     return job.close(
@@ -183,13 +183,25 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     )
 
 
-def server_line(one: Measured) -> list[str]:
-    """Return what a server on this machine used meanwhile."""
-    cores, memory = (one.columns.get(name) for name in ("server_cpu_cores", "server_memory_mib"))
-    if cores is None or memory is None:
-        return []
-    mine = one.columns.get("client_cpu_cores", 0.0)
-    return [f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {mine:.2f} cores"]
+STAGES = ("receive", "queue", "decode", "compute_input", "compute_infer", "compute_output", "respond")
+
+
+def server_lines(one: Measured) -> list[str]:
+    """Return what a server counted itself, and what it used where that can be seen, of the same window."""
+    found, lines = one.columns, []
+    if requests := found.get("server_requests"):
+        means = [(stage.replace("_", " "), found.get(f"server_{stage}_ms_mean")) for stage in STAGES]
+        parts = [f"{stage} {number(value)}" for stage, value in means if value is not None]
+        if batch := found.get("server_batch_mean"):
+            parts.append(f"mean batch {number(batch)} in {found['server_executions']:,.0f} executions")
+        lines.append(f"server's counters, {requests:,.0f} requests, mean ms: {', '.join(parts)}")
+    cores, memory = (found.get(name) for name in ("server_cpu_cores", "server_memory_mib"))
+    if cores is not None and memory is not None:
+        mine = found.get("client_cpu_cores", 0.0)
+        lines.append(
+            f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {mine:.2f} cores"
+        )
+    return lines
 
 
 def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:

@@ -77,6 +77,7 @@ class Target:
         model: KServe: the model; OpenAI: what the request names.
         takes: `images` where a server that is ours says that its OpenAI form does.
         method: of a plain request (`post`).
+        metrics: page of the server's counters where it was named.
     """
 
     base: str
@@ -88,6 +89,7 @@ class Target:
     timeout_s: float = 60.0
     takes: str = ""
     method: str = "POST"
+    metrics: str = ""
 
     @property
     def url(self) -> str:
@@ -245,16 +247,26 @@ def _kserve(target: Target) -> Target:
     elif target.path:
         target = replace(target, base=target.base + target.path)
     if not target.model:
-        listed: Any = None
-        with contextlib.suppress(PhotodupError):  # an extension of Triton's, which may be restricted
-            listed = target.get("/v2/repository/index", "POST")
-        listed = listed if isinstance(listed, list) else []
-        names = [str(m["name"]) for m in listed if isinstance(m, dict) and m.get("state") == "READY"]
-        which = f" It has {', '.join(names)}." if names else ""
+        names = _ready_models(target)
+        which = f"it has {', '.join(names)}" if names else "it tells nobody without a key which it has"
         raise PhotodupError(
-            f"{target.base} serves models: name one, as {target.base}/v2/models/MODEL.{which}"
+            f"{target.base} serves models: name one, as {target.base}/v2/models/MODEL; {which}."
         )
     return replace(target, path=f"/v2/models/{target.model}", protocol="kserve-http")
+
+
+def _ready_models(target: Target) -> list[str]:
+    """Return the models that a server of KServe's protocol tells of; both ways are Triton's, and may be restricted."""
+    for path, method in (("/v2/repository/index", "POST"), ("/v2/models/stats", "GET")):
+        with contextlib.suppress(PhotodupError):
+            listed = target.get(path, method)
+            rows = listed.get("model_stats") if isinstance(listed, dict) else listed
+            rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+            if names := {
+                str(row["name"]) for row in rows if row.get("state", "READY") == "READY" and "name" in row
+            }:
+                return sorted(names)
+    return []
 
 
 def _openai_model(target: Target) -> str:

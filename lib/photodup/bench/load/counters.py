@@ -45,7 +45,7 @@ def read(url: str) -> Sample:
     url = url.removesuffix("/metrics")
     try:
         page = metrics_page(url)
-    except (OSError, PhotodupError) as error:
+    except (OSError, PhotodupError, UnicodeDecodeError) as error:
         raise CounterError(f"No metrics at {url}/metrics: {error}.") from None
     return parse(page)
 
@@ -196,6 +196,23 @@ def account_of(backend: str | Backend) -> Callable[[Sample, Sample], dict[str, A
     if asked.server == "fastapi":
         return fastapi_window
     return partial(triton_window, models=served_models(asked))
+
+
+def known_account(url: str, models: Sequence[str]) -> Callable[[Sample, Sample], dict[str, Any]]:
+    """Return what turns two readings of a page into columns, whosever it is.
+
+    Args:
+        models: of Triton, as `triton_window` takes them; none of another server.
+
+    Raises:
+        CounterError: it cannot be read, or is neither Triton's nor the FastAPI service's.
+    """
+    page = read(url)
+    if models and total(page, "nv_inference_count", model=models[-1]) is not None:
+        return partial(triton_window, models=models)
+    if total(page, "photodup_executions") is not None:
+        return fastapi_window
+    raise CounterError(f"{url} has no counters of {models[-1] if models else 'an embedding service'}.")
 
 
 def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:

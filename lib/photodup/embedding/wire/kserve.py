@@ -58,6 +58,12 @@ def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> 
     return ServedModel(name, inputs, outputs, batched, max_batch or None)
 
 
+@reading("The model's configuration")
+def steps_of(config: Mapping[str, Any]) -> list[str]:
+    """Return the models that an ensemble asks, in order; none of another model. Raises `AnswerError` as `stated` does."""
+    return [str(step["model_name"]) for step in config.get("ensemble_scheduling", {}).get("step", [])]
+
+
 @reading("The server's configuration of the model")
 def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> dict[str, str | None]:
     """Return what a model's configuration states of itself in `parameters`; an ensemble's last step does it for it.
@@ -69,8 +75,8 @@ def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, An
         AnswerError: they have another form.
     """
     parameters = config.get("parameters") or {}
-    if not parameters and (steps := config.get("ensemble_scheduling", {}).get("step")):
-        parameters = config_of(steps[-1]["model_name"]).get("parameters") or {}
+    if not parameters and (steps := steps_of(config)):
+        parameters = config_of(steps[-1]).get("parameters") or {}
     said = {key: value.get("string_value") for key, value in parameters.items()}
     return {key: None if value in ("", "unset") else value for key, value in said.items()}
 

@@ -311,16 +311,30 @@ def test_a_point_that_is_not_valid_decides_nothing():
 # One run
 
 
-def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
-    for folder in (deck / "notebooks", deck / "results" / "a" / "notebooks"):
-        write_notebook(folder / "06_compare_three_backends.ipynb", "06 · Compare", "Which?")
+def test_the_report_opens_with_its_findings_and_counts_its_verdicts(deck):
+    directory = deck / "results" / "a"
+    for folder in (deck / "notebooks", directory / "notebooks"):
+        path = folder / "05_trt_fp16.ipynb"
+        write_notebook(path, "05 · Reduce", "Which?", printed="BF16 is enough")
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells[2].source = 'charts.save(figure, run, "05_decisions")'
+        nbformat.write(notebook, path)
+    (directory / "figures").mkdir()
+    (directory / "figures" / "05_decisions.csv").write_text("panel,series,x,y\n")
+    rows = [
+        {"notebook": "05_trt_fp16", "status": "passed", "seconds": 7.4, "parameters": {}, "sizes": "quick"}
+    ]
+    (directory / "study.json").write_text(json.dumps(rows))
     page = write_reports(["a"]).read_text()
     assert page.count("data:image/png") == 3, "each notebook's figure once"
     first, *others = [m.start() for m in re.finditer("data:image/png", page)]
+    assert page.index("Which precision may be served?") < page.index("BF16 is enough") < first
     assert first < page.index("The questions") < page.index("1 contradicted") < others[0]
-    assert page.count("<figcaption>") == 2 and "<h3>01 · Look at one</h3>" in page, (
-        "each says where it is from"
-    )
+    assert page.count('href="figures/05_decisions.csv"') == 1 and "<h3>01 · Look at one</h3>" in page
+    assert '<td data-label="seconds">7</td>' in page and "make study RUN=my-run SIZES=quick" in page
+    shutil.copy(ROOT / "notebooks" / "comparisons.yaml", deck / "notebooks")
+    write_notebook(deck / "notebooks" / "07_scale_gpus.ipynb", "07 · Scale", "How many GPUs?")
+    assert '<span class="badge needs_a_GPU">needs a GPU</span>' in write_reports(["a"]).read_text()
 
 
 def test_each_figure_has_a_heading_and_a_caption_from_the_prose_before_it(deck):

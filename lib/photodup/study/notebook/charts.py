@@ -83,7 +83,9 @@ def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:
 
 def finding(figure: Figure, text: str) -> Figure:
     """Write over a figure what it shows, in one sentence; return it. A panel's title says what was measured."""
-    figure.suptitle(textwrap.fill(text, int(8.6 * figure.get_figwidth())), x=0.01, ha="left", fontweight="bold")
+    figure.suptitle(
+        textwrap.fill(text, int(8.6 * figure.get_figwidth())), x=0.01, ha="left", fontweight="bold"
+    )
     return figure
 
 
@@ -127,15 +129,23 @@ def _drawn(ax: Axes) -> Iterator[tuple[str, float, float, float | None]]:
     from matplotlib.colors import to_hex
     from matplotlib.container import BarContainer
 
+    def named(artist, color: str) -> str:
+        label = str(artist.get_label())
+        return color if label.startswith("_") else label
+
     for line in ax.lines:
         if line.get_transform() == ax.transData:  # no line across the whole panel
-            label = str(line.get_label())
-            series = to_hex(line.get_color()) if label.startswith("_") else label
+            series = named(line, to_hex(line.get_color()))
             yield from ((series, float(x), float(y), None) for x, y in line.get_xydata())
     for bars in ax.containers:
         if isinstance(bars, BarContainer):
             for bar, value in zip(bars, bars.datavalues, strict=True):
-                yield str(bars.get_label()), float(value), bar.get_y() + bar.get_height() / 2, None
+                yield (
+                    named(bars, to_hex(bar.get_facecolor())),
+                    float(value),
+                    bar.get_y() + bar.get_height() / 2,
+                    None,
+                )
     for drawn in ax.collections:
         if isinstance(drawn, PathCollection):
             colors = [to_hex(color) for color in drawn.get_facecolors()] or [""]

@@ -170,7 +170,8 @@ def _names(axis: Axis) -> dict[int, str]:
     places = axis.get_ticklocs()
     texts = axis.get_major_formatter().format_ticks(places)
     names = {int(place): " ".join(str(text).split()) for place, text in zip(places, texts, strict=True)}
-    return names if any(re.match(r"[^\d.,]", text) for text in names.values()) else {}
+    texts = [text for text in names.values() if text]
+    return names if texts and all(re.match(r"[^\d.,]", text) for text in texts) else {}
 
 
 def interval_row(

@@ -12,7 +12,7 @@ import yaml
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome
-from photodup.bench.stats.sentence import sentence
+from photodup.bench.stats.sentence import row
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
@@ -50,7 +50,7 @@ def notebook_list() -> Iterator[str]:
     """Yield a line for each stop on a request's way, with its notebooks."""
     stems = {path.stem[:2]: path.stem for path in notebooks()}
     for stop, numbers in WAY.items():
-        links = (f"[{stems[n].replace('_', ' ')}](notebooks/{stems[n]}.ipynb)" for n in numbers)
+        links = (f"[{stems[n]}](notebooks/{stems[n]}.ipynb)" for n in numbers)
         yield f"- **{stop}:** " + ", ".join(links)
 
 
@@ -103,8 +103,8 @@ def decision_table() -> Iterator[str]:
     price = table["price_per_hour_usd"]
     yield "| you have | use | because | avoid | a million images |"
     yield "|---|---|---|---|---:|"
-    for row in table["rows"]:
-        name, cost = row["because"], row.get("cost")
+    for line in table["rows"]:
+        name, cost = line["because"], line.get("cost")
         if isinstance(name, dict):
             notebook, result = name["notebook"], records.get(name["record"], {})
             reason = name["text"].format(**result) if result else NOT_MEASURED
@@ -114,27 +114,34 @@ def decision_table() -> Iterator[str]:
             rate = seconds["photos"] / seconds["seconds"] if seconds else 0.0
         elif name in places:
             notebook = places[name]
-            reason, rate = _reason(compared[notebook][name], row["better"]), _rate(arms, *cost)
+            reason, rate = (
+                _reason(compared[notebook][name], line["better"], line.get("what", "")),
+                _rate(arms, *cost),
+            )
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
         usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""
         place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
-        yield f"| {row['have']} | {row['use']} | {reason} ({place}) | {row['avoid']} | {usd} |"
+        yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
     facts = read_environment(run.directory)
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`. *Exploratory* "
-        f"comparisons are not corrected for their number. Cost of computing: {price:.2f} USD an hour, eight in flight."
+        f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`; {price:.2f} USD "
+        "an hour, eight in flight. *Exploratory*: not corrected for their number."
     )
 
 
-def _reason(outcome: Outcome, better: str) -> str:
-    """Say what was found; mark advice that takes the side which was found to be worse."""
+def _reason(outcome: Outcome, better: str, what: str = "") -> str:
+    """Say what was found, under the comparison's name or `what`; mark advice that takes the side found to be worse."""
     if not outcome.is_measured:
         return NOT_MEASURED
     is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
     against = "**Not supported:** " if outcome.is_different and is_b_better != (better == "b") else ""
-    return against + sentence(outcome) + ("" if outcome.question.is_primary else " Exploratory.")
+    cells, asked = row(outcome), outcome.question
+    what = what or asked.name.removesuffix(f", {asked.load}")
+    doubt = "" if outcome.is_different else f"; {outcome.verdict}"
+    doubt += "" if asked.is_primary else "; exploratory"
+    return f"{against}{what[:1].upper()}{what[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
 
 
 def _rate(arms: pd.DataFrame, side: str, load: str) -> float:

@@ -45,6 +45,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = ["root"]  # the address of the site leads to its front page
 
+DATA = "results/reference-cpu/figures"
 SAVED = re.compile(r"charts\.save\([^)]*?[\"'](\d\d_\w+)[\"']")
 
 
@@ -71,6 +72,12 @@ def prepare(app, docname, source):
                 anchor = f"({place})=\n[Permalink of the figure](#{place}) `{name}`"
                 cells.append({"cell_type": "markdown", "metadata": {}, "source": anchor, "id": place[:64]})
         cells.append(cell)
+        for name in SAVED.findall(text) if cell["cell_type"] == "code" else ():
+            if (ROOT / DATA / f"{name}.csv").is_file():
+                link = f"{{download}}`Data of the figure (CSV) <../{DATA}/{name}.csv>`"
+                cells.append(
+                    {"cell_type": "markdown", "metadata": {}, "source": link, "id": f"data-{name}"[:64]}
+                )
     notebook["cells"] = cells
     source[0] = json.dumps(notebook)
 

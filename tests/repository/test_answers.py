@@ -13,7 +13,6 @@ TYPED = re.compile(r"(?<![\w.#/])\d[\d.,]*(?!\w)")
 # notebook -> typed number -> why it may stand there.
 ALLOWED = {
     "00_start_here": {"10": "a notebook's number", "12": "a notebook's number"},
-    "02_export_to_onnx": {"0.1": "the promise that the study printed"},
     "03_set_up_triton": {"04": "a notebook's number"},
     "05_trt_fp16": {"06": "a notebook's number"},
     "06_compare_three_backends": {"05": "a notebook's number"},

@@ -1,5 +1,6 @@
 """Documents lead somewhere: links resolve, commands exist, quoted messages are said, and what was not run says so."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTA
 NEEDS_MORE_THAN_THIS_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
 # Who acts comes first: no statement begins so, and no coinage stands for the field's word.
 RIDDLE = re.compile(
-    r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])|(betray\w*|for company|held against|it is told\b)"
+    r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])"
+    r"|(betray\w*|for company|held against|it is told\b|all told|as much as \d|listened to|to be had)"
 )
 BUILT = re.compile(r"^(results/(?!published|reference-cpu)|build/)")  # made by a command
 
@@ -229,6 +231,23 @@ def riddles(text: str) -> list[str]:
 @pytest.mark.parametrize("path", [*DOCUMENTS, *notebooks()], ids=lambda path: path.stem)
 def test_sentences_begin_with_who_acts(path: Path) -> None:
     assert riddles(prose_of(path)) == []
+
+
+def test_what_photodup_prints_and_shows_begins_with_who_acts() -> None:
+    """The texts of errors, reports, `--help` and pages; a docstring counts where it is the help of a command."""
+    found = {}
+    library = ROOT / "lib" / "photodup"
+    for path in (*library.rglob("*.py"), *library.rglob("*.html")):
+        source = path.read_text(encoding="utf-8")
+        texts = [re.sub(r"<[^>]+>|\{[%#].*?[%#]\}", "\n\n", source)]
+        if path.suffix == ".py":
+            nodes = list(ast.walk(ast.parse(source)))
+            silent = {id(n.value) for n in nodes if isinstance(n, ast.Expr) and "cli" not in path.parts}
+            said = [n for n in nodes if isinstance(n, ast.Constant) and id(n) not in silent]
+            texts = [node.value for node in said if isinstance(node.value, str)]
+        if bad := [riddle for text in texts for riddle in riddles(text)]:
+            found[path.name] = bad
+    assert found == {}
 
 
 def test_planted_faults_are_found(tmp_path: Path) -> None:

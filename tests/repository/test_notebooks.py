@@ -55,6 +55,11 @@ def faults(notebook) -> list[str]:
         and "follows" not in cell.metadata.get("tags", [])
     ]
     found += [
+        f"cell {i} ends by announcing an output"
+        for i, (cell, after) in enumerate(itertools.pairwise(cells))
+        if cell.cell_type == "markdown" and after.cell_type == "code" and cell.source.endswith(":")
+    ]
+    found += [
         f"cell {i} has {len(cell.source.splitlines())} lines"
         for i, cell in enumerate(cells)
         if cell.cell_type == "code" and len(cell.source.splitlines()) > 30
@@ -121,6 +126,7 @@ def test_anatomy_check_sees_planted_faults():
     assert broken(lambda c: c[2].update(source=c[2].source.replace("HOST", "HOSTS")))
     assert broken(lambda c: c.insert(4, copy.deepcopy(c[3])))
     assert broken(lambda c: c.pop())
+    assert broken(lambda c: c[4].update(source="The numbers:"))
     assert broken(lambda c: c[2].metadata.pop("jupyter"))
     assert broken(lambda c: next(cell for cell in c if "plt." in cell.source).metadata.pop("jupyter"))
 
@@ -213,3 +219,29 @@ def test_links_between_notebooks_lead_somewhere(path):
     targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", prose) if not t.startswith(("http", "attachment:"))]
 
     assert [t for t in targets if not (path.parent / t).exists()] == []
+
+
+def prose_words(notebook) -> int:
+    """Count the words that somebody wrote: no generated answer or contents, and of a link its text alone."""
+    text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    text = re.sub(r"\*\*(?:Contents\*\*|Answer\*\* \().*", "", text)
+    return len(re.findall(r"\w\S*", re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)))
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in NUMBERED if p.stem[:2] not in ("10", "12")], ids=lambda p: p.stem
+)
+def test_prose_is_short(path):
+    assert prose_words(nbformat.read(path, as_version=4)) <= 1000
+
+
+def test_figures_are_few_and_say_what_they_show():
+    cells = [cell for path in NUMBERED for cell in nbformat.read(path, as_version=4).cells]
+    pictures = [
+        output
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+
+    assert len(pictures) <= 38

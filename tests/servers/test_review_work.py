@@ -122,7 +122,7 @@ def test_a_scan_says_how_far_it_is_is_one_at_a_time_and_stops_cleanly(photos, sl
         assert state["doing"] == "Reading the photos" and 0 < state["done"] < state["total"] == 16
         done(client, "work/stop")
         text = client.get("work").text
-        assert "What was done so far is kept" in text and "Open it as it is" in text
+        assert "The work done so far is kept" in text and "Open it as it is" in text
         with Catalogue(photos) as catalogue:
             kept = len(catalogue.photos())
         assert 0 < kept < 15

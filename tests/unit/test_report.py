@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 
+import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from photodup.bench.record import latencies
 from photodup.bench.stats.comparison import Verdict
 from photodup.errors import PhotodupError
 from photodup.study.comparisons.outcomes import read_all, write_outcomes
+from photodup.study.notebook import charts
 from photodup.study.notebook.run import read_run
 from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
@@ -329,16 +331,49 @@ def test_a_point_that_is_not_valid_decides_nothing():
 # One run
 
 
-def test_the_report_opens_with_the_figure_that_decides_and_counts_its_verdicts(deck):
-    for folder in (deck / "notebooks", deck / "results" / "a" / "notebooks"):
-        write_notebook(folder / "06_compare_three_backends.ipynb", "06 · Compare", "Which?")
+def test_the_report_opens_with_its_findings_and_counts_its_verdicts(deck):
+    directory = deck / "results" / "a"
+    for folder in (deck / "notebooks", directory / "notebooks"):
+        path = folder / "05_trt_fp16.ipynb"
+        write_notebook(path, "05 · Reduce", "Which?", printed="BF16 is enough")
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells[2].source = 'charts.save(figure, run, "05_decisions")'
+        nbformat.write(notebook, path)
+    (directory / "figures").mkdir()
+    (directory / "figures" / "05_decisions.csv").write_text("panel,series,x,y\n")
+    rows = [
+        {"notebook": "05_trt_fp16", "status": "passed", "seconds": 7.4, "parameters": {}, "sizes": "quick"}
+    ]
+    (directory / "study.json").write_text(json.dumps(rows))
     page = write_reports(["a"]).read_text()
     assert page.count("data:image/png") == 3, "each notebook's figure once"
     first, *others = [m.start() for m in re.finditer("data:image/png", page)]
+    assert page.index("Which precision may be served?") < page.index("BF16 is enough") < first
     assert first < page.index("The questions") < page.index("1 contradicted") < others[0]
-    assert page.count("<figcaption>") == 2 and "<h3>01 · Look at one</h3>" in page, (
-        "each says where it is from"
-    )
+    assert page.count('href="figures/05_decisions.csv"') == 1 and "<h3>01 · Look at one</h3>" in page
+    assert '<td data-label="seconds">7</td>' in page and "make study RUN=my-run SIZES=quick" in page
+    shutil.copy(ROOT / "notebooks" / "comparisons.yaml", deck / "notebooks")
+    write_notebook(deck / "notebooks" / "07_scale_gpus.ipynb", "07 · Scale", "How many GPUs?")
+    assert '<span class="badge needs_a_GPU">needs a GPU</span>' in write_reports(["a"]).read_text()
+
+
+def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_across_a_panel():
+    figure, (left, middle, right) = plt.subplots(1, 3)
+    left.plot([1, 2], [3.0, 4.5], label="FastAPI")
+    left.axhline(9)
+    left.set(title="p50")
+    middle.barh(["a", "b"], [0.5, 1], color="#112233")
+    charts.interval_row(right, 0, 0.25, (0.125, 0.5), color="#445566")
+    charts.name_rows(right, ["INT8"])
+    found = [line.split(",") for line in charts.data_of(figure).splitlines()]
+    plt.close(figure)
+    assert found[:3] == [
+        ["panel", "series", "x", "y"],
+        ["p50", "FastAPI", "1", "3"],
+        ["p50", "FastAPI", "2", "4.5"],
+    ]
+    assert found[3:5] == [["2", "#112233", "0.5", "a"], ["2", "#112233", "1", "b"]]
+    assert found[5:] == [["3", "#445566", x, "INT8"] for x in ("0.125", "0.5", "0.25")]
 
 
 def test_each_figure_has_a_heading_and_a_caption_from_the_prose_before_it(deck):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from photodup.photos.trash.trash_entries import Operation
 
 trash = typer.Typer(
-    no_args_is_help=True, help="What `photodup review` removed: list, restore, delete for good."
+    no_args_is_help=True, help="List, restore or delete for good the photos that `photodup review` removed."
 )
 Library = Annotated[Path, typer.Argument(help="the library")]
 Names = Annotated[list[str] | None, typer.Argument(help="names from `trash list`; default all")]

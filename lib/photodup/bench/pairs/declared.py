@@ -83,11 +83,13 @@ class Basis:
         records: names with which records of the run begin; each has to be there.
         pairs: primary comparisons that another notebook declares.
         files: of the run's folder.
+        devices: "gpu" where the question is about GPUs.
     """
 
     records: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

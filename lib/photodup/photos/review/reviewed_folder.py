@@ -135,7 +135,7 @@ class ReviewTask:
             with watched_by(self._tell):
                 self.finished = self._do(self)
         except Stopped:
-            kept = "What was done so far is kept; starting again goes on from there."
+            kept = "The work done so far is kept; start again to continue it."
             self.finished = Finished(title="Stopped", sentence=kept)
         except PhotodupError as error:
             self.error = str(error)

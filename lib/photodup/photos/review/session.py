@@ -584,7 +584,7 @@ class ReviewSession:
                 raise PhotodupError("Nothing is marked: it was removed already, or undone.")
             if plan not in (None, self.plan):
                 raise PhotodupError(
-                    "What is marked has changed since this list was shown, in another window perhaps: "
+                    "The marks have changed since this list was shown, perhaps in another window: "
                     "nothing was moved, look at the list again."
                 )
             removals = self.removals()
@@ -651,7 +651,7 @@ class ReviewSession:
         """
         with self._lock:
             if not isinstance(self.trash, Trash):
-                raise PhotodupError("What is in the album of Photos is deleted there.")
+                raise PhotodupError("Delete the album's photos in Photos: photodup only put them there.")
             listing = self.trash.contents().listing
             if not listing or plan != self.trash_plan:
                 raise PhotodupError(

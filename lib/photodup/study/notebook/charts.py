@@ -7,8 +7,9 @@ same everywhere. Colour means the engine, in every figure.
 from __future__ import annotations
 
 import io
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from photodup.paths import project_root
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from photodup.study.notebook.run import Run
@@ -79,16 +81,97 @@ def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:
     return figure
 
 
+def finding(figure: Figure, text: str) -> Figure:
+    """Write over a figure what it shows, in one sentence; return it. A panel's title says what was measured."""
+    figure.suptitle(
+        textwrap.fill(text, int(8.6 * figure.get_figwidth())), x=0.01, ha="left", fontweight="bold"
+    )
+    return figure
+
+
 def save(figure: Figure, run: Run, name: str) -> Path:
-    """Write the figure as `results/<run>/figures/<name>.png` for the report and return the path.
+    """Write the figure as `results/<run>/figures/<name>.png`, its data as `.csv` beside it, and return the picture's path.
 
     The PNG carries no creation date or software version, so an unchanged figure is an unchanged file.
     """
     path = run.directory / "figures" / f"{name}.png"
     image = io.BytesIO()
     figure.savefig(image, format="png", metadata={"Software": None})
-    write_atomically(path, image.getvalue(), within=run.directory.parent)
+    for file, content in ((path, image.getvalue()), (path.with_suffix(".csv"), data_of(figure).encode())):
+        write_atomically(file, content, within=run.directory.parent)
     return path
+
+
+def data_of(figure: Figure) -> str:
+    """Return what a figure shows as CSV, one row a drawn point.
+
+    Columns: `panel` (its title or number), `series` (as the legend names it, else its colour), `x` and `y` (a row's or
+    column's name where the axis has names), and `value`, of a matrix alone.
+    """
+    import pandas as pd
+
+    rows = []
+    for number, ax in enumerate(figure.axes, 1):
+        panel = ax.get_title() or ax.get_title(loc="left") or str(number)
+        x_names, y_names = _names(ax.xaxis), _names(ax.yaxis)
+        rows += [
+            (panel, series, x_names.get(round(x), f"{x:.6g}"), y_names.get(round(y), f"{y:.6g}"), value)
+            for series, x, y, value in _drawn(ax)
+            if x == x and y == y
+        ]
+    table = pd.DataFrame(rows, columns=["panel", "series", "x", "y", "value"])
+    return table.dropna(axis="columns", how="all").to_csv(index=False, float_format="%.6g")
+
+
+def _drawn(ax: Axes) -> Iterator[tuple[str, float, float, float | None]]:
+    """Yield series, x, y and a matrix's value of all that is drawn in data coordinates."""
+    from matplotlib.collections import LineCollection, PathCollection, QuadMesh
+    from matplotlib.colors import to_hex
+    from matplotlib.container import BarContainer
+
+    def named(artist, color: str) -> str:
+        label = str(artist.get_label())
+        return color if label.startswith("_") else label
+
+    for line in ax.lines:
+        if line.get_transform() == ax.transData:  # no line across the whole panel
+            series = named(line, to_hex(line.get_color()))
+            yield from ((series, float(x), float(y), None) for x, y in line.get_xydata())
+    for bars in ax.containers:
+        if isinstance(bars, BarContainer):
+            for bar, value in zip(bars, bars.datavalues, strict=True):
+                yield (
+                    named(bars, to_hex(bar.get_facecolor())),
+                    float(value),
+                    bar.get_y() + bar.get_height() / 2,
+                    None,
+                )
+    for drawn in ax.collections:
+        if isinstance(drawn, PathCollection):
+            colors = [to_hex(color) for color in drawn.get_facecolors()] or [""]
+            for place, (x, y) in enumerate(drawn.get_offsets()):
+                yield colors[place % len(colors)], float(x), float(y), None
+        elif isinstance(drawn, LineCollection):
+            yield from (
+                ("interval", float(x), float(y), None) for part in drawn.get_segments() for x, y in part
+            )
+        elif isinstance(drawn, QuadMesh):
+            for row, values in enumerate(drawn.get_array().reshape(drawn.get_coordinates().shape[0] - 1, -1)):
+                yield from (("", column, row, float(value)) for column, value in enumerate(values))
+
+
+def _names(axis: Axis) -> dict[int, str]:
+    """Return the names of an axis by their places; none where it counts."""
+    from matplotlib.category import StrCategoryFormatter
+    from matplotlib.ticker import FixedFormatter, FuncFormatter
+
+    if not isinstance(axis.get_major_formatter(), FixedFormatter | FuncFormatter | StrCategoryFormatter):
+        return {}
+    places = axis.get_ticklocs()
+    texts = axis.get_major_formatter().format_ticks(places)
+    names = {int(place): " ".join(str(text).split()) for place, text in zip(places, texts, strict=True)}
+    texts = [text for text in names.values() if text]
+    return names if texts and all(re.match(r"[^\d.,]", text) for text in texts) else {}
 
 
 def interval_row(

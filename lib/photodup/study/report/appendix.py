@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from photodup.paths import project_root
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, read_run
+from photodup.study.report.figures import SAVED
 
-_SAVED = re.compile(r'charts\.save\(\w+, run, "([\w-]+)"\)')
 # What decides how near a second run comes. `timings` are held to what two equal processes differ by.
 SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, from another pass
 TIMINGS, EXACT = "as timings", "the same, from the same records"
@@ -40,7 +39,7 @@ def appendix_table() -> str:
 def figures_of(path) -> list[str]:
     """Return the names under which a notebook saves its figures, in order."""
     cells = read_notebook(path).cells
-    return [name for cell in cells if cell.cell_type == "code" for name in _SAVED.findall(cell.source)]
+    return [name for cell in cells if cell.cell_type == "code" for name in SAVED.findall(cell.source)]
 
 
 def closeness_text() -> str:

@@ -16,14 +16,23 @@ from photodup.paths import project_root
 from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.opening import printed_answer
-from photodup.study.notebook.run import REFERENCE, describe_machine, describe_weights, read_environment
-
-# What README leads with: a question, the notebooks that answer it, and the figure for README.
-FINDINGS = (
-    ("What does a photo library gain?", ("01_scan_photos",), "01_held_out"),
-    ("Which precision may be served?", ("05_trt_fp16",), "05_precisions"),
-    ("Why is a remote server slow?", ("10_explain_remote_latency",), "10_rate_or_rtt"),
+from photodup.study.notebook.run import (
+    REFERENCE,
+    describe_machine,
+    describe_weights,
+    device_of,
+    read_environment,
 )
+
+# A question, the notebook that answers it, and its figure. README and a run's page lead with those that have one.
+FINDINGS = (
+    ("What does a photo library gain?", "01_scan_photos", "01_held_out"),
+    ("Which precision may be served?", "05_trt_fp16", "05_decisions"),
+    ("Why is a remote server slow?", "10_explain_remote_latency", "10_rate_or_rtt"),
+    ("Which server and engine?", "06_compare_three_backends", ""),
+    ("What survives of the published study?", "12_audit_published_claims", ""),
+)
+BADGES = {"decided": "answered", "partly": "partly", "undecided": "open"}  # other states are their own words
 
 
 def run_facts(directory: Path) -> dict[str, Any]:
@@ -63,22 +72,28 @@ def executed_notebook(run: str, source: Path) -> Path | None:
 def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
     """Yield title, question, this run's answer and state of every numbered notebook.
 
-    The answer is what the cell tagged `answer` printed in this run, never the prose of another one.
+    The answer is what the cell tagged `answer` printed in this run, never the prose of another one. `badges` is the state in
+    the words of a page, and `needs a GPU` where the question is about GPUs and the run had none.
     """
     directory = project_root() / "results" / run
+    environment = read_environment(directory)
+    without_gpu = device_of(environment) == "cpu" if environment else False
     outcomes = {row["notebook"]: row for row in study_rows(directory)}
     for source in notebooks():
         executed = executed_notebook(run, source)
         opening = read_notebook(source).cells[0].source
         outcome = outcomes.get(source.stem, {})
         answer = printed_answer(read_notebook(executed)) if executed else ""
+        state = state_of(directory, source.stem, outcome.get("status", "passed"))
+        needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
         yield {
             "stem": source.stem,
             "title": _first(r"^#\s*(.+)$", opening) or source.stem,
             "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
             "answer": answer,
             "status": outcome.get("status", "not_run"),
-            "decided": state_of(directory, source.stem, outcome.get("status", "passed")),
+            "decided": state,
+            "badges": [BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])],
             "seconds": outcome.get("seconds"),
             "href": page_address(run, source) if executed else "",
         }

@@ -11,21 +11,25 @@ from photodup.study.notebook.opening import fewer_colours
 from photodup.study.report.cells import is_png
 from photodup.study.report.facts import executed_notebook
 
+SAVED = re.compile(r"charts\.save\(\w+, run, [\"']([\w-]+)[\"']\)")
 # README's picture: results/<reference run>/figures/<this>.png, the one committed PNG
 DECISION = "06_frontier"
-DECISION_NOTEBOOK = "06_compare_three_backends"  # its first figure is that picture; it opens the index, too
 LARGEST_BYTES = 400_000  # contact sheets of photographs stay on their notebook's page
 
 
 @dataclass(frozen=True)
 class PageFigure:
-    """One figure: `png` is base64 text, `heading` the section it stands in, `caption` what its notebook says before it."""
+    """One figure: `png` is base64 text, `heading` the section it stands in, `caption` what its notebook says before it.
+
+    `name` is the name of its file; empty where its cell saves none or several.
+    """
 
     notebook: str
     title: str
     heading: str
     png: str
     caption: str = ""
+    name: str = ""
 
 
 def notebook_figures(run: str, source: Path) -> list[PageFigure]:
@@ -50,7 +54,9 @@ def notebook_figures(run: str, source: Path) -> list[PageFigure]:
         for output in cell.get("outputs", []):
             png = output.get("data", {}).get("image/png", "")
             if len(png) * 3 // 4 <= LARGEST_BYTES and is_png(png):
-                found.append(PageFigure(source.stem, title, heading, fewer_colours(png), caption))
+                names = SAVED.findall(cell.source)
+                name = names[0] if len(names) == 1 else ""
+                found.append(PageFigure(source.stem, title, heading, fewer_colours(png), caption, name))
     return found
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from photodup.bench.record.record import load_records
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
-from photodup.study.notebook.files import notebooks
+from photodup.study.notebook.files import notebooks, study_rows
 from photodup.study.notebook.run import read_environment, run_directory
 from photodup.study.report.cells import filled, render_notebook
 from photodup.study.report.compare_page import write_comparison
-from photodup.study.report.facts import executed_notebook, notebook_rows, run_facts, run_verdicts, tally
-from photodup.study.report.figures import DECISION_NOTEBOOK, notebook_figures
+from photodup.study.report.facts import (
+    FINDINGS,
+    executed_notebook,
+    notebook_rows,
+    run_facts,
+    run_verdicts,
+    tally,
+)
+from photodup.study.report.figures import PageFigure, notebook_figures
 
 
 def write_report(run: str) -> Path:
@@ -30,16 +37,22 @@ def write_report(run: str) -> Path:
             write_atomically(place, render_notebook(executed, run), within=directory.parent)
     verdicts, n_not_testable = run_verdicts(directory)
     figures = [figure for source in notebooks() for figure in notebook_figures(run, source)]
-    decision = next((figure for figure in figures if figure.notebook == DECISION_NOTEBOOK), None)
+    rows = list(notebook_rows(run))
+    best = list(_best(rows, figures))
+    shown = [figure for _, _, figure in best]
     page = filled(
         "report.html",
         run=run,
         **run_facts(directory),
-        notebooks=list(notebook_rows(run)),
+        notebooks=rows,
         verdicts=verdicts,
         n_not_testable=n_not_testable,
-        decision=decision,
-        figures=[figure for figure in figures if figure is not decision],
+        best=best,
+        figures=[figure for figure in figures if figure not in shown],
+        has_data={
+            figure.name for figure in figures if (directory / "figures" / f"{figure.name}.csv").is_file()
+        },
+        sizes=" ".join(sorted({row.get("sizes", "full") for row in study_rows(directory)})) or "full",
         tally=tally(verdicts),
         commit=_commit(directory),
         environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
@@ -47,6 +60,16 @@ def write_report(run: str) -> Path:
     index = directory / "index.html"
     write_atomically(index, page, within=directory.parent)
     return index
+
+
+def _best(
+    rows: Sequence[dict[str, Any]], figures: Sequence[PageFigure]
+) -> Iterator[tuple[str, dict, PageFigure]]:
+    """Yield question, row and figure of each finding that this run has with its figure."""
+    by_stem, by_name = {row["stem"]: row for row in rows}, {figure.name: figure for figure in figures}
+    for question, stem, name in FINDINGS:
+        if name in by_name and by_stem[stem]["answer"]:
+            yield question, by_stem[stem], by_name[name]
 
 
 def _commit(directory: Path) -> str:

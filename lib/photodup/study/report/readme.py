@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
 
 from photodup.bench.pairs.declared import declarations
+from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome
-from photodup.bench.stats.sentence import sentence
+from photodup.bench.stats.sentence import row
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
@@ -20,6 +22,7 @@ from photodup.study.notebook.run import REFERENCE, Run, describe_machine, read_e
 from photodup.study.report.facts import FINDINGS, notebook_rows
 from photodup.study.report.figures import DECISION
 
+NOT_MEASURED = "Not measured in the committed run."
 # The notebooks in the order in which a request meets their subjects.
 WAY = {
     "start": ("00",),
@@ -47,7 +50,7 @@ def notebook_list() -> Iterator[str]:
     """Yield a line for each stop on a request's way, with its notebooks."""
     stems = {path.stem[:2]: path.stem for path in notebooks()}
     for stop, numbers in WAY.items():
-        links = (f"[{stems[n].replace('_', ' ')}](notebooks/{stems[n]}.ipynb)" for n in numbers)
+        links = (f"[{stems[n]}](notebooks/{stems[n]}.ipynb)" for n in numbers)
         yield f"- **{stop}:** " + ", ".join(links)
 
 
@@ -71,64 +74,80 @@ def pictures() -> Iterator[str]:
 
 
 def findings_blocks() -> Iterator[str]:
-    """Yield heading, answer and picture of each notebook whose answer is a finding; one not measured is left out."""
+    """Yield heading with answer, and picture, of each finding that has a figure; what was not measured is left out."""
     answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
-    for heading, stems, figure in FINDINGS:
-        said = [
-            f"{answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
-            for stem in stems
-            if answers.get(stem) and not answers[stem].startswith("Not measured")
-        ]
-        path = f"results/{REFERENCE}/figures/{figure}.png"
-        if said:
-            yield f"**{heading}** " + " ".join(said)
-            if figure and (project_root() / path).is_file():
+    for heading, stem, figure in FINDINGS:
+        answer = answers.get(stem, "")
+        if figure and answer and not answer.startswith("Not measured"):
+            yield f"**{heading}** {answer} ([{stem[:2]}](notebooks/{stem}.ipynb))"
+            path = f"results/{REFERENCE}/figures/{figure}.png"
+            if (project_root() / path).is_file():
                 yield f"![{heading}]({path})"
+
+
+def decisions() -> dict[str, Any]:
+    """Return `notebooks/decisions.yaml`: the price, and the rows of the table."""
+    return yaml.safe_load((project_root() / "notebooks" / "decisions.yaml").read_text(encoding="utf-8"))
 
 
 def decision_table() -> Iterator[str]:
     """Yield the lines of the table of `notebooks/decisions.yaml`; reasons and costs come from the reference run."""
-    table = yaml.safe_load((project_root() / "notebooks" / "decisions.yaml").read_text(encoding="utf-8"))
+    table = decisions()
     run = reference()
     places = {pair.name: pair.notebook for pair in declarations().pairs}
     compared = {notebook: read_comparisons(run, notebook) for notebook in set(places.values())}
     arms = pd.concat([of.arms for of in compared.values()])
+    records = {
+        record["key"]: record["result"] for record in load_records(run.directory) if record["status"] == "ok"
+    }
     price = table["price_per_hour_usd"]
     yield "| you have | use | because | avoid | a million images |"
     yield "|---|---|---|---|---:|"
-    for row in table["rows"]:
-        name = row["because"]
-        if name not in places:
+    for line in table["rows"]:
+        name, cost = line["because"], line.get("cost")
+        if isinstance(name, dict):
+            notebook, result = name["notebook"], records.get(name["record"], {})
+            reason = name["text"].format(**result) if result else NOT_MEASURED
+            seconds = (
+                {key: float(text.format(**result)) for key, text in cost.items()} if cost and result else {}
+            )
+            rate = seconds["photos"] / seconds["seconds"] if seconds else 0.0
+        elif name in places:
+            notebook = places[name]
+            reason, rate = (
+                _reason(compared[notebook][name], line["better"], line.get("what", "")),
+                _rate(arms, *cost),
+            )
+        else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
-        outcome = compared[places[name]][name]
-        cost = _cost(arms, row.get("cost"), price)
-        reason = f"{_reason(outcome, row['better'])} ([{places[name][:2]}](notebooks/{places[name]}.ipynb))"
-        yield f"| {row['have']} | {row['use']} | {reason} | {row['avoid']} | {cost} |"
+        usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""
+        place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
+        yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
     facts = read_environment(run.directory)
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`. *Exploratory* "
-        f"comparisons are not corrected for their number. Cost: {price:.2f} USD an hour, eight requests in flight."
+        f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`; {price:.2f} USD "
+        "an hour, eight in flight. *Exploratory*: not corrected for their number."
     )
 
 
-def _reason(outcome: Outcome, better: str) -> str:
-    """Say what was found; mark advice that takes the side which was found to be worse."""
+def _reason(outcome: Outcome, better: str, what: str = "") -> str:
+    """Say what was found, under the comparison's name or `what`; mark advice that takes the side found to be worse."""
     if not outcome.is_measured:
-        return "Not measured in the committed run."
+        return NOT_MEASURED
     is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
     against = "**Not supported:** " if outcome.is_different and is_b_better != (better == "b") else ""
-    return against + sentence(outcome) + ("" if outcome.question.is_primary else " Exploratory.")
+    cells, asked = row(outcome), outcome.question
+    what = what or asked.name.removesuffix(f", {asked.load}")
+    doubt = "" if outcome.is_different else f"; {outcome.verdict}"
+    doubt += "" if asked.is_primary else "; exploratory"
+    return f"{against}{what[:1].upper()}{what[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
 
 
-def _cost(arms: pd.DataFrame, side_and_load: list[str] | None, price_per_hour_usd: float) -> str:
-    """Return what a million images cost at the throughput of a side, or nothing where it was not measured."""
-    if side_and_load is None or arms.empty:
-        return ""
-    side, load = side_and_load
-    found = arms[(arms.side == side) & (arms.load == load)]
-    rate = found.throughput_images_per_s.iloc[0] if len(found) else None
-    return f"{price_per_hour_usd / 3600 * 1e6 / rate:.2f} USD" if rate and rate > 0 else ""
+def _rate(arms: pd.DataFrame, side: str, load: str) -> float:
+    """Return the throughput of a side under a load, images/s; 0 where it was not measured."""
+    found = arms[(arms.side == side) & (arms.load == load)].throughput_images_per_s.astype(float).dropna()
+    return float(found.iloc[0]) if len(found) else 0.0
 
 
 def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:

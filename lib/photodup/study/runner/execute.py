@@ -45,6 +45,7 @@ class NotebookOutcome:
     error: str = ""
     source_sha256: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
+    sizes: str = "full"
 
 
 def declared_parameters(notebook: Path) -> dict[str, str]:
@@ -213,7 +214,7 @@ def run_study(
             outcome = _missing_program(path) or execute_notebook(
                 path, output, given, budget_s=budget_s, within=directory.parent
             )
-            outcome.parameters = params
+            outcome.parameters, outcome.sizes = params, sizes
             outcomes[path.stem] = outcome
             _write_outcomes(directory, outcomes)
             error = f"\n{outcome.error}" if outcome.error else ""

@@ -99,7 +99,7 @@ def cheapest(table: "pd.DataFrame", images_per_s: float) -> str:
         return f"Nothing in the table serves {images_per_s:g} images/s{known}."
     priced = enough.dropna(subset=["usd_per_hour"])
     if not len(priced):
-        return f"What serves {images_per_s:g} images/s has no price here."
+        return f"Nothing that serves {images_per_s:g} images/s has a price here."
     best = priced.loc[priced["usd_per_hour"].idxmin()]
     doubt = "" if best["how"] == MEASURED else f" ({best['how']})"
     return (

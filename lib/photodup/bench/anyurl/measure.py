@@ -15,7 +15,6 @@ from photodup.bench.anyurl.arrivals import Pattern, pattern
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
-from photodup.bench.backends.adapter import AnswerError
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
@@ -28,7 +27,7 @@ from photodup.bench.record.json_files import plain
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Point, Sample, judge_point
 from photodup.bench.stats.sentence import number
-from photodup.embedding.wire.http import Base64Json, Multipart, OpenAi, Post
+from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 from photodup.errors import PhotodupError, is_expected
 

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from photodup.bench.backends.adapter import Adapter, AnswerError, Connection
+from photodup.bench.backends.adapter import Adapter, Connection
 from photodup.bench.stats.facts import Load
+from photodup.embedding.wire.http import AnswerError
 from photodup.errors import is_expected
 
 clock = time.perf_counter

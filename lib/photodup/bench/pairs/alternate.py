@@ -20,11 +20,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from photodup.bench.backends.adapter import Adapter, AnswerError
+from photodup.bench.backends.adapter import Adapter
 from photodup.bench.load.load import short_collections
 from photodup.bench.load.plan import request_order
 from photodup.bench.load.workers import describe_error
 from photodup.bench.stats.facts import Load
+from photodup.embedding.wire.http import AnswerError
 from photodup.errors import PhotodupError, is_expected
 from photodup.names import escaped
 

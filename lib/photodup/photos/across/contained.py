@@ -287,9 +287,9 @@ class _Comparison:
         """
         if same := self._library.get(photo.md5):
             own = self._digest(photo, "sha256")
-            for other in same:
-                if self._digest_there(other, "sha256") == own:
-                    return Whereabouts.SAME, other, "; ".join(self._rules.lost_beside(other, photo))
+            for equal in same:
+                if self._digest_there(equal, "sha256") == own:
+                    return Whereabouts.SAME, equal, "; ".join(self._rules.lost_beside(equal, photo))
             return Whereabouts.PROBABLY, same[0], _CHANGED
         where, other, why = self._known.get(photo.md5, _NOTHING)
         if other and where is Whereabouts.AS_GOOD:
@@ -312,6 +312,6 @@ class _Comparison:
             status = os.fstat(file.fileno())
             state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
             key = hashlib.sha256(f"{how} {state} ".encode() + os.fsencode(photo.path)).hexdigest()
-            digest = self._store.recall(key) or hashlib.file_digest(file, how).hexdigest()
+            digest = self._store.recall(key) or hashlib.file_digest(file, how).hexdigest()  # type: ignore[arg-type]
         self._store.remember(key, digest)
         return digest

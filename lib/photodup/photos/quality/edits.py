@@ -273,7 +273,7 @@ def _rewritten(text: str, y: float) -> Callable:
     return apply
 
 
-def _graded(kind: str, unit: str, make: Callable, strengths: list[float], **more: str) -> list[Transform]:
+def _graded(kind: str, unit: str, make: Callable, strengths: list[float], **more: Any) -> list[Transform]:
     return [Transform(f"{kind} {s:g}{unit}", kind, make(s), **more) for s in strengths]
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from photodup.embedding.backends import engine_family
 from photodup.files import write_atomically
 from photodup.paths import project_root
@@ -136,10 +138,10 @@ def _drawn(ax: Axes) -> Iterator[tuple[str, float, float, float | None]]:
     for line in ax.lines:
         if line.get_transform() == ax.transData:  # no line across the whole panel
             series = named(line, to_hex(line.get_color()))
-            yield from ((series, float(x), float(y), None) for x, y in line.get_xydata())
+            yield from ((series, float(x), float(y), None) for x, y in np.asarray(line.get_xydata(), float))
     for bars in ax.containers:
         if isinstance(bars, BarContainer):
-            for bar, value in zip(bars, bars.datavalues, strict=True):
+            for bar, value in zip(bars, np.asarray(bars.datavalues, float), strict=True):
                 yield (
                     named(bars, to_hex(bar.get_facecolor())),
                     float(value),
@@ -148,15 +150,17 @@ def _drawn(ax: Axes) -> Iterator[tuple[str, float, float, float | None]]:
                 )
     for drawn in ax.collections:
         if isinstance(drawn, PathCollection):
-            colors = [to_hex(color) for color in drawn.get_facecolors()] or [""]
-            for place, (x, y) in enumerate(drawn.get_offsets()):
+            colors = [to_hex(color) for color in np.asarray(drawn.get_facecolor())] or [""]
+            for place, (x, y) in enumerate(np.asarray(drawn.get_offsets(), float)):
                 yield colors[place % len(colors)], float(x), float(y), None
         elif isinstance(drawn, LineCollection):
             yield from (
                 ("interval", float(x), float(y), None) for part in drawn.get_segments() for x, y in part
             )
         elif isinstance(drawn, QuadMesh):
-            for row, values in enumerate(drawn.get_array().reshape(drawn.get_coordinates().shape[0] - 1, -1)):
+            for row, values in enumerate(
+                np.asarray(drawn.get_array()).reshape(drawn.get_coordinates().shape[0] - 1, -1)
+            ):
                 yield from (("", column, row, float(value)) for column, value in enumerate(values))
 
 
@@ -168,7 +172,7 @@ def _names(axis: Axis) -> dict[int, str]:
     if not isinstance(axis.get_major_formatter(), FixedFormatter | FuncFormatter | StrCategoryFormatter):
         return {}
     places = axis.get_ticklocs()
-    texts = axis.get_major_formatter().format_ticks(places)
+    texts = axis.get_major_formatter().format_ticks(list(places))
     names = {int(place): " ".join(str(text).split()) for place, text in zip(places, texts, strict=True)}
     texts = [text for text in names.values() if text]
     return names if texts and all(re.match(r"[^\d.,]", text) for text in texts) else {}

@@ -158,9 +158,8 @@ def _drawn(ax: Axes) -> Iterator[tuple[str, float, float, float | None]]:
                 ("interval", float(x), float(y), None) for part in drawn.get_segments() for x, y in part
             )
         elif isinstance(drawn, QuadMesh):
-            for row, values in enumerate(
-                np.asarray(drawn.get_array()).reshape(drawn.get_coordinates().shape[0] - 1, -1)
-            ):
+            n_rows = len(np.asarray(drawn.get_coordinates())) - 1
+            for row, values in enumerate(np.asarray(drawn.get_array(), float).reshape(n_rows, -1)):
                 yield from (("", column, row, float(value)) for column, value in enumerate(values))
 
 

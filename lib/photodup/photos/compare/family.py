@@ -79,8 +79,9 @@ _ONE_COLOUR, _SOFT = 20, 7
 _FLAT, _MOSTLY = 10, 0.98
 # In what most members hold for a border, a member has something of its own if this share of it differs by so much.
 _DIFFERS, _OF_ITS_OWN, _BLUR = 40, 0.3, 9
-# A seam is a step over so many pixels, larger than any of those around it by this factor.
-_STEP, _AROUND, _SEAM = 6, 24, 1.2
+# A seam is a step over so many pixels, larger than any around it by this factor. Of 44 collages 35 have one there, and of
+# 132 crops 4.
+_STEP, _AROUND, _SEAM = 6, 24, 1.5
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 

@@ -344,7 +344,7 @@ async def accept_all(site: CurrentSite) -> Response:
 async def carry_all(site: CurrentSite) -> Response:
     """Mark what is held back only for what it says, if all of that can be written beside what stays."""
     if not await run_in_threadpool(site.session.carry_all):
-        said = "What they say cannot all be written beside the photos that stay: each group says what would be lost."
+        said = "Not all of their data can be written beside the photos that stay: each group lists what would be lost."
         return site.message("Nothing was marked", said)
     return site.go("/confirm")
 

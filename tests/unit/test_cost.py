@@ -68,7 +68,7 @@ def test_a_machine_with_four_gpus_is_not_priced_as_four_machines():
 def test_emulated_devices_have_no_price_and_nothing_measured_has_no_number():
     free = scaling_costs(POINTS, devices=[4])
     assert free["usd_per_hour"].isna().all() and free["usd_per_million_images"].isna().all()
-    assert "no price" in cheapest(free, 100)
+    assert cheapest(free, 100) == "Nothing that serves 100 images/s has a price here."
     empty = scaling_costs(POINTS.assign(valid=False), {1: 0.5}, devices=[2])
     assert set(empty["how"]) == {"not measured"} and empty["images_per_s"].isna().all()
     assert cheapest(empty, 10).endswith("since nothing was measured.")

@@ -337,7 +337,7 @@ def test_settings_by_keyboard(server, page):
     page.get_by_label("resolution most true detail").fill("2")
     page.get_by_role("button", name="Use these rules").press("Enter")
     page.wait_for_load_state()
-    until(page, "document.querySelector('.rules input')?.name === 'folder'")
+    until(page, "document.querySelectorAll('.rules input')[1]?.name === 'folder'")  # after the source
     assert server.session.settings.folders == ("Shared",)
     assert any(str(i.group.keeper.path).startswith("Shared/") for i in server.session.items.values())
     page.get_by_text("Servers and models").click()

@@ -58,7 +58,7 @@ def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> 
     return ServedModel(name, inputs, outputs, batched, max_batch or None)
 
 
-@reading("The model's configuration")
+@reading("The server's configuration of the model")
 def steps_of(config: Mapping[str, Any]) -> list[str]:
     """Return the models that an ensemble asks, in order; none of another model. Raises `AnswerError` as `stated` does."""
     return [str(step["model_name"]) for step in config.get("ensemble_scheduling", {}).get("step", [])]

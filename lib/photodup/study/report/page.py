@@ -68,7 +68,7 @@ def _best(
     """Yield question, row and figure of each finding that this run has with its figure."""
     by_stem, by_name = {row["stem"]: row for row in rows}, {figure.name: figure for figure in figures}
     for question, stem, name in FINDINGS:
-        if name in by_name and by_stem[stem]["answer"]:
+        if name and name in by_name and by_stem[stem]["answer"]:
             yield question, by_stem[stem], by_name[name]
 
 

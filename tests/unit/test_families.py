@@ -97,6 +97,22 @@ def test_the_original_is_kept_and_the_edit_may_go(tmp_path, original, edit):
     assert marked(group) == {edit}, group.differs
 
 
+def test_nothing_goes_where_each_seems_to_have_writing_that_the_other_lacks(tmp_path):
+    """Of these two the letters look like writing both ways, and the larger file is the one with them."""
+    save(photo("rocket"), tmp_path / "original.jpg", quality=92)
+    (caption,) = named(["caption"])
+    save(caption(Image.open(tmp_path / "original.jpg")), tmp_path / "caption.jpg", quality=92)
+    group = only_group(tmp_path)
+    assert marked(group) == set() and "looks different" in group.difference(group.members[0])
+
+
+def test_a_far_larger_file_stays_though_it_holds_no_more(tmp_path, original):
+    save(original.resize((120, 80)), tmp_path / "small.jpg", quality=95)
+    save(original.resize((120, 80)).resize((480, 320), Image.Resampling.BICUBIC), tmp_path / "large.jpg")
+    group = only_group(tmp_path)
+    assert "large.jpg" not in {photo.path.name for photo in group.may_go}
+
+
 def test_a_wider_view_is_kept_and_what_shows_more_elsewhere_stays(tmp_path, original):
     save(original.crop((0, 0, 440, 320)), tmp_path / "left.jpg")
     save(original.crop((50, 0, 480, 320)), tmp_path / "right.jpg")

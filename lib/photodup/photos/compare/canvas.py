@@ -187,6 +187,14 @@ def is_turned(first: Laid, second: Laid) -> bool:
     )
 
 
+def stretch(first: Laid, second: Laid) -> float:
+    """Return the larger of the two scales of the map between two files over the smaller: 1 where none is stretched."""
+    scales = np.linalg.svd(
+        (np.linalg.inv(first.file_to_canvas) @ second.file_to_canvas)[:2, :2], compute_uv=False
+    )
+    return float(scales[0] / scales[1])
+
+
 def _degrees(one: Laid) -> float:
     return float(np.degrees(np.arctan2(one.to_canvas[1, 0], one.to_canvas[0, 0])))
 

@@ -17,6 +17,7 @@ from photodup.photos.compare.canvas import (
     on_size,
     shares_of,
     small,
+    stretch,
     without_margins,
 )
 from photodup.photos.compare.content import Contents, compare_contents, where
@@ -79,6 +80,10 @@ _ONE_COLOUR, _SOFT = 20, 7
 _FLAT, _MOSTLY = 10, 0.98
 # In what most members hold for a border, a member has something of its own if this share of it differs by so much.
 _DIFFERS, _OF_ITS_OWN, _BLUR = 40, 0.3, 9
+# A side that is longer by this factor is not given up, though an enlargement has as much.
+_FAR_LARGER = 2.5
+# Ratio of a map's two scales from which on one picture is stretched.
+_STRETCHED = 1.03
 # A seam is a step over so many pixels, larger than any around it by this factor. Of 44 collages 35 have one there, and of
 # 132 crops 4.
 _STEP, _AROUND, _SEAM = 6, 24, 1.5
@@ -234,6 +239,7 @@ class LaidFamily:
             is_retoned=not one_tone,
             is_mirrored=a.is_mirrored != b.is_mirrored,
             is_turned=is_turned(a, b),
+            is_stretched=stretch(a, b) > _STRETCHED,
             is_sharper=one_tone
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
@@ -427,12 +433,15 @@ class LaidFamily:
             said.append("the one to keep changes along the line where this one ends, as a collage does")
         if self._is_finer(member, keeper):
             said.append("holds finer detail")
+        elif b.scale > _FAR_LARGER * a.scale:
+            said.append("has far more pixels, though no finer detail is seen in them")
         contents, boxes, rounding = self._compare_contents(keeper, member)
         # The letters of a caption are no tones of the picture.
         letters = tuple(place.box for place in contents.places) if contents.is_caption else ()
         if lost_tones(a, b, letters) > CLIPPED:
             said.append("has light or dark tones that the other lost")
-        if contents.places and not contents.is_caption:
+        # Each may seem to have writing that the other lacks: then nobody can say which of them has it.
+        if contents.places and (not contents.is_caption or {keeper, member} <= self._captioned):
             said.append(f"looks different {where(contents.places)}")
         else:
             boxes = ()

@@ -56,6 +56,7 @@ class Relation:
         is_retoned: their tones or colours differ.
         is_mirrored: one is the other's mirror image.
         is_turned: one is the other, turned by a quarter or a half.
+        is_stretched: one is the other in other proportions.
         is_sharper: the first may be the second, sharpened.
         is_resaved: the first was saved again after a stronger compression than any that the second went through.
         is_smoother: the first may be the second, filtered.
@@ -66,6 +67,7 @@ class Relation:
     is_retoned: bool = False
     is_mirrored: bool = False
     is_turned: bool = False
+    is_stretched: bool = False
     is_sharper: bool = False
     is_resaved: bool = False
     is_smoother: bool = False

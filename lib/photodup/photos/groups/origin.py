@@ -144,6 +144,8 @@ class Origins:
             said.append(f"has other tones or colours, {unknown}")
         elif relation.is_mirrored:
             said.append(f"mirrored, {unknown}")
+        elif relation.is_stretched:
+            said.append(f"has other proportions, {unknown}")
         added = [self._merit(photo).added for photo in (keeper, other)]
         if only_in_it := [one for one in added[0] if one not in added[1]]:
             said.append(f"the one to keep has {' and '.join(only_in_it)}")

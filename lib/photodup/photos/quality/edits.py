@@ -213,6 +213,11 @@ def _inset(image: Image.Image) -> Image.Image:
     return drawn
 
 
+def _shot(image: Image.Image) -> Image.Image:
+    """Return the first of two shots, with noise of its own."""
+    return _noisy(image, 3, 1)
+
+
 def _moved(most: float) -> Callable:
     """Seen from beside, with noise of its own: rows lie displaced by up to a share of the width, as things near and far."""
 
@@ -301,7 +306,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform("enlargement 2x", "resize", _resize(2)),
     Transform("phone screenshot", "screenshot", _screen(0.8, 1.7, 1, "black", "12:41", "white"), format="PNG"),
     Transform("desktop screenshot", "screenshot", _screen(1.4, 1, 0.7, "#ddd", "File  Edit", "black"), format="PNG"),
-    Transform("square pad", "frame", lambda image: ImageOps.pad(image, (max(image.size),) * 2, color="white")),
+    Transform("square pad", "frame", lambda image: ImageOps.pad(image, (max(image.size) * 9 // 8,) * 2, color="white")),
     Transform("story frame", "frame", _story),
     Transform("photo of a screen", "rescan", _of_a_screen),
     Transform("rescan", "rescan", _rescan),
@@ -322,12 +327,12 @@ def _look_alike(name: str, apply: Callable, ground: Callable | None = None) -> T
 
 # Pairs that only look alike: two shots of one thing, or two pages of one form.
 LOOK_ALIKES: tuple[Transform, ...] = (
-    _look_alike("burst", _moved(0.006)),
-    _look_alike("bracket", lambda image: _noisy(ImageEnhance.Brightness(image).enhance(1.6), 3)),
-    _look_alike("stereo", _moved(0.03)),
+    _look_alike("burst", _moved(0.006), _shot),
+    _look_alike("bracket", lambda image: _noisy(ImageEnhance.Brightness(image).enhance(1.6), 3), _shot),
+    _look_alike("stereo", _moved(0.03), _shot),
     _look_alike("panorama", _panned),
-    _look_alike("subject", _subject),
-    _look_alike("video frame", lambda image: _moved(0.002)(_subject(image))),
+    _look_alike("subject", _subject, _shot),
+    _look_alike("video frame", lambda image: _moved(0.002)(_subject(image)), _shot),
     _look_alike("sky", _sky, _sky),
     _look_alike(
         "document", _rewritten("Mr Example, 12 Mill Lane", 0.085), _page("Item of the contract", "white")

@@ -21,7 +21,7 @@ REASONS = {
     "lib/photodup/photos/trash/trash_files.py:copy_file": "a part beneath the opened folder, made anew",
     "lib/photodup/photos/search/candidates.py:_write": "into the file that the own folder opened",
     "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
-    "lib/photodup/photos/quality/shown.py:_plant.put": SCRATCH,
+    "lib/photodup/photos/quality/shown.py:_put": SCRATCH,
     "lib/photodup/demo/photographs.py:_put": SCRATCH,
     # ---- the laboratory
     "lib/photodup/selfbench/load_generator.py:_wrk_per_s": SCRATCH,

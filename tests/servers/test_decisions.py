@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.command import run_command
-from support.images import encoded, photo, photographs
+from support.images import photo, photographs
 from support.triton import infer, needs_triton
 
 from photodup.bench.pairs.declared import SETTINGS, declarations
 from photodup.embedding.client.client import connect
+from photodup.embedding.imaging import encoded
 from photodup.errors import PhotodupError
 from photodup.serving.triton.copies import configure, model_copy
 from photodup.study.kubernetes.manifests import tool

@@ -69,7 +69,7 @@ def test_the_trash_is_emptied_after_a_look_and_no_other_list(server):
     session.apply()
     shown = httpx.get(f"{server.url}empty-trash").text
     plan = re.search(r'name="plan" value="(\w+)"', shown)[1]
-    assert "small coffee.jpg" in shown and "cannot be brought back" in shown
+    assert "small coffee.jpg" in shown and "No undo brings these files back" in shown
     Trash(session.root).restore(Trash(session.root).contents().listing[:1])  # in another window
     refused = post(server, "empty-trash", plan=plan)
     assert refused.status_code == 409 and "nothing was deleted" in refused.text

@@ -110,6 +110,16 @@ def test_a_folder_is_not_compared_with_itself(tmp_path, names):
         find_contained(*(tmp_path / name for name in names))
 
 
+def test_what_shows_something_else_is_not_there(tmp_path):
+    """The library's file is larger and the same picture, but for a thing in the old one."""
+    save(scene(1), tmp_path / "library/a.jpg")
+    image = scene(1).reduce(2)
+    image.paste(scene(2).crop((0, 0, 36, 36)), (100, 60))
+    save(image, tmp_path / "old/b.jpg")
+    (photo,) = compare(tmp_path).photos
+    assert photo.where is PROBABLY and "looks different" in photo.why
+
+
 def test_what_cannot_be_read_is_listed_apart(tmp_path):
     there, old = pair(tmp_path)
     old.write_bytes(old.read_bytes()[:200])

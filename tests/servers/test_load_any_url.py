@@ -103,7 +103,11 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
     assert "<svg" in page and 'src="http' not in page and "<script" not in page
     assert point["n_idle_closes"] == 0, "a connection that the client closes is no idle one"
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0 and "server process: " in said
-    assert abs(point["server_requests"] - point["n_requests"]) <= 8 and "server's counters, " in said
+    # Read a little before and after the window; a total since the start would be far off.
+    assert (
+        abs(point["server_requests"] - point["n_requests"]) <= 8 + point["n_requests"] / 2
+        and "server's counters, " in said
+    )
     assert point["server_compute_infer_ms_mean"] > 0 and point["server_batch_mean"] >= 1
 
 
@@ -122,7 +126,11 @@ def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, opt
     url = f"{http if scheme == 'http' else grpc}/{model}"
     out = load(url, "--seconds", 1, "--metrics", tiny_triton.metrics_url, "--out", tmp_path, *options)
     point = kept()[0]["measurements"][0]
-    assert abs(point["server_requests"] - point["n_requests"]) <= 8 and "server's counters, " in out
+    # Read a little before and after the window; a total since the start would be far off.
+    assert (
+        abs(point["server_requests"] - point["n_requests"]) <= 8 + point["n_requests"] / 2
+        and "server's counters, " in out
+    )
     assert ("decode" in out) == ("jpeg" in model) and said in out and point["n_requests"] > 0
     assert (point["protocol"], point["model"], point["n_errors"]) == (f"kserve-{scheme}", model, 0)
 

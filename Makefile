@@ -7,7 +7,7 @@
 # make serve    the embedded servers, until Ctrl-C
 # make rehearsal  the notebooks against a "rented machine": a namespace of this one behind a link (Linux, root)
 # make bench    the project's own speed figures, as ratios measured in one run
-# make judge    comparisons and gates of two real servers with planted delays: nulls failed, delays found (about 80 minutes)
+# make judge    comparisons and gates of two real servers with planted delays: nulls failed, delays found (about an hour)
 # make site     every notebook and document as pages with a search, in build/site/index.html
 # make sizes    MB that `pip install .` and each extra fill, each in an environment of its own (USES="load serve")
 # make cluster-tools  a Kubernetes control plane without containers, built once from Debian's source (10 minutes)

@@ -1,6 +1,6 @@
 """Comparisons of two real FastAPI services with a known delay: how often it is found, and how often one is made up.
 
-    python -m photodup.selfbench.statistics_live [--only 3] [--gates 4]          (make judge; about 80 minutes without)
+    python -m photodup.selfbench.statistics_live [--only 3] [--gates 4]          (make judge; about an hour without)
 
 Two processes of one configuration take turns as in every comparison. As they are they are a null. A relay before each
 plants a difference: it waits, for the second process alone, a share of the time that the service took. Batches of a null,
@@ -47,7 +47,7 @@ KIND = "statistics"
 RUN = "statistics"
 N = 30  # batches
 FAMILY = 4  # comparisons corrected together: as many as the largest family of comparisons.yaml has
-SIZES = Sizes(visits=4, plan=VisitPlan(blocks=5, block_s=1.5, alone_s=0))
+SIZES = Sizes(visits=4, plan=VisitPlan(blocks=3, block_s=1.0, alone_s=0))
 LOAD = Load("single_stream")
 GATE = "gate"
 GATES = 40  # on a null, and half as many on a delay

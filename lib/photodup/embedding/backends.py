@@ -86,6 +86,11 @@ class Backend:
         return self.name
 
     @property
+    def listed_as(self) -> str:
+        """The name under which endpoints have its server: text goes to the address and model of binary tensors."""
+        return self.name.removesuffix("json") + "fp32" if self.wire == "json" else self.name
+
+    @property
     def is_local(self) -> bool:
         return self.server == "local"
 

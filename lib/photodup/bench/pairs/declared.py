@@ -70,7 +70,7 @@ class Pair:
     def on(self, backends: Collection[str]) -> "Pair":
         """Return this comparison with the sides that servers of these backends have; itself if they have none."""
         for a, b in ((self.a, self.b), *self.elsewhere):
-            if all(side.backend.is_local or side.backend.name in backends for side in (a, b)):
+            if all(side.backend.is_local or side.backend.listed_as in backends for side in (a, b)):
                 return replace(self, a=a, b=b)
         return self
 

@@ -156,13 +156,13 @@ def measure_point(
         if before:
             before()
         reference = reference_embeddings(run) if check else None
-        url, metrics_url = run.endpoints.backends.get(asked.name), run.endpoints.metrics_url(asked)
+        url, metrics_url = run.endpoints.backends.get(asked.listed_as), run.endpoints.metrics_url(asked)
         point = Measurement(
             asked, load, stopping, url, metrics_url, reference, dict(adapter_options), way=way
         )
         return facts | (point.measure_through(link) if link else point.measure())
 
-    listed = asked.is_local or asked.name in run.endpoints.backends
+    listed = asked.is_local or asked.listed_as in run.endpoints.backends
     why = ""  # a record answers whatever the endpoints of the reading machine are
     if not listed and run.store.record(key, config=settings) is None:
         why = f"{run.endpoints.name} has no {asked}: not measured"

@@ -103,7 +103,7 @@ class Run:
         Raises:
             PhotodupError: the endpoints have no such server.
         """
-        url = self.endpoints.backends.get(backend.name)
+        url = self.endpoints.backends.get(backend.listed_as)
         if url is None and not backend.is_local:
             raise PhotodupError(f"{self.endpoints.name} has no {backend}.")
         return url

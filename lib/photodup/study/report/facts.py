@@ -29,8 +29,8 @@ FINDINGS = (
     ("What does a photo library gain?", "01_scan_photos", "01_held_out"),
     ("Which precision may be served?", "05_trt_fp16", "05_decisions"),
     ("Why is a remote server slow?", "10_explain_remote_latency", "10_rate_or_rtt"),
-    ("Which server and engine?", "06_compare_three_backends", ""),
-    ("What survives of the published study?", "12_audit_published_claims", ""),
+    ("Which server and engine?", "06_compare_three_backends", "06_frontier"),
+    ("What survives of the published study?", "12_audit_published_claims", "12_verdicts"),
 )
 BADGES = {"decided": "answered", "partly": "partly", "undecided": "open"}  # other states are their own words
 

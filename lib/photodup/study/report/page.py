@@ -65,11 +65,11 @@ def write_report(run: str) -> Path:
 def _best(
     rows: Sequence[dict[str, Any]], figures: Sequence[PageFigure]
 ) -> Iterator[tuple[str, dict, PageFigure]]:
-    """Yield question, row and figure of each finding that this run has with its figure."""
+    """Yield question, row and figure of the first three findings that this run has with their figures."""
     by_stem, by_name = {row["stem"]: row for row in rows}, {figure.name: figure for figure in figures}
-    for question, stem, name in FINDINGS:
-        if name and name in by_name and by_stem[stem]["answer"]:
-            yield question, by_stem[stem], by_name[name]
+    found = [one for one in FINDINGS if one[2] in by_name and by_stem[one[1]]["answer"]]
+    for question, stem, name in found[:3]:
+        yield question, by_stem[stem], by_name[name]
 
 
 def _commit(directory: Path) -> str:

@@ -74,15 +74,17 @@ def pictures() -> Iterator[str]:
 
 
 def findings_blocks() -> Iterator[str]:
-    """Yield heading with answer, and picture, of each finding that has a figure; what was not measured is left out."""
+    """Yield heading with answer, and picture, of the first three findings that were measured.
+
+    The one that stands at the top of the README is not repeated.
+    """
     answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
-    for heading, stem, figure in FINDINGS:
-        answer = answers.get(stem, "")
-        if figure and answer and not answer.startswith("Not measured"):
-            yield f"**{heading}** {answer} ([{stem[:2]}](notebooks/{stem}.ipynb))"
-            path = f"results/{REFERENCE}/figures/{figure}.png"
-            if (project_root() / path).is_file():
-                yield f"![{heading}]({path})"
+    measured = [one for one in FINDINGS if not answers.get(one[1], "Not measured").startswith("Not measured")]
+    for heading, stem, figure in [one for one in measured if one[2] != DECISION][:3]:
+        yield f"**{heading}** {answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
+        path = f"results/{REFERENCE}/figures/{figure}.png"
+        if (project_root() / path).is_file():
+            yield f"![{heading}]({path})"
 
 
 def decisions() -> dict[str, Any]:

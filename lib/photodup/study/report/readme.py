@@ -79,7 +79,9 @@ def findings_blocks() -> Iterator[str]:
     The one that stands at the top of the README is not repeated.
     """
     answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
-    measured = [one for one in FINDINGS if not answers.get(one[1], "Not measured").startswith("Not measured")]
+    measured = [
+        one for one in FINDINGS if not (answers.get(one[1]) or NOT_MEASURED).startswith("Not measured")
+    ]
     for heading, stem, figure in [one for one in measured if one[2] != DECISION][:3]:
         yield f"**{heading}** {answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
         path = f"results/{REFERENCE}/figures/{figure}.png"

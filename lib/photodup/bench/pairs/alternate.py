@@ -466,7 +466,7 @@ def _in_slices(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: random.
             for other, observations in enumerate(ratios, start=1):
                 observations.append(float(np.mean(logs[other]) - np.mean(logs[0])))
         for crew in crews if plan.alone_s else ():
-            crew.run_slice(plan.alone_s, plan.waves)
+            crew.run_slice(plan.alone_s, 1)
             alone.append(crew.rate() * load.batch)
     values = [float(np.exp(np.mean(np.log(rate)))) for rate in rates]
     return _result(lanes, ratios, values, rows, kernel) | {"alone": alone or None}

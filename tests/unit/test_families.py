@@ -91,7 +91,7 @@ def test_the_original_is_kept_and_the_edit_may_go(tmp_path, original, edit):
     """By the bytes alone the edit would win: it is the larger file, and its path comes first."""
     change, rule = EDITS[edit][0] or named([edit])[0], EDITS[edit][1]
     save(original, tmp_path / "z" / "original.jpg", quality=90)
-    save(change(original), tmp_path / f"{edit}.jpg", quality=95)
+    save(change(Image.open(tmp_path / "z" / "original.jpg")), tmp_path / f"{edit}.jpg", quality=95)
     group = only_group(tmp_path)
     assert (group.keeper.path.stem, group.choice.rule) == ("original", rule), group.choice.reason
     assert marked(group) == {edit}, group.differs

@@ -32,6 +32,8 @@ _RIDGE = 3e-4
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
 _LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 6, 6, 0.3, 1.5, 0.35, 40, 36
 _MOST_LINES, _EXPLAINED, _DARK = 3, 0.97, 60
+# So many times as steep as below it is the outline of writing.
+_OUTLINED = 1.2
 # A page: so much of it lies on few even colours, and so much of the rest is thin.
 _EVEN_COLOURS, _PAGE_GROUND, _PAGE_THIN, _PAGE_STROKE = 3, 0.5, 0.75, 11
 
@@ -296,6 +298,14 @@ def _is_caption(
         return False
     # Ink is one colour, and what lay under it is not: taken away from a rough ground, a figure leaves strokes, too.
     if float(np.quantile(_spread(second[core]), 0.85)) > _ONE_INK:
+        return False
+    # And it has outlines of its own: what writing was put over has none where the writing's are.
+    outline = grown(strokes, 1) & ~grown(strokes, -1)
+    its, under = (
+        _slopes(cv2.cvtColor(one.astype(np.float32), cv2.COLOR_RGB2GRAY))[outline].mean()
+        for one in (second, predicted)
+    )
+    if its < _OUTLINED * under:
         return False
     lines = _lines(strokes)
     if not lines or len(lines) > _MOST_LINES:

@@ -12,7 +12,7 @@ from functools import reduce
 
 import numpy as np
 
-from photodup.photos.compare.alignment import correlation
+from photodup.photos.compare.alignment import correlation, shifts
 from photodup.photos.compare.canvas import grown
 from photodup.photos.compare.exposures import FineNoise, fine_noise
 
@@ -100,20 +100,11 @@ def _aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple
     )
     height, width = a.shape
     side = int(np.clip(max(height, width) // 10, 48, 128))
-    window = cv2.createHanningWindow((side, side), cv2.CV_32F)
-    found, wanted = [], []
-    for top in range(0, height - side + 1, side):
-        for left in range(0, width - side + 1, side):
-            box = slice(top, top + side), slice(left, left + side)
-            if not shared[box].all() or min(a[box].std(), b[box].std()) < 4:
-                continue
-            (x, y), response = cv2.phaseCorrelate(a[box] - a[box].mean(), b[box] - b[box].mean(), window)
-            if response > 0.25 and max(abs(x), abs(y)) < 8:
-                wanted.append((left + side / 2, top + side / 2))
-                found.append((left + side / 2 + x, top + side / 2 + y))
-    if len(found) < 6:
+    target, shift = shifts(a, b, shared, side, texture=4, sure=0.25)
+    target, shift = (points[np.abs(shift).max(axis=1) < 8] for points in (target, shift))
+    if len(target) < 6:
         return second, 2 * _LEAST_SLIP
-    source, target = np.array(found, np.float32), np.array(wanted, np.float32)
+    source = target + shift
     moved = np.linalg.norm(source - target, axis=1)
     if np.quantile(moved, 0.9) < 0.1:
         return second, _LEAST_SLIP

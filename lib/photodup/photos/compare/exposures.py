@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photodup.photos.compare.alignment import in_blocks, shifts
 from photodup.photos.compare.canvas import JITTER, Laid, grown
 from photodup.photos.compare.traces import NOISE_SHARE, FileTraces
 
@@ -98,9 +99,7 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     gradients = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1))[0]
 
     def in_places(grey: np.ndarray) -> np.ndarray:
-        rows, columns = (length // _SIDE for length in grey.shape)
-        whole = grey[: rows * _SIDE, : columns * _SIDE].reshape(rows, _SIDE, columns, _SIDE)
-        return whole.swapaxes(1, 2).reshape(-1, _SIDE, _SIDE)
+        return in_blocks(grey, _SIDE).reshape(-1, _SIDE, _SIDE)
 
     def flattened(greys: np.ndarray) -> np.ndarray:
         values = greys.reshape(-1, _SIDE**2)
@@ -163,22 +162,8 @@ def rounding_noise(traces: FileTraces, step: float, scale: float) -> float:
 
 def displaced(first: Laid, second: Laid, patch: int = 40) -> float:
     """Return the share of the textured places that lie displaced against the rest: near things in two exposures."""
-    import cv2
-
-    a, b = first.grey, second.grey
     shared = grown(first.picture & second.picture, -2 * JITTER)
-    shifts = []
-    height, width = a.shape
-    window = cv2.createHanningWindow((patch, patch), cv2.CV_32F)
-    for top in range(0, height - patch, patch):
-        for left in range(0, width - patch, patch):
-            box = slice(top, top + patch), slice(left, left + patch)
-            if not shared[box].all() or min(a[box].std(), b[box].std()) < 8:
-                continue
-            shift, response = cv2.phaseCorrelate(a[box] - a[box].mean(), b[box] - b[box].mean(), window)
-            if response > 0.3:
-                shifts.append(shift)
-    if len(shifts) < 8:
+    _, found = shifts(first.grey, second.grey, shared, patch, texture=8, sure=0.3)
+    if len(found) < 8:
         return 0.0
-    found = np.array(shifts)
     return float((np.linalg.norm(found - np.median(found, axis=0), axis=1) > 1.0).mean())

@@ -301,9 +301,13 @@ class LaidFamily:
     def _judge(self) -> dict[int, Merit]:
         told = _told_apart_from_margins(self.laid)
         are_few = len(self.laid) < _MANY
-        parts = {row: [o for o in self.laid if are_few and self._is_part(o, row)] for row in self.laid}
+        # Of a collage or a story only the picture within it counts.
+        parts = {
+            row: [o for o in self.laid.values() if are_few and o is not one and _has_seam(one, o)]
+            for row, one in self.laid.items()
+        }
         for row, within in parts.items():
-            told[row] &= np.any([self.laid[o].frame for o in within], axis=0) if within else True
+            told[row] &= np.any([one.frame for one in within], axis=0) if within else True
         whole = np.any(list(told.values()), axis=0)
         # A coloured caption makes no colour picture.
         colours = [self._chroma[row][row in self._captioned] for row in self.laid]
@@ -417,10 +421,6 @@ class LaidFamily:
                 return True
         return False
 
-    def _is_part(self, part: int, whole: int) -> bool:
-        """Return whether one member lies within another that changes along its edges."""
-        return part != whole and _has_seam(self.laid[whole], self.laid[part])
-
     def _is_made_of(self, row: int, source: int) -> bool:
         """Return whether another's file, turned, mirrored, lighter or darker, and saved, is shown to give a member's."""
         if row == source or self._retoned(source, row)[0]:
@@ -445,10 +445,6 @@ class LaidFamily:
     def _was_coarser(self, row: int) -> bool:
         """Return whether a file went through a compression coarser than its own."""
         return bool(self._steps[row]) and self._traces[row].step < _SAVED_AGAIN * self._steps[row]
-
-    def detail(self, row: int) -> float:
-        """Return the finest detail of a member, on a scale common to the family."""
-        return self._finest[row]
 
     def _is_usual_scale(self, one: Laid) -> bool:
         """Return whether most members have this scale: soft as it is, they were made from it, and not it from them."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from photodup.photos.compare.alignment import in_blocks
+
 # MPO is a camera's JPEG with a depth map or a preview behind the first picture: one photograph.
 _ONE_PICTURE = frozenset({"JPEG", "MPO", "BMP", "PPM"})
 # From each place of a JPEG's 8 × 8 table, as Pillow gives it (in rows), to its frequency in cycles a pixel.
@@ -114,10 +116,7 @@ def coarsest_step(grey: np.ndarray) -> float:
     """
     from scipy.fft import dctn
 
-    height, width = (side // 8 * 8 for side in grey.shape)
-    blocks = (
-        grey[:height, :width].reshape(height // 8, 8, width // 8, 8).transpose(0, 2, 1, 3).reshape(-1, 64)
-    )
+    blocks = in_blocks(grey, 8).reshape(-1, 64)
     blocks = blocks[:: len(blocks) // _MOST_BLOCKS + 1]
     # Where tones are at their limit, amounts are no multiples any more.
     blocks = blocks[(blocks.min(axis=1) > 2) & (blocks.max(axis=1) < 253)].reshape(-1, 8, 8)

@@ -140,7 +140,8 @@ class Origins:
 
         Where it is known which came first, or the owner chose, only another photo matters.
         """
-        unknown = "and no file tells which came first"
+        is_made = self._merit(other).is_made_of_another
+        unknown = "made of a file here" if is_made else "and no file tells which came first"
         is_named = any(_EDIT_NAME.search(photo.path.stem) for photo in (keeper, other))
         may_be_reexposed = relation.may_be_reexposed and not is_named
         said = [f"lighter or darker, perhaps another exposure, {unknown}"] if may_be_reexposed else []

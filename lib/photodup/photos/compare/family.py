@@ -591,10 +591,8 @@ def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool]]:
         breaks = 1 - (lines[_STEP:] * lines[:-_STEP]).sum(axis=1)
         for at in (int(end) - _STEP // 2 for end in (ends.min(), ends.max())):
             if _AROUND <= at < len(steps) - _AROUND:
-                near, around = (
-                    slice(at - 2, at + 3),
-                    np.r_[at - _AROUND : at - _STEP, at + _STEP : at + _AROUND],
-                )
+                near = slice(at - 2, at + 3)
+                around = np.r_[at - _AROUND : at - _STEP, at + _STEP : at + _AROUND]
                 is_torn = breaks[near].max() > max(_TORN, _TORN_MORE * breaks[around].max())
                 is_seam = steps[near].max() > _SEAM * steps[around].max()
                 found.append((bool(is_torn or is_seam), bool(breaks[near].max() <= _TORN)))

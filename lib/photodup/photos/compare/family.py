@@ -435,18 +435,20 @@ class LaidFamily:
         return apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
 
     def _saved_as(self, source: int, row: int) -> float:
-        """Return how far the pixels of a file lie from another's, turned as it and saved with its table, greys."""
+        """Return how far the pixels of a file lie from another's, turned as it and saved with its table if any, greys."""
         ours, theirs = self.laid[row], self.laid[source]
         turn = (np.linalg.inv(theirs.file_to_canvas) @ ours.file_to_canvas)[:2, :2]
         (right, down), (across, along) = exact = turn.round().astype(int)
         is_turned = np.abs(turn - exact).max() < _ONE_SCALE / 10 and not np.array_equal(exact, np.eye(2))
-        if not self._traces[row].table or not is_turned:
+        if not is_turned:
             return np.inf
         own, its = (np.asarray(self._load(one)[0].convert("L")) for one in (row, source))
         turned = its[::along, ::right] if right else its[::across, ::down].T
         if turned.shape != own.shape:
             return np.inf
-        return float(np.abs(saved_with(self._traces[row].table, turned).astype(np.int16) - own).mean())
+        table = self._traces[row].table
+        saved = saved_with(table, turned) if table else turned
+        return float(np.abs(saved.astype(np.int16) - own).mean())
 
     def _was_coarser(self, row: int) -> bool:
         """Return whether a file went through a compression coarser than its own."""

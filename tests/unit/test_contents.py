@@ -13,7 +13,7 @@ from support.review_library import only_group
 
 from photodup.embedding.imaging import encoded
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
-from photodup.photos.compare.exposures import FineNoise, rounding_noise
+from photodup.photos.compare.exposures import FineNoise, own_rounding, rounding_noise
 from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
 from photodup.photos.groups.tiers import find_tiers
@@ -304,6 +304,18 @@ def test_copies_of_one_exposure_share_its_noise_or_lost_it(photographs, name, qu
         for edit in ("brightness 1.4x", "blur 0.5%", "grey"):
             edited = encoded(named([edit])[0](original), "JPEG", quality=quality)
             assert not are_two_exposures(original, edited), edit
+
+
+@pytest.mark.parametrize("name", ["chelsea", "rocket"])
+def test_a_lighter_edit_holds_its_files_compression_and_another_exposure_does_not(photographs, name):
+    """As still and as clean as no camera takes them: even so the compression of each file is its own."""
+    image, light = photographs[name], named(["brightness 1.4x"])[0]
+    first = encoded(image, "JPEG", quality=92)
+    for seen, is_edit in ((Image.open(io.BytesIO(first)).convert("RGB"), True), (image, False)):
+        files = [Image.open(io.BytesIO(one)) for one in (first, encoded(light(seen), "JPEG", quality=92))]
+        most = [own_rounding(file_traces(one), 1.0) for one in files]
+        assert compared(*(one.convert("RGB") for one in files)).noise.is_of_an_edit(*most) is is_edit
+        assert not compared(*(one.convert("RGB") for one in files[::-1])).noise.is_of_an_edit(*most[::-1])
 
 
 def test_a_subject_nearly_as_pale_as_its_sky_is_kept(tmp_path: Path, photographs):

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from support.review_library import copies_in, only_group, photo, save
 
 from photodup.embedding import imaging
 from photodup.photos.compare import pixels
+from photodup.photos.compare.canvas import Laid
+from photodup.photos.compare.family import _edges
 from photodup.photos.compare.features import features
 from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.families import families
@@ -82,7 +84,6 @@ EDITS = {
     "border": (lambda image: ImageOps.expand(image, 14, "white"), "content"),
     **dict.fromkeys(("crop 70%", "rotate 5°"), (None, "content")),
     **dict.fromkeys(("enlargement 2x", "blur 0.5%", "resize 0.5x"), (None, "resolution")),
-    "brightness 1.4x": (None, "source"),
 }
 
 
@@ -97,13 +98,34 @@ def test_the_original_is_kept_and_the_edit_may_go(tmp_path, original, edit):
     assert marked(group) == {edit}, group.differs
 
 
-def test_nothing_goes_where_each_seems_to_have_writing_that_the_other_lacks(tmp_path):
-    """Of these two the letters look like writing both ways, and the larger file is the one with them."""
+@pytest.mark.parametrize("name", ["chelsea", "coffee"])
+def test_of_a_file_and_its_lighter_edit_the_first_stays(tmp_path, name):
+    save(photo(name), tmp_path / "z" / "original.jpg", quality=90)
+    (lighter,) = named(["brightness 1.4x"])
+    save(lighter(Image.open(tmp_path / "z" / "original.jpg")), tmp_path / "a.jpg", quality=95)
+    group = only_group(tmp_path)
+    assert (group.keeper.path.stem, group.choice.rule) == ("original", "source")
+
+
+def test_the_original_stays_where_each_seems_to_have_writing_that_the_other_lacks(tmp_path):
+    """The letters look like writing both ways but for their outlines, and the larger file is the one with them."""
     save(photo("rocket"), tmp_path / "original.jpg", quality=92)
     (caption,) = named(["caption"])
     save(caption(Image.open(tmp_path / "original.jpg")), tmp_path / "caption.jpg", quality=92)
     group = only_group(tmp_path)
-    assert marked(group) == set() and "looks different" in group.difference(group.members[0])
+    assert group.keeper.path.stem == "original" and "a caption" in group.choice.reason
+
+
+@pytest.mark.parametrize("name", ["chelsea", "coffee", "astronaut"])
+def test_a_photograph_goes_on_beyond_its_crop_and_a_collage_does_not_beyond_its_part(name):
+    (collage,) = named(["collage"])
+    image = ImageOps.contain(photo(name), (400, 400))
+    for picture, side, is_seam in ((collage(image), 1.0, True), (image, 0.8, False)):
+        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(1.5)), np.float32)
+        frame = np.zeros(grey.shape, bool)
+        frame[: round(side * image.height), : round(side * image.width)] = True
+        whole = Laid(np.asarray(picture), grey, frame, frame, np.eye(2, 3), 1.0, picture.size)
+        assert any(seam for seam, _ in _edges(whole, whole)) is is_seam
 
 
 def test_a_far_larger_file_stays_though_it_holds_no_more(tmp_path, original):

@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
@@ -14,13 +14,14 @@ from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.model_thresholds import choose_model
-from photodup.photos.groups.stars import TOLERANCE, group_by_cosine
+from photodup.photos.groups.stars import Group, stars
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.photos.search.neighbours import TOLERANCE, NeighbourIndex
 
 # Small integers: many equal vectors, many ties, few accidents.
-VECTORS = arrays(np.float32, st.tuples(st.integers(0, 25), st.just(3)), elements=st.integers(-4, 4)).filter(
+VECTORS = arrays(np.float32, st.tuples(st.integers(1, 25), st.just(3)), elements=st.integers(-4, 4)).filter(
     lambda vectors: bool((np.abs(vectors).sum(axis=1) > 0).all())
 )
 THRESHOLDS = st.floats(0.2, 0.999)
@@ -32,9 +33,15 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     return unit @ unit.T
 
 
-@given(VECTORS, THRESHOLDS, st.integers(1, 7))
-def test_stars(vectors, threshold, block):
-    groups = group_by_cosine(vectors, threshold, block=block)
+def starred(vectors: np.ndarray, threshold: float, rank: list[int] | None = None) -> list[Group]:
+    unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    pairs = NeighbourIndex(unit.shape[1], threshold).add(unit)
+    return stars(pairs, len(unit), rank=rank)
+
+
+@given(VECTORS, THRESHOLDS)
+def test_stars(vectors, threshold):
+    groups = starred(vectors, threshold)
     truth = cosines(vectors)
     seen: set[int] = set()
     for group in groups:
@@ -56,7 +63,7 @@ def test_stars(vectors, threshold, block):
 
 
 @given(VECTORS, THRESHOLDS, st.data())
-def test_the_groups_do_not_depend_on_the_order_of_rows_or_on_the_block(vectors, threshold, data):
+def test_the_groups_do_not_depend_on_the_order_of_rows(vectors, threshold, data):
     n = len(vectors)
     truth = cosines(vectors)
     # Rounding may decide a tie with the threshold either way; the law is about everything else.
@@ -73,62 +80,25 @@ def test_the_groups_do_not_depend_on_the_order_of_rows_or_on_the_block(vectors, 
         )
         return [name for name, _ in found], [similarity for _, similarity in found]
 
-    straight = group_by_cosine(vectors, threshold, rank=rank, block=4)
-    mixed = group_by_cosine(vectors[list(order)], threshold, rank=[rank[i] for i in order], block=9)
+    straight = starred(vectors, threshold, rank)
+    mixed = starred(vectors[list(order)], threshold, [rank[i] for i in order])
     members, similarities = determined(straight, range(n))
     other_members, other_similarities = determined(mixed, order)
     assert members == other_members
     assert similarities == pytest.approx(other_similarities, abs=2 * TOLERANCE)
 
 
-@settings(max_examples=50)
-@given(st.integers(0, 2**32 - 1), st.integers(0, 40))
-def test_permuting_real_valued_rows_changes_nothing_at_all(seed, n):
-    generator = np.random.default_rng(seed)
-    centres = generator.normal(size=(4, 16))
-    vectors = (centres[generator.integers(0, 4, n)] + 0.3 * generator.normal(size=(n, 16))).astype(np.float32)
-    assume(not (np.abs(cosines(vectors) - 0.9) < 1e-5).any())
-    rank, order = generator.permutation(n), generator.permutation(n)
-    straight = group_by_cosine(vectors, 0.9, rank=list(rank), block=8)
-    mixed = group_by_cosine(vectors[order], 0.9, rank=list(rank[order]), block=13)
-    assert [(g.keeper, g.members) for g in straight] == [
-        (order[g.keeper], tuple(order[m] for m in g.members)) for g in mixed
-    ]
-
-
 def test_nothing_is_chained():
     # Five directions, 20° apart: each is within 25° of the next, and the ends are 80° apart.
     angles = np.radians([0, 20, 40, 60, 80])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    groups = group_by_cosine(vectors, np.cos(np.radians(25)))
+    groups = starred(vectors, np.cos(np.radians(25)))
     assert [(group.keeper, group.members) for group in groups] == [(0, (1,)), (2, (3,))]
     # A member joins the nearer of two keepers, not the first.
     angles = np.radians([0, 30, 18])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    (group,) = group_by_cosine(vectors, np.cos(np.radians(20)))
+    (group,) = starred(vectors, np.cos(np.radians(20)))
     assert (group.keeper, group.members) == (1, (2,))
-
-
-def test_large_input_in_small_blocks_agrees_with_one_block():
-    generator = np.random.default_rng(0)
-    vectors = generator.normal(size=(300, 24)).astype(np.float32)
-    vectors = np.concatenate([vectors, vectors + 0.05 * generator.normal(size=vectors.shape)])
-    one = group_by_cosine(vectors, 0.95, block=10_000)
-    assert len(one) == 300
-    assert [(g.keeper, g.members) for g in one] == [
-        (g.keeper, g.members) for g in group_by_cosine(vectors, 0.95, block=17)
-    ]
-
-
-def test_bad_input_is_refused():
-    with pytest.raises(PhotodupError, match="between -1 and 1"):
-        group_by_cosine(np.eye(2), 96)
-    for bad in (np.zeros((2, 3)), np.full((2, 3), np.nan)):
-        with pytest.raises(PhotodupError, match="not finite"):
-            group_by_cosine(bad, 0.9)
-    with pytest.raises(PhotodupError, match="ranks"):
-        group_by_cosine(np.eye(2), 0.9, rank=[1])
-    assert group_by_cosine(np.empty((0, 512)), 0.9) == []
 
 
 @pytest.fixture

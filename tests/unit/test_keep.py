@@ -69,6 +69,11 @@ def test_the_order_is_configurable_and_checked():
         KeepRules(["biggest"])
 
 
+def test_a_heic_that_names_no_camera_is_no_original_for_its_size():
+    choice = KeepRules().choose([BASE, other(format="HEIF", size_bytes=2_000_000)])
+    assert (choice.keeper.id, choice.rule) == (1, "metadata") and "made of one" in choice.reason
+
+
 photos = st.builds(
     lambda i, w, s, f, e: replace(BASE, id=i, path=Path(f"{i}.jpg"), width=w, size_bytes=s, format=f, exif_fields=e),
     st.integers(0, 99), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["JPEG", "HEIF", "PNG"]), st.integers(0, 2),

@@ -1,5 +1,7 @@
 """Lay one picture over another: feature pairs, one affine map from them, and the pixels under it."""
 
+from typing import Any
+
 import numpy as np
 
 from photodup.photos.compare.features import LENGTH
@@ -46,6 +48,52 @@ def laid_over(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> 
     # Beyond its edge the last pixel is repeated: black there would be blurred into the patches inside.
     warped = cv2.warpAffine(source, transform, size, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE)
     return warped, cv2.warpAffine(np.full_like(source, 255), transform, size) == 255
+
+
+def shifts(
+    a: np.ndarray, b: np.ndarray, shared: np.ndarray, side: int, *, texture: float, sure: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how the second of two pictures lies displaced in square places, which a phase tells.
+
+    Args:
+        a, b: float32[h, w], laid over each other.
+        shared: bool[h, w], where both show the picture.
+        side: of a place, pixels.
+        texture: standard deviation that a place needs in both, greys.
+        sure: response of the phase from which on it counts, 0..1.
+
+    Returns:
+        The centres of the places and the shifts, float32[n, 2] in x and y.
+    """
+    import cv2
+
+    window = cv2.createHanningWindow((side, side), cv2.CV_32F)
+    centres, found = [], []
+    for top in range(0, a.shape[0] - side + 1, side):
+        for left in range(0, a.shape[1] - side + 1, side):
+            box = slice(top, top + side), slice(left, left + side)
+            if not shared[box].all() or min(a[box].std(), b[box].std()) < texture:
+                continue
+            shift, response = cv2.phaseCorrelate(a[box] - a[box].mean(), b[box] - b[box].mean(), window)
+            if response > sure:
+                centres.append((left + side / 2, top + side / 2))
+                found.append(shift)
+    return np.array(centres, np.float32).reshape(-1, 2), np.array(found, np.float32).reshape(-1, 2)
+
+
+def residual(a: np.ndarray, b: np.ndarray, inside: Any = ...) -> np.ndarray:
+    """Return by how much each grey of a picture is off the other's, after the brightness and contrast that fit `inside`."""
+    deviation = b - b[inside].mean()
+    within = deviation[inside]
+    gain = float((within * a[inside]).sum() / max(float((within**2).sum()), 1e-6))
+    return np.abs(a - a[inside].mean() - gain * deviation)
+
+
+def in_blocks(values: np.ndarray, side: int) -> np.ndarray:
+    """Return [rows, columns, side, side]: the whole squares of a picture [h, w]."""
+    rows, columns = (length // side for length in values.shape)
+    whole = values[: rows * side, : columns * side]
+    return whole.reshape(rows, side, columns, side).swapaxes(1, 2)
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:

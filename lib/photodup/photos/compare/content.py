@@ -12,7 +12,7 @@ from functools import reduce
 
 import numpy as np
 
-from photodup.photos.compare.alignment import correlation
+from photodup.photos.compare.alignment import correlation, shifts
 from photodup.photos.compare.canvas import grown
 from photodup.photos.compare.exposures import FineNoise, fine_noise
 
@@ -32,6 +32,8 @@ _RIDGE = 3e-4
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
 _LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 6, 6, 0.3, 1.5, 0.35, 40, 36
 _MOST_LINES, _EXPLAINED, _DARK = 3, 0.97, 60
+# So many times as steep as below it is the outline of writing.
+_OUTLINED = 1.2
 # A page: so much of it lies on few even colours, and so much of the rest is thin.
 _EVEN_COLOURS, _PAGE_GROUND, _PAGE_THIN, _PAGE_STROKE = 3, 0.5, 0.75, 11
 
@@ -98,20 +100,11 @@ def _aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple
     )
     height, width = a.shape
     side = int(np.clip(max(height, width) // 10, 48, 128))
-    window = cv2.createHanningWindow((side, side), cv2.CV_32F)
-    found, wanted = [], []
-    for top in range(0, height - side + 1, side):
-        for left in range(0, width - side + 1, side):
-            box = slice(top, top + side), slice(left, left + side)
-            if not shared[box].all() or min(a[box].std(), b[box].std()) < 4:
-                continue
-            (x, y), response = cv2.phaseCorrelate(a[box] - a[box].mean(), b[box] - b[box].mean(), window)
-            if response > 0.25 and max(abs(x), abs(y)) < 8:
-                wanted.append((left + side / 2, top + side / 2))
-                found.append((left + side / 2 + x, top + side / 2 + y))
-    if len(found) < 6:
+    target, shift = shifts(a, b, shared, side, texture=4, sure=0.25)
+    target, shift = (points[np.abs(shift).max(axis=1) < 8] for points in (target, shift))
+    if len(target) < 6:
         return second, 2 * _LEAST_SLIP
-    source, target = np.array(found, np.float32), np.array(wanted, np.float32)
+    source = target + shift
     moved = np.linalg.norm(source - target, axis=1)
     if np.quantile(moved, 0.9) < 0.1:
         return second, _LEAST_SLIP
@@ -296,6 +289,14 @@ def _is_caption(
         return False
     # Ink is one colour, and what lay under it is not: taken away from a rough ground, a figure leaves strokes, too.
     if float(np.quantile(_spread(second[core]), 0.85)) > _ONE_INK:
+        return False
+    # And it has outlines of its own: what writing was put over has none where the writing's are.
+    outline = grown(strokes, 1) & ~grown(strokes, -1)
+    its, under = (
+        _slopes(cv2.cvtColor(one.astype(np.float32), cv2.COLOR_RGB2GRAY))[outline].mean()
+        for one in (second, predicted)
+    )
+    if its < _OUTLINED * under:
         return False
     lines = _lines(strokes)
     if not lines or len(lines) > _MOST_LINES:

@@ -10,6 +10,8 @@ from itertools import product
 
 import numpy as np
 
+from photodup.photos.compare.alignment import residual
+
 # Longer side, pixels: where the window is searched for, and where the map is refined.
 SEARCHED = 64
 REFINED = 240
@@ -93,12 +95,8 @@ def _agreeing(window: np.ndarray, target: np.ndarray, transform: np.ndarray) -> 
     there = cv2.warpAffine(target, transform, size, flags=flags, borderMode=cv2.BORDER_REPLICATE)
     a = cv2.GaussianBlur(window.astype(np.float32), (0, 0), 1.5)
     b = cv2.GaussianBlur(there.astype(np.float32), (0, 0), 1.5)
-    deviation = b - b.mean()
-    gain = float((deviation * a).sum() / max(float((deviation**2).sum()), 1e-6))
-    residual = np.abs(a - a.mean() - gain * deviation)
-    differs = cv2.dilate(
-        (residual > max(4 * float(np.median(residual)), 6.0)).astype(np.uint8), np.ones((5, 5))
-    )
+    left = residual(a, b)
+    differs = cv2.dilate((left > max(4 * float(np.median(left)), 6.0)).astype(np.uint8), np.ones((5, 5)))
     mask = (cv2.warpAffine(differs, transform, target.shape[::-1], flags=cv2.INTER_NEAREST) == 0) & (
         target < _WHITE
     )

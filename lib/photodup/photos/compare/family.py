@@ -22,12 +22,12 @@ from photodup.photos.compare.canvas import (
 )
 from photodup.photos.compare.content import Contents, compare_contents, where
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, share_held, spectra
-from photodup.photos.compare.exposures import displaced, rounding_noise
+from photodup.photos.compare.exposures import displaced, own_rounding, rounding_noise
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.snapping import maps_to
 from photodup.photos.compare.tones import CLIPPED, chroma, gain, hues, lost_tones, tone_distance
-from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step
+from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step, saved_with
 
 # Members that captions are looked for against: enough for a majority.
 _JUDGES = 3
@@ -68,6 +68,8 @@ _ONE_SCALE = 0.05
 # Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said;
 # where the scales are near each other (steps of `_FACTOR`), less is certain.
 _ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
+# Greys by which a copy differs at most from its source, turned and saved as it was; and the source from it so many times.
+_SAVED_AS, _REVERSED = 0.04, 2
 # Two files are compared at every 7th pixel down and across; two decoders of one file differ by less, greys.
 _EVERY, _ONE_DECODING = 7, 0.12
 # In a family of so many the scale of most is the source's.
@@ -84,16 +86,17 @@ _DIFFERS, _OF_ITS_OWN, _BLUR = 40, 0.3, 9
 _FAR_LARGER = 2.5
 # Ratio of a map's two scales from which on one picture is stretched.
 _STRETCHED = 1.03
-# A seam is a step over so many pixels, larger than any around it by this factor. Of 44 collages 35 have one there, and of
-# 132 crops 4.
-_STEP, _AROUND, _SEAM = 6, 24, 1.5
+# A seam is a step over so many pixels, larger than any around it by this factor, or lines on both sides of it that have so
+# little in common, and less than any around it. What most of a picture shows is no part of a collage; of a smaller part no
+# edge may go on beyond it. Of 68 collages 67 are told so, and of 136 crops 10.
+_STEP, _AROUND, _SEAM, _TORN, _TORN_MORE, _MOST_OF_A_COLLAGE = 6, 24, 1.5, 0.5, 1.2, 0.85
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
-_Compared = tuple[Contents, tuple[tuple[Box, Box], ...], float]
+_Compared = tuple[Contents, tuple[tuple[Box, Box], ...], float, bool]
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class LaidFamily:
         limits = {
             row: min(self.laid[o].scale for o in sources) / 2
             for row in self.laid
-            if (sources := [o for o in self.laid if self._beyond(row, o) < _ENLARGED])
+            if (sources := [o for o in self.laid if self._is_enlarged(row, o)])
         }
         found = finest(powers, self.laid, gains, self._blocks, limits)
         # A copy cannot be less compressed than its parent, so what was compressed harder holds nothing finer.
@@ -199,15 +202,16 @@ class LaidFamily:
         found: dict[int, int] = {}
         for row in self.laid:
             number = next(
-                (n for other, n in found.items() if not self._is_retoned(other, row, left_out=1)), None
+                (n for other, n in found.items() if not any(self._retoned(other, row, left_out=1))), None
             )
             found[row] = len(set(found.values())) if number is None else number
         return found
 
-    def _is_retoned(self, first: int, second: int, *, left_out: int = 0) -> bool:
+    def _retoned(self, first: int, second: int, *, left_out: int = 0) -> tuple[bool, bool]:
+        """Return whether two members differ in light, and in colour."""
         step = max(self._coarsest(first), self._coarsest(second))
         light, colour = tone_distance(self.laid[first], self.laid[second], left_out=left_out)
-        return light > _OTHER_LIGHT + _LIGHT_OF_STEP * step or colour > _OTHER_COLOUR + _COLOUR_OF_STEP * step
+        return light > _OTHER_LIGHT + _LIGHT_OF_STEP * step, colour > _OTHER_COLOUR + _COLOUR_OF_STEP * step
 
     def _beyond(self, larger: int, smaller: int) -> float:
         """Return the share of what a smaller member holds before its last pixel that a larger one holds beyond it."""
@@ -220,6 +224,11 @@ class LaidFamily:
         own, its = self._fine[larger][factor] - noise, self._fine[smaller][factor]
         return max(own, 0.0) / max(its, 0.05)
 
+    def _is_enlarged(self, larger: int, smaller: int) -> bool:
+        """Return whether a member holds nothing beyond a smaller one that is large enough to have come first."""
+        is_far = self.laid[larger].scale > _FAR_LARGER * self.laid[smaller].scale
+        return not is_far and self._beyond(larger, smaller) < _ENLARGED
+
     def _is_maybe_enlarged(self, larger: int, smaller: int) -> bool:
         is_near = _factor(self.laid[larger].scale, self.laid[smaller].scale) < _NEAR
         return self._beyond(larger, smaller) < (_MAYBE_NEAR if is_near else _MAYBE_ENLARGED)
@@ -231,12 +240,14 @@ class LaidFamily:
         a, b = self.laid[keeper], self.laid[member]
         slopes = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
         is_one_size = abs(a.scale / b.scale - 1) < _ONE_SCALE
-        contents, _, rounding = self._compare_contents(keeper, member)
-        one_tone = not self._is_retoned(keeper, member, left_out=int(bool(contents.places)))
+        contents, _, rounding, is_edit = self._compare_contents(keeper, member)
+        is_relit, is_recoloured = self._retoned(keeper, member, left_out=int(bool(contents.places)))
+        one_tone = not (is_relit or is_recoloured)
         # A blurred picture's own detail falls off before its pixels end.
         is_whole = self._own_detail[member] >= _WHOLE * min(self._own_detail[keeper], 0.5 * b.scale)
         return Relation(
             is_retoned=not one_tone,
+            may_be_reexposed=is_relit and not is_edit,
             is_mirrored=a.is_mirrored != b.is_mirrored,
             is_turned=is_turned(a, b),
             is_stretched=stretch(a, b) > _STRETCHED,
@@ -290,6 +301,19 @@ class LaidFamily:
 
     def _judge(self) -> dict[int, Merit]:
         told = _told_apart_from_margins(self.laid)
+        are_few = len(self.laid) < _MANY
+        # Of a collage or a story only the picture within it counts, along all of whose edges it changes.
+        parts = {
+            row: [
+                o
+                for o in self.laid.values()
+                if o is not one and all(s for s, _ in _edges(one, o) or [(False, False)])
+            ]
+            for row, one in self.laid.items()
+            if are_few and not one.added
+        }
+        for row, within in parts.items():
+            told[row] &= np.any([one.frame for one in within], axis=0) if within else True
         whole = np.any(list(told.values()), axis=0)
         # A coloured caption makes no colour picture.
         colours = [self._chroma[row][row in self._captioned] for row in self.laid]
@@ -320,6 +344,8 @@ class LaidFamily:
             added = one.added
             if row in self._captioned:
                 added += ("a caption",)
+            if parts.get(row):
+                added += ("something around it",)
             share = min(1.0, self._finest[row] / (0.5 * one.scale))
             # A grey copy has the tones of no channel.
             witnesses = [o for o in self.laid if o != row and (in_colour[o] or not in_colour[row])]
@@ -338,12 +364,13 @@ class LaidFamily:
                     or abs(turns[row] - usual_turn) > _TURNED
                 ),
                 is_mirrored=one.is_mirrored,
+                is_made_of_another=are_few and any(self._is_made_of(row, o) for o in self.laid),
                 step=self._traces[row].step,
                 **self._compression(row),
                 is_untouched=self._traces[row].is_phones
                 or (self._traces[row].is_lossless and not self._is_made_of_a_jpeg(row)),
                 is_converted=self._traces[row].is_lossless and self._is_made_of_a_jpeg(row),
-                is_enlarged=any(self._beyond(row, o) < _ENLARGED for o in self.laid),
+                is_enlarged=any(self._is_enlarged(row, o) for o in self.laid),
             )
         return merits
 
@@ -400,13 +427,32 @@ class LaidFamily:
                 return True
         return False
 
+    def _is_made_of(self, row: int, source: int) -> bool:
+        """Return whether another's file, turned, mirrored, lighter or darker, and saved, is shown to give a member's."""
+        if row == source or self._retoned(source, row)[0]:
+            return row != source and self._compare_contents(source, row)[3]
+        apart = self._saved_as(source, row)
+        return apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
+
+    def _saved_as(self, source: int, row: int) -> float:
+        """Return how far the pixels of a file lie from another's, turned as it and saved with its table if any, greys."""
+        ours, theirs = self.laid[row], self.laid[source]
+        turn = (np.linalg.inv(theirs.file_to_canvas) @ ours.file_to_canvas)[:2, :2]
+        (right, down), (across, along) = exact = turn.round().astype(int)
+        is_turned = np.abs(turn - exact).max() < _ONE_SCALE / 10 and not np.array_equal(exact, np.eye(2))
+        if not is_turned:
+            return np.inf
+        own, its = (np.asarray(self._load(one)[0].convert("L")) for one in (row, source))
+        turned = its[::along, ::right] if right else its[::across, ::down].T
+        if turned.shape != own.shape:
+            return np.inf
+        table = self._traces[row].table
+        saved = saved_with(table, turned) if table else turned
+        return float(np.abs(saved.astype(np.int16) - own).mean())
+
     def _was_coarser(self, row: int) -> bool:
         """Return whether a file went through a compression coarser than its own."""
         return bool(self._steps[row]) and self._traces[row].step < _SAVED_AGAIN * self._steps[row]
-
-    def detail(self, row: int) -> float:
-        """Return the finest detail of a member, on a scale common to the family."""
-        return self._finest[row]
 
     def _is_usual_scale(self, one: Laid) -> bool:
         """Return whether most members have this scale: soft as it is, they were made from it, and not it from them."""
@@ -429,13 +475,15 @@ class LaidFamily:
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
-        if _has_seam(a, b):
-            said.append("the one to keep changes along the line where this one ends, as a collage does")
+        edges = _edges(a, b)
+        is_small = b.frame.sum() < _MOST_OF_A_COLLAGE * a.frame.sum()
+        if any(seam for seam, _ in edges) or (is_small and edges and not any(on for _, on in edges)):
+            said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
         if self._is_finer(member, keeper):
             said.append("holds finer detail")
         elif b.scale > _FAR_LARGER * a.scale:
             said.append("has far more pixels, though no finer detail is seen in them")
-        contents, boxes, rounding = self._compare_contents(keeper, member)
+        contents, boxes, rounding, _ = self._compare_contents(keeper, member)
         # The letters of a caption are no tones of the picture.
         letters = tuple(place.box for place in contents.places) if contents.is_caption else ()
         if lost_tones(a, b, letters) > CLIPPED:
@@ -455,7 +503,8 @@ class LaidFamily:
         """Compare two members at the smaller one's resolution.
 
         Returns:
-            The contents, the first places in the frames of both, and what rounding put into their noise, greys².
+            The contents, the first places in the frames of both, what rounding put into their noise, greys², and whether
+            the member is shown to be made of the keeper's file.
         """
         if (keeper, member) in self._compared:
             return self._compared[keeper, member]
@@ -468,14 +517,14 @@ class LaidFamily:
         second = on_fine_canvas(self._load(member)[0], b, fineness)
         height, width = first.shape[:2]
         contents = compare_contents(first, second, on_size(_shared(a, b), (width, height)))
-        found = contents.places[:_MOST_PLACES]
-        rounding = sum(
-            rounding_noise(self._traces[row], self._steps[row], self.laid[row].scale / fineness)
-            for row in (keeper, member)
+        boxes = tuple(
+            (shares_of(one.box, a), shares_of(one.box, b)) for one in contents.places[:_MOST_PLACES]
         )
-        boxes = tuple((shares_of(one.box, a), shares_of(one.box, b)) for one in found)
-        self._compared[keeper, member] = contents, boxes, rounding
-        return contents, boxes, rounding
+        files = [(row, self._traces[row], self.laid[row].scale / fineness) for row in (keeper, member)]
+        rounding = sum(rounding_noise(traces, self._steps[row], scale) for row, traces, scale in files)
+        is_edit = contents.noise.is_of_an_edit(*(own_rounding(*one[1:]) for one in files))
+        self._compared[keeper, member] = contents, boxes, rounding, is_edit
+        return self._compared[keeper, member]
 
     def _is_finer(self, member: int, keeper: int) -> bool:
         """Return whether a member has finer detail that the keeper lacks."""
@@ -529,18 +578,27 @@ def _what_is_beyond(one: Laid, beyond: np.ndarray) -> str:
     return "around the picture, nearly of one colour" if np.mean(off <= _ONE_COLOUR) > 0.9 else "of the scene"
 
 
-def _has_seam(whole: Laid, part: Laid) -> bool:
-    """Return whether a picture changes along a line where another ends in it: that one is part of a collage, and no crop."""
+def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool]]:
+    """Return of each edge of a picture that lies within another whether that one changes along it, and whether it goes on.
+
+    Where it changes the first is part of a collage, and no crop.
+    """
+    found = []
     ys, xs = np.nonzero(part.frame)
     for grey, ends, along in ((whole.grey.T, xs, ys), (whole.grey, ys, xs)):
         band = grey[:, along.min() : along.max() + 1]
         steps = np.abs(band[_STEP:] - band[:-_STEP]).mean(axis=1)
+        lines = band - band.mean(axis=1, keepdims=True)
+        lines /= np.linalg.norm(lines, axis=1, keepdims=True) + 1e-3
+        breaks = 1 - (lines[_STEP:] * lines[:-_STEP]).sum(axis=1)
         for at in (int(end) - _STEP // 2 for end in (ends.min(), ends.max())):
             if _AROUND <= at < len(steps) - _AROUND:
-                around = np.concatenate([steps[at - _AROUND : at - _STEP], steps[at + _STEP : at + _AROUND]])
-                if steps[at - 2 : at + 3].max() > _SEAM * around.max():
-                    return True
-    return False
+                near = slice(at - 2, at + 3)
+                around = np.r_[at - _AROUND : at - _STEP, at + _STEP : at + _AROUND]
+                is_torn = breaks[near].max() > max(_TORN, _TORN_MORE * breaks[around].max())
+                is_seam = steps[near].max() > _SEAM * steps[around].max()
+                found.append((bool(is_torn or is_seam), bool(breaks[near].max() <= _TORN)))
+    return found
 
 
 def _shared(first: Laid, second: Laid) -> np.ndarray:

@@ -27,6 +27,7 @@ class Merit:
         blockier: the same of how hard the steps between blocks are, against members of which no such step is seen.
         is_untouched: a lossless file that was not made of another member's JPEG, or a phone's own HEIC.
         is_converted: a lossless file that was made of another member's JPEG.
+        is_made_of_another: its pixels are those of another member's file turned, mirrored, lighter or darker, and saved.
         is_saved_again: that compression was coarser than the file's own, and another member still has it as its own.
     """
 
@@ -43,6 +44,7 @@ class Merit:
     step: float = 0.0
     coarser: float = 1.0
     blockier: float = 1.0
+    is_made_of_another: bool = False
     is_saved_again: bool = False
     is_untouched: bool = False
     is_converted: bool = False
@@ -54,6 +56,7 @@ class Relation:
 
     Attributes:
         is_retoned: their tones or colours differ.
+        may_be_reexposed: one is lighter, and nothing shows that the second was made of the first.
         is_mirrored: one is the other's mirror image.
         is_turned: one is the other, turned by a quarter or a half.
         is_stretched: one is the other in other proportions.
@@ -65,6 +68,7 @@ class Relation:
     """
 
     is_retoned: bool = False
+    may_be_reexposed: bool = False
     is_mirrored: bool = False
     is_turned: bool = False
     is_stretched: bool = False

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from photodup.photos.compare.alignment import correlation, laid_over
+from photodup.photos.compare.alignment import correlation, in_blocks, laid_over, residual
 
 # Side of a patch, pixels. It agrees at this correlation, and has texture at this standard deviation (greys).
 PATCH = 24
@@ -65,19 +65,17 @@ def _caption(
     if np.count_nonzero(same) < PATCH**2:
         return np.zeros_like(differing)
     # Brightness and contrast by what agrees; what is left is what was written, or moved.
-    deviation = b[same] - b[same].mean()
-    gain = float((deviation * a[same]).sum() / max(float((deviation**2).sum()), 1e-6))
-    residual = np.abs(a - a[same].mean() - gain * (b - b[same].mean()))
-    written = other & (residual > 30)
+    left = residual(a, b, same)
+    written = other & (left > 30)
     if not written.any():
         return np.zeros_like(differing)
     solid = cv2.morphologyEx(
         written.astype(np.uint8), cv2.MORPH_OPEN, np.ones((MAX_STROKE, MAX_STROKE), np.uint8)
     )
-    strong = written & (residual >= np.median(residual[written]))  # without the soft edges of strokes
+    strong = written & (left >= np.median(left[written]))  # without the soft edges of strokes
 
     def count(values: np.ndarray) -> np.ndarray:
-        return values.reshape(differing.shape[0], PATCH, differing.shape[1], PATCH).sum(axis=(1, 3))
+        return in_blocks(values, PATCH).sum(axis=(2, 3))
 
     total, thin = count(strong), count(solid.astype(bool)) <= 0.1 * count(written)
     found = [
@@ -91,11 +89,9 @@ def patch_correlations(
     a: np.ndarray, b: np.ndarray, covered: np.ndarray, *, patch: int = PATCH, texture: float = TEXTURED
 ) -> np.ndarray:
     """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
-    rows, columns = a.shape[0] // patch, a.shape[1] // patch
 
     def sums(values: np.ndarray) -> np.ndarray:
-        blocks = (values * covered)[: rows * patch, : columns * patch].reshape(rows, patch, columns, patch)
-        return blocks.sum(axis=(1, 3), dtype=np.float64)
+        return in_blocks(values * covered, patch).sum(axis=(2, 3), dtype=np.float64)
 
     n = sums(np.ones_like(a))
     mean_a, mean_b = sums(a) / np.maximum(n, 1), sums(b) / np.maximum(n, 1)

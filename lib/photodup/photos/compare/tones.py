@@ -10,6 +10,8 @@ from photodup.photos.compare.canvas import Laid, grown
 _TONES, CLIPPED = 8.0, 0.01
 # Parts of equal size into which the pixels of a picture fall, by their light.
 _LIGHTS = 24
+# Blur, pixels of the canvas, at which tones are compared.
+_SOFT = 3.0
 
 
 def gain(first: Laid, second: Laid) -> float:
@@ -41,8 +43,10 @@ def tone_distance(first: Laid, second: Laid, parts: int = 12, *, left_out: int =
     shared = grown(first.picture & second.picture, -6)
     if shared.sum() < 2000:
         return 0.0, 0.0
+    # No finer than the smaller file holds colour, which is at half its size.
+    soft = _SOFT / min(1.0, 2 * min(first.scale, second.scale))
     one, other = (
-        cv2.cvtColor(cv2.GaussianBlur(laid.rgb.astype(np.float32), (0, 0), 3), cv2.COLOR_RGB2YCrCb)[shared]
+        cv2.cvtColor(cv2.GaussianBlur(laid.rgb.astype(np.float32), (0, 0), soft), cv2.COLOR_RGB2YCrCb)[shared]
         for laid in (first, second)
     )
     apart = other - one

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from photodup.photos.compare.alignment import in_blocks
+
 # MPO is a camera's JPEG with a depth map or a preview behind the first picture: one photograph.
 _ONE_PICTURE = frozenset({"JPEG", "MPO", "BMP", "PPM"})
 # From each place of a JPEG's 8 × 8 table, as Pillow gives it (in rows), to its frequency in cycles a pixel.
 _FREQUENCY = np.hypot(*np.mgrid[0:8, 0:8]).ravel() / 16
 _LOW = (_FREQUENCY > 0) & (_FREQUENCY < 0.25)
 # A coefficient that was rounded to zero carries less noise than a step would allow: measured, about this share.
-_NOISE_SHARE = 0.15
+NOISE_SHARE = 0.15
 
 # Frequencies (down, across) of a block of 8 × 8 in which an earlier compression is looked for: low, but not the mean.
 _LOOKED_AT = ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (0, 3), (3, 0), (2, 2))
@@ -63,7 +65,7 @@ class FileTraces:
         if not self.table:
             return 0.0
         inside = (low <= _FREQUENCY) & (high > _FREQUENCY)
-        return float(_NOISE_SHARE * (np.square(np.array(self.table, float)[inside]) / 12).sum() / 64)
+        return float(NOISE_SHARE * (np.square(np.array(self.table, float)[inside]) / 12).sum() / 64)
 
 
 def file_traces(image: Image.Image) -> FileTraces:
@@ -78,6 +80,13 @@ def file_traces(image: Image.Image) -> FileTraces:
         or (image.format == "TIFF" and "jpeg" not in str(image.info.get("compression"))),
         image.format == "HEIF" and bool(image.info.get("aux") or image.info.get("depth_images")),
     )
+
+
+def saved_with(table: Sequence[float], grey: np.ndarray) -> np.ndarray:
+    """Return uint8[h, w]: a picture saved as a JPEG with this brightness table."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(grey)).save(buffer, "JPEG", qtables=[[int(step) for step in table]])
+    return np.asarray(Image.open(buffer))
 
 
 def _usual_step(table: Sequence[float]) -> float:
@@ -107,10 +116,7 @@ def coarsest_step(grey: np.ndarray) -> float:
     """
     from scipy.fft import dctn
 
-    height, width = (side // 8 * 8 for side in grey.shape)
-    blocks = (
-        grey[:height, :width].reshape(height // 8, 8, width // 8, 8).transpose(0, 2, 1, 3).reshape(-1, 64)
-    )
+    blocks = in_blocks(grey, 8).reshape(-1, 64)
     blocks = blocks[:: len(blocks) // _MOST_BLOCKS + 1]
     # Where tones are at their limit, amounts are no multiples any more.
     blocks = blocks[(blocks.min(axis=1) > 2) & (blocks.max(axis=1) < 253)].reshape(-1, 8, 8)

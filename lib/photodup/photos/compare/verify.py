@@ -77,21 +77,19 @@ class Verification:
 
     def passes(self, thresholds: Thresholds) -> bool:
         """Return whether all but `agreement` reach their thresholds."""
+        if self.overlap < thresholds.min_overlap or self.spot > thresholds.max_spot:
+            return False
         if self.by_grey:
             return (
                 self.patches >= thresholds.min_patches
-                and self.overlap >= thresholds.min_overlap
                 and self.correlation >= thresholds.min_grey_correlation
                 and self.detail >= thresholds.min_detail
                 and self.stretch <= thresholds.max_stretch
-                and self.spot <= thresholds.max_spot
             )
         return (
             self.inliers >= thresholds.min_inliers
             and self.tightness >= thresholds.min_tightness
-            and self.overlap >= thresholds.min_overlap
             and self.correlation >= thresholds.min_correlation
-            and self.spot <= thresholds.max_spot
         )
 
     def score(self, thresholds: Thresholds = Thresholds()) -> float:

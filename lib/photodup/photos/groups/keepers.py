@@ -110,15 +110,14 @@ class KeepRules:
         merits: Mapping[str, Merit],
         relation: Relation,
     ) -> list[str]:
-        """Return why a member may be the source of the one to keep, in words; none where the owner's own rule decided."""
+        """Return why a member may be the source of the one to keep, or another photo, in words."""
         standards = _Standards(self, photos, merits)
         rule = next(
             (r for r in self.order if self._value(r, keeper, standards) != self._value(r, other, standards)),
             None,
         )
-        if rule == _CHOSEN or (rule == "folder" and self.folders):
-            return []
-        return standards.origins.doubts(keeper, other, relation)
+        owner_chose = rule == _CHOSEN or (rule == "folder" and bool(self.folders))
+        return standards.origins.doubts(keeper, other, relation, owner_chose=owner_chose)
 
     def choose(self, photos: Sequence[Photo], merits: Mapping[str, Merit] | None = None) -> Choice:
         """Return the best of one or more photos; equal ones are settled by path, so the answer is stable.
@@ -209,7 +208,10 @@ class KeepRules:
                 merit.step > _SAME_STEP * standards.least_step > 0,
             )
         if rule == "metadata":
-            return (-sum(kind in KINDS for kind in self.described(photo)), -photo.exif_fields)
+            described = self.described(photo)
+            # A camera's HEIC says which; one that does not was mostly converted, and is larger than what it was made of.
+            is_converted = photo.format == "HEIF" and "camera" not in described
+            return (-sum(kind in KINDS for kind in described), -photo.exif_fields, is_converted)
         if rule == "size":
             return (-photo.size_bytes,)
         if rule == "folder":
@@ -269,6 +271,8 @@ class KeepRules:
         if rule == "metadata":
             if own := missing(self.described(rival), self.described(photo)):
                 return f"has {in_words(own)}, which the other lacks"
+            if first == 2:
+                return f"a {photo.format}: an HEIC that names no camera was mostly made of one"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         if rule == "size":
             return f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}"

@@ -109,9 +109,11 @@ class Origins:
         )
 
     def is_derived(self, photo: Photo) -> bool:
-        """Return whether members of other tones are shown to be the source of a photo's."""
+        """Return whether another member, or those of other tones, are shown to be the source of a photo's."""
         own = self._looks[self._key(photo)]
-        return any(_from_looks(other, own) for other in self._looks.values() if other is not own)
+        return self._merit(photo).is_made_of_another or any(
+            _from_looks(other, own) for other in self._looks.values() if other is not own
+        )
 
     def why(self, source: Photo, other: Photo) -> str:
         """Return why one member is the source of another rather than the reverse; empty where nothing says so."""
@@ -131,16 +133,27 @@ class Origins:
         looks = self._looks[self._key(source)], self._looks[self._key(other)]
         return _from_looks(*looks) if looks[0] is not looks[1] else ""
 
-    def doubts(self, keeper: Photo, other: Photo, relation: Relation) -> list[str]:
-        """Return why the other may be the source of the one to keep, in words; empty where that is known or no matter."""
+    def doubts(
+        self, keeper: Photo, other: Photo, relation: Relation, *, owner_chose: bool = False
+    ) -> list[str]:
+        """Return why the other may be the source of the one to keep, or another photo, in words.
+
+        Where it is known which came first, or the owner chose, only another photo matters.
+        """
+        is_made = self._merit(other).is_made_of_another
+        unknown = "made of a file here" if is_made else "and no file tells which came first"
+        is_named = any(_EDIT_NAME.search(photo.path.stem) for photo in (keeper, other))
+        may_be_reexposed = relation.may_be_reexposed and not is_named
+        said = [f"lighter or darker, perhaps another exposure, {unknown}"] if may_be_reexposed else []
+        if owner_chose:
+            return said
         # Whoever came first: somebody may have turned it to look at it.
-        said = ["turned against the one to keep"] if relation.is_turned else []
+        said += ["turned against the one to keep"] if relation.is_turned else []
         if self.why(keeper, other):
             return said
-        unknown = "and no file tells which came first"
         if self.is_edit(keeper, other) and not self.is_edit(other, keeper):
             said.append("the one to keep is an edit, by its name or the program that saved it")
-        elif relation.is_retoned:
+        elif relation.is_retoned and not may_be_reexposed:
             said.append(f"has other tones or colours, {unknown}")
         elif relation.is_mirrored:
             said.append(f"mirrored, {unknown}")

@@ -18,11 +18,12 @@ from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import FILM, RAW, Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
-from photodup.photos.groups.stars import TOLERANCE, Group, stars
+from photodup.photos.groups.stars import Group, stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.sidecars import described_beside, film_beside, raw_beside
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
+from photodup.photos.search.neighbours import TOLERANCE
 
 BURST_SECONDS = 60.0
 VERIFICATION = Thresholds()

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
     """
     photos, kept = list(photos), set(staying)
     leaving = set(photos)
-    folders: dict[Path, dict[str, list[Path]]] = {}
+    read = cache(_bundles)
     result: dict[Path, list[Path]] = {}
     for photo in photos:
-        bundles = folders.get(photo.parent) or _bundles(photo.parent, folders)
+        bundles = read(photo.parent)
         bundle = bundles.get(photo.stem.lower(), [])
         rendered = {p for p in bundle if p.suffix.lower() in RENDERED_SUFFIXES}
         raw_pair = photo.suffix.lower() in RAW_SUFFIXES and len(rendered) == 1
@@ -60,7 +61,7 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
 
 def belonging_to(photo: Path) -> list[Path]:
     """Return the sidecars there are that belong to a photo by their names, other photos' too, sorted by name."""
-    bundles = _bundles(photo.parent, {})
+    bundles = _bundles(photo.parent)
     found = [p for p in bundles.get(photo.stem.lower(), []) if p.suffix.lower() in _ATTACHED_SUFFIXES]
     found += [p for p in bundles.get(photo.name.lower(), []) if p.suffix.lower() in _NAMED_IN_FULL]
     return sorted(set(found) - {photo})
@@ -68,7 +69,7 @@ def belonging_to(photo: Path) -> list[Path]:
 
 def xmp_of(photo: Path) -> Path:
     """Return the XMP sidecar that is of a photo alone, or the name that a new one gets: `IMG_1.jpg.xmp`."""
-    bundles = _bundles(photo.parent, {})
+    bundles = _bundles(photo.parent)
     own = photo.with_name(f"{photo.name}.xmp")
     named = [p for p in bundles.get(photo.name.lower(), ()) if p.suffix.lower() == ".xmp"]
     stem = bundles.get(photo.stem.lower(), ())
@@ -92,11 +93,10 @@ def film_beside(library: Path) -> Callable[[Path], bool]:
 
 def described_beside(library: Path) -> Callable[[Path], dict[str, Any]]:
     """Return what gives of a path in a library what its XMP sidecars say, by kind; `IMG_1.xmp` is of every `IMG_1`."""
-    folders: dict[Path, dict[str, list[Path]]] = {}
+    read = cache(_bundles)
 
     def said(path: Path) -> dict[str, Any]:
-        folder = (library / path).parent
-        bundles = folders.get(folder) or _bundles(folder, folders)
+        bundles = read((library / path).parent)
         packets = []
         for sidecar in (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ())):
             if sidecar.suffix.lower() == ".xmp":
@@ -108,18 +108,17 @@ def described_beside(library: Path) -> Callable[[Path], dict[str, Any]]:
 
 
 def _beside(library: Path, suffixes: frozenset[str]) -> Callable[[Path], bool]:
-    folders: dict[Path, dict[str, list[Path]]] = {}
+    read = cache(_bundles)
 
     def is_there(path: Path) -> bool:
-        folder = (library / path).parent
-        bundles = folders.get(folder) or _bundles(folder, folders)
-        return any(p.suffix.lower() in suffixes for p in bundles.get(path.stem.lower(), []))
+        bundle = read((library / path).parent).get(path.stem.lower(), [])
+        return any(p.suffix.lower() in suffixes for p in bundle)
 
     return is_there
 
 
-def _bundles(folder: Path, folders: dict[Path, dict[str, list[Path]]]) -> dict[str, list[Path]]:
-    """Read a folder once and return its files by lower-case stem; an unreadable folder has none."""
+def _bundles(folder: Path) -> dict[str, list[Path]]:
+    """Read a folder and return its files by lower-case stem; an unreadable folder has none."""
     by_stem: dict[str, list[Path]] = defaultdict(list)
     try:
         entries = [entry for entry in folder.iterdir() if entry.is_file() and not entry.is_symlink()]
@@ -130,5 +129,4 @@ def _bundles(folder: Path, folders: dict[Path, dict[str, list[Path]]]) -> dict[s
         if entry.suffix.lower() == ".aae" and stem.startswith("img_o"):
             stem = "img_" + stem.removeprefix("img_o")
         by_stem[stem].append(entry)
-    folders[folder] = by_stem
     return by_stem

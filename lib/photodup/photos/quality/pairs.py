@@ -19,7 +19,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.verify import Thresholds, verify
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds
-from photodup.photos.groups.stars import group_by_cosine
+from photodup.photos.groups.stars import stars
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5, perceptual_hash
@@ -27,6 +27,7 @@ from photodup.photos.library.walking import walk
 from photodup.photos.quality.edits import REFERENCE, Transform, named
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import MAX_RADIUS, NEAREST, orientations, search_radius
+from photodup.photos.search.neighbours import NeighbourIndex
 
 MIN_PRECISION = 0.9
 
@@ -160,7 +161,8 @@ def measure_chaining(vectors: np.ndarray, sources: Sequence[int], threshold: flo
     """Compare stars with connected components; a group is mixed if it holds edits of different originals."""
     from scipy.sparse.csgraph import connected_components
 
-    stars = [[group.keeper, *group.members] for group in group_by_cosine(vectors, threshold)]
+    pairs = NeighbourIndex(vectors.shape[1], threshold).add(np.asarray(vectors, np.float32))
+    around = [[group.keeper, *group.members] for group in stars(pairs, len(vectors))]
     similarity = vectors @ vectors.T
     n, component = connected_components(similarity >= threshold)
     members = [np.flatnonzero(component == number).tolist() for number in range(n)]
@@ -171,7 +173,7 @@ def measure_chaining(vectors: np.ndarray, sources: Sequence[int], threshold: flo
         smallest = min((float(similarity[np.ix_(group, group)].min()) for group in groups), default=1.0)
         return largest, smallest, sum(len({sources[i] for i in group}) > 1 for group in groups)
 
-    (star, star_low, star_mixed), (chain, chain_low, chain_mixed) = summary(stars), summary(components)
+    (star, star_low, star_mixed), (chain, chain_low, chain_mixed) = summary(around), summary(components)
     return Chaining(threshold, star, chain, star_low, chain_low, star_mixed, chain_mixed)
 
 

@@ -94,10 +94,10 @@ class TrashFiles:
         with self.in_trash(moved) as place:
             return status_of(place) is not None
 
-    def is_home(self, moved: Moved) -> bool:
-        """Whether the file itself, by size and content, has its name in the library."""
-        with self.at(moved.home) as place:
-            return place is not None and is_file(place) and _is_as_journalled(place, moved)
+    def is_home(self, file: Moved | Written) -> bool:
+        """Whether a file that moved or was written has its name in the library, by size and content."""
+        with self.at(file.home) as place:
+            return place is not None and is_file(place) and _is_as_journalled(place, file)
 
     def write(self, home: str, data: bytes, mode: int | None) -> None:
         """Write a new file of the library whose name must be free, durably."""
@@ -109,11 +109,6 @@ class TrashFiles:
                 self._step("write")
                 file.write(data)
             os.fsync(place.folder)
-
-    def is_written(self, written: Written) -> bool:
-        """Whether the file that photodup wrote has its name, unchanged; if another file has it, it was changed."""
-        with self.at(written.home) as place:
-            return place is not None and is_file(place) and _is_as_journalled(place, written)
 
     def take_back(self, written: Written) -> None:
         """Delete a file that photodup wrote, if it is still what was written; and what a crash left of it."""

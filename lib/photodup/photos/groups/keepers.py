@@ -1,6 +1,7 @@
 """Which photo of a group to keep, by ordered rules, with the reason in words."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cmp_to_key
 from pathlib import Path
@@ -24,7 +25,11 @@ DEFAULT_RULES = (
     "size",
     "folder",
 )
+# Rules among photos that are equal as pictures; the last two may be wished for.
+_PROTECTED, _OLDEST_FILE, _RAW_FIRST = "protected", "oldest_file", "raw"
+WISHES = (_OLDEST_FILE, _RAW_FIRST)
 _CHOSEN = "chosen before"
+_OF_THE_PICTURE = (_CHOSEN, "source", "content", "resolution", "format", "compression")
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 
 # Of the whole picture: what is missed by less is the jitter of the alignment.
@@ -74,10 +79,25 @@ class KeepRules:
         self.order = (*((_CHOSEN,) if chosen else ()), *dict.fromkeys(order))
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
+        self._protected: tuple[str, ...] = ()
         self._has_raw: Callable[[Path], bool] = lambda path: False
         self._has_film: Callable[[Path], bool] = lambda path: False
         self._sidecar: Callable[[Path], Mapping[str, Any]] = lambda path: {}
         self._described: dict[int, Mapping[str, Any]] = {}
+
+    def preferring(self, wishes: Collection[str], protected: Sequence[str]) -> "KeepRules":
+        """Return these rules with others behind those of the picture: what is protected first, then what is wished for.
+
+        Args:
+            wishes: some of `WISHES`.
+            protected: folders, relative to the library.
+        """
+        at = 1 + max((i for i, rule in enumerate(self.order) if rule in _OF_THE_PICTURE), default=-1)
+        among = [*((_PROTECTED,) if protected else ()), *(wish for wish in WISHES if wish in wishes)]
+        rules = copy(self)
+        rules.order = tuple(dict.fromkeys((*self.order[:at], *among, *self.order[at:])))
+        rules._protected = tuple(protected)
+        return rules
 
     def look_beside_with(
         self,
@@ -212,11 +232,16 @@ class KeepRules:
             return (-sum(kind in KINDS for kind in self.described(photo)), -photo.exif_fields)
         if rule == "size":
             return (-photo.size_bytes,)
+        if rule == _PROTECTED:
+            return (not photo.lies_in(self._protected),)
+        if rule == _RAW_FIRST:
+            return (format_rank(photo.format) > 0 and not self._has_raw(photo.path),)
         if rule == "folder":
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
             return (min(ranks, default=len(self.folders)),)
         # oldest; a photo without a date is newest. Local time: an offset is there or not, whoever wrote the file.
-        return ((photo.taken_at or "9999")[:19],)
+        taken = (photo.taken_at or "9999")[:19]
+        return (taken, photo.mtime_ns) if rule == _OLDEST_FILE else (taken,)
 
     def _reason(self, rule: str, photo: Photo, rival: Photo, standards: "_Standards") -> str:
         merit, other = standards.merit(photo), standards.merit(rival)
@@ -272,6 +297,12 @@ class KeepRules:
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         if rule == "size":
             return f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}"
+        if rule == _PROTECTED:
+            return f"in a folder from which nothing goes: {printable(photo.path.parent)}"
+        if rule == _RAW_FIRST:
+            return "is RAW, or has its RAW beside it"
+        if rule == _OLDEST_FILE:
+            return "the oldest file"
         if rule == "folder":
             return f"preferred folder: {printable(photo.path.parent)}"
         return f"oldest: {photo.taken_at}"

@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.embed.choose import known_backends, probe
-from photodup.photos.groups.keepers import DEFAULT_RULES
-from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
+from photodup.photos.groups.keepers import DEFAULT_RULES, WISHES
+from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, folders_there, inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import Finished, ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
@@ -72,6 +72,9 @@ def overview(
         tier=tier,
         status_filter=status,
         order=order,
+        wishes=site.folder.wishes,
+        never_from=site.folder.never_from,
+        protected=session.settings.protected,
         folder=folder,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         statuses=[TODO, MARKED, SKIPPED, APART, DONE],
@@ -414,18 +417,26 @@ async def set_backend(site: CurrentSite, form: PostedForm) -> Response:
 
 @router.post("/settings/keep")
 async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
-    """Store the order of the keep rules, and the folders by priority."""
+    """Store the order of the keep rules, the folders by priority, and what is never suggested or compared."""
     places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
-    folders = inside(field(form, "folders").splitlines())
     session = site.session
-    changed = replace(session.settings, keep=tuple(order), folders=folders)
+    named = {name: field(form, name).splitlines() for name in ("folders", "protected", "not_within")}
+    kept = {name: folders_there(session.root, named[name]) for name in ("protected", "not_within")}
+    changed = replace(session.settings, keep=tuple(order), folders=inside(named["folders"]), **kept)
 
     def change(task: ReviewTask) -> Finished:
         session.change(changed)
         return Finished("/settings")
 
     return await site.run(ReviewTask("Choosing the photos to keep", change, can_stop=False))
+
+
+@router.post("/wishes")
+async def wish(site: CurrentSite, form: PostedForm) -> Response:
+    """Choose for this run which of equal photos to keep, and from where nothing goes."""
+    wishes = [wish for wish in WISHES if wish in form]
+    return await site.run(site.folder.wishing(wishes, form.get("never_from", ())))
 
 
 @router.post("/work/stop")

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from photodup.photos.groups.results import Tiers
 from photodup.photos.library import apple
 from photodup.photos.library.catalogue import Catalogue, Model
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
-from photodup.photos.library.settings import load_settings
+from photodup.photos.library.settings import folders_there, load_settings, save_settings
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.own_folder import locate_catalogue
 from photodup.progress import watched_by
@@ -224,6 +224,8 @@ class ReviewedFolder:
         catalogue: its catalogue, if elsewhere.
         find: makes the groups; default by the library's settings and `options`.
         encoders: who looks at what the photos show.
+        protect: folders to protect from now on, beside those of the settings.
+        not_within: folders not to compare with themselves from now on, beside those of the settings.
         **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
 
     Attributes:
@@ -242,10 +244,14 @@ class ReviewedFolder:
         *,
         find: Callable[[Catalogue], Tiers] | None = None,
         encoders: Encoders = NO_MORE_ENCODERS,
+        protect: Sequence[str] | None = None,
+        not_within: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
         self.root, self.encoders = existing_folder(root), encoders
         self._catalogue, self._options = catalogue, options
+        self._new = {"protected": folders_there(self.root, protect or ())}
+        self._new["not_within"] = folders_there(self.root, not_within or ())
         self._find = find or (lambda opened: tiers_by_settings(opened, progress=with_bar, **self._options))
         self.session: ReviewSession | None = None
         self.work = TaskRunner()
@@ -275,11 +281,49 @@ class ReviewedFolder:
             PhotodupError: it was not scanned, or cannot be opened.
         """
         if self.session is None:
+            if any(self._new.values()):
+                self._remember_folders()
             self.session = ReviewSession(self.root, self._catalogue, self._find)
         else:
             self.session.refresh()
         self._count_new(self.session)
         return self.session
+
+    def _remember_folders(self) -> None:
+        with Catalogue(self.root, self._catalogue) as opened:
+            stored = load_settings(opened.own.path)
+            known = {name: (*getattr(stored, name), *new) for name, new in self._new.items()}
+            both = {name: tuple(dict.fromkeys(folders)) for name, folders in known.items()}
+            save_settings(opened.own.path, replace(stored, **both))
+
+    @property
+    def wishes(self) -> tuple[str, ...]:
+        """Which of photos that are equal as pictures to keep, for this run: some of `WISHES`."""
+        return self._options.get("wishes", ())
+
+    @property
+    def never_from(self) -> tuple[str, ...]:
+        """Folders that are protected for this run."""
+        return self._options.get("never_from", ())
+
+    def wishing(self, wishes: Sequence[str], never_from: Sequence[str]) -> ReviewTask:
+        """Return the task that groups again by what is wished for in this run; nothing of it is stored.
+
+        Args:
+            wishes: some of `WISHES`.
+            never_from: folders from which nothing is to go.
+
+        Raises:
+            PhotodupError: there is no such folder.
+        """
+        folders = folders_there(self.root, never_from)
+
+        def change(task: ReviewTask) -> Finished:
+            self._options |= {"wishes": tuple(wishes), "never_from": folders}
+            self.open()
+            return Finished("/")
+
+        return ReviewTask("Choosing the photos to keep", change, can_stop=False)
 
     def _count_new(self, session: ReviewSession) -> None:
         with session.open() as catalogue:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,21 +240,30 @@ class ReviewSession:
             self._set_apart_dismissed()
 
     def _set_apart_dismissed(self) -> None:
-        """Set apart the byte-identical copies that were dismissed under whatever names."""
+        """Set apart the byte-identical copies that were dismissed under whatever names; unmark what is protected now."""
         dismissed = self.feedback.dismissed_copies()
         for item in self.items.values():
-            if apart := dismissed_copies(item.group, dismissed):
-                item.apart |= apart
-                item.remove -= apart
-                if item.status == MARKED and not item.remove:
-                    item.status = SKIPPED
-                if not item.members:
-                    item.status = APART
+            apart = dismissed_copies(item.group, dismissed)
+            item.apart |= apart
+            item.remove -= apart | (item.group.protected if item.status == MARKED else frozenset())
+            if item.status == MARKED and not item.remove:
+                item.status = SKIPPED
+            if not item.members:
+                item.status = APART
 
     @property
     def problems(self) -> list[str]:
-        """A sentence about each line of the library's journals that cannot be used."""
-        return [*self._decisions.problems, *self.feedback.problems, *self._trash_problems]
+        """A sentence about each line of a journal that cannot be used, and each protected folder that is gone."""
+        gone = [name for name in self.tiers.protected if not os.path.isdir(self.root / name)]
+        said = (
+            "{} is protected and no longer there: if it has another name now, protect that in the settings."
+        )
+        return [
+            *self._decisions.problems,
+            *self.feedback.problems,
+            *self._trash_problems,
+            *(said.format(printable(name)) for name in gone),
+        ]
 
     @property
     def settings(self) -> LibrarySettings:
@@ -266,7 +275,7 @@ class ReviewSession:
         with self._lock:
             before = self.settings
             save_settings(self.own.path, settings)
-            kept = [(s.keep, s.folders, s.threshold) for s in (before, settings)]
+            kept = [(s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)]
             if kept[0] != kept[1]:
                 self.refresh()
 
@@ -408,9 +417,20 @@ class ReviewSession:
         with self._lock:
             self._decide(self._decidable_item(key), SKIPPED, frozenset())
 
+    def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
+        """Refuse the removal of a photo from a protected folder, whoever asks for it and since when it is protected."""
+        folders = (*self.tiers.protected, *self.settings.protected)
+        for photo in (photo for item in items for photo in item.photos if photo.id in remove):
+            if folder := photo.lies_in(folders):
+                raise PhotodupError(
+                    f"{printable(photo.path)} stays, and nothing was done: {printable(folder)} is protected. End that in "
+                    "the settings first."
+                )
+
     def _decide(
         self, item: Item, status: str, remove: frozenset[int], bare: frozenset[int] = frozenset()
     ) -> None:
+        self._refuse_protected(item, remove=remove)
         if (item.status, item.remove, item.bare) == (status, remove, bare):
             return  # sent twice: one undo must take it back
         self._history.append(Step(_as_now([item])))
@@ -587,6 +607,7 @@ class ReviewSession:
                     "The marks have changed since this list was shown, perhaps in another window: "
                     "nothing was moved, look at the list again."
                 )
+            self._refuse_protected(*marked, remove={i for item in marked for i in item.remove})
             removals = self.removals()
             operations, refused = self.trash.remove(removals, self._notes())
             refused_paths = {removal.path for removal, _ in refused}

@@ -187,7 +187,7 @@ class Judge:
         path = self._catalogue.root / self._photos[row].path
         try:
             image = imaging.decode(path)  # first: it refuses what should not be opened
-            with imaging._open(path.read_bytes()) as header:
+            with imaging.open_image(path.read_bytes()) as header:
                 return image, file_traces(header)
         except (OSError, imaging.ImageError) as error:
             self._unreadable[row] = getattr(error, "reason", None) or str(error)

@@ -11,6 +11,7 @@ machine too, since behind a loopback address there may be any service, or a tunn
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
-from photodup.files import real_path
+from photodup.files import is_spelled_so, real_path
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
@@ -177,17 +178,15 @@ def folders_there(root: Path, named: Sequence[str]) -> tuple[str, ...]:
     Raises:
         PhotodupError: one is not there, or lies outside the library.
     """
-    names = [name.strip() for name in named if name.strip()]
-    real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in names]
+    named = [name.strip() for name in named]
+    real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in named]
     found = inside(real)
     for name in found:
-        parts = PurePosixPath(name).parts
-        try:
-            is_there = all(part in os.listdir(root.joinpath(*parts[:i])) for i, part in enumerate(parts))
-        except OSError:
-            is_there = False
-        if not (is_there and os.path.isdir(root / name) and real_path(root / name) == root / name):
-            raise PhotodupError(
-                f"There is no folder {printable(name)} in {printable(root)}: write it as it is there."
-            )
+        place = root / name
+        with suppress(OSError):
+            if is_spelled_so(place, root, {}) and os.path.isdir(place) and real_path(place) == place:
+                continue
+        raise PhotodupError(
+            f"There is no folder {printable(name)} in {printable(root)}: write it as it is there."
+        )
     return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,16 +143,17 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
     marked = session.select(status=MARKED)
     items, number, n_pages = _one_page(marked, number, PAGE_SIZE)
     going = {photo.id: photo for item in marked for photo in item.photos if photo.id in item.remove}
+    written = session.carried()
     linked, freed = pictures.freed(session.root, going.values())
     return site.page(
         "confirm.html",
         linked=linked,
         links=pictures.links_to(session.root, going.values()),
         freed=freed,
-        carried=session.carried(items),
+        carried=written,
         n_held_back=session.n_held_back,
         items=items,
-        plan=session.plan,
+        plan=session.plan(written),
         leaving=going.keys(),
         n_sidecars=session.n_sidecars,
         changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
@@ -264,13 +266,20 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
     if session is None or photo_id not in session.photos:
         raise pictures.PictureRefused("There is no such photo in these groups.")
     photo = session.photos[photo_id]
-    # The browser asks each time, so it shows no picture whose file has changed or gone since.
-    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.md5}-{size}"'}
-    if request.headers.get("if-none-match") == kept["ETag"]:
+    if _was_sent(request, tag := f"{photo.md5}-{size}"):
         pictures.open_photo(session.root, photo).close()
-        return Response(status_code=304, headers=kept)
-    data = pictures.picture(session.root, session.own, photo, size)
-    return Response(data, media_type="image/jpeg", headers=kept)
+        return _picture(tag, None)
+    return _picture(tag, pictures.picture(session.root, session.own, photo, size))
+
+
+def _was_sent(request: Request, tag: str) -> bool:
+    return request.headers.get("if-none-match") == f'"{tag}"'
+
+
+def _picture(tag: str, data: bytes | None) -> Response:
+    """Answer with a JPEG; None where the browser has it. It asks each time, so it shows none that has changed or gone."""
+    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
+    return Response(data, 200 if data else 304, kept, "image/jpeg" if data else None)
 
 
 @router.get("/removed/{name}/small.jpg")
@@ -280,11 +289,8 @@ def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     found = session.trash.find(name) if isinstance(session.trash, Trash) else None
     if found is None or not found.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
-    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{found.files[0].md5}-removed"'}
-    if request.headers.get("if-none-match") == kept["ETag"]:
-        return Response(status_code=304, headers=kept)
-    data = pictures.removed_picture(session.root, found.files[0])
-    return Response(data, media_type="image/jpeg", headers=kept)
+    tag, moved = f"{found.files[0].md5}-removed", found.files[0]
+    return _picture(tag, None if _was_sent(request, tag) else pictures.removed_picture(session.root, moved))
 
 
 @router.get("/static/{name}")
@@ -365,12 +371,7 @@ async def change_list(site: CurrentSite, form: PostedForm) -> Response:
 async def remove(site: CurrentSite, form: PostedForm) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
     session, plan = site.session, field(form, "plan")
-
-    def move(task: ReviewTask) -> Finished:
-        session.apply(plan)
-        return Finished("/trash")
-
-    return await site.run(ReviewTask("Removing photos", move, can_stop=False))
+    return await site.change("Removing photos", partial(session.apply, plan), "/trash")
 
 
 @router.post("/restore")
@@ -422,21 +423,19 @@ async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
     session = site.session
     named = {name: field(form, name).splitlines() for name in ("folders", "protected", "not_within")}
-    kept = {name: folders_there(session.root, named[name]) for name in ("protected", "not_within")}
+    kept: dict[str, Any] = {
+        name: folders_there(session.root, named[name]) for name in ("protected", "not_within")
+    }
     changed = replace(session.settings, keep=tuple(order), folders=inside(named["folders"]), **kept)
-
-    def change(task: ReviewTask) -> Finished:
-        session.change(changed)
-        return Finished("/settings")
-
-    return await site.run(ReviewTask("Choosing the photos to keep", change, can_stop=False))
+    return await site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
 
 
 @router.post("/wishes")
 async def wish(site: CurrentSite, form: PostedForm) -> Response:
     """Choose for this run which of equal photos to keep, and from where nothing goes."""
-    wishes = [wish for wish in WISHES if wish in form]
-    return await site.run(site.folder.wishing(wishes, form.get("never_from", ())))
+    never_from = folders_there(site.folder.root, form.get("never_from", ()))
+    regroup = partial(site.folder.wish, [wish for wish in WISHES if wish in form], never_from)
+    return await site.change("Choosing the photos to keep", regroup, "/")
 
 
 @router.post("/work/stop")
@@ -475,4 +474,5 @@ async def threshold(site: CurrentSite, form: PostedForm) -> Response:
         chosen = -1.0
     if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
         raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
-    return await site.run(site.folder.showing_from(chosen))
+    show = partial(site.folder.show_from, chosen)
+    return await site.change("Finding similar scenes", show, "/?tier=similar")

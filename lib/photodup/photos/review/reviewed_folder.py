@@ -229,6 +229,8 @@ class ReviewedFolder:
         **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
 
     Attributes:
+        wishes: which of photos that are equal as pictures to keep, for this run: some of `WISHES`.
+        never_from: folders that are protected for this run.
         session: what is reviewed; None until it is open.
         work: the long work.
         n_new: photos that the library's encoder has not looked at yet.
@@ -252,7 +254,9 @@ class ReviewedFolder:
         self._catalogue, self._options = catalogue, options
         self._new = {"protected": folders_there(self.root, protect or ())}
         self._new["not_within"] = folders_there(self.root, not_within or ())
-        self._find = find or (lambda opened: tiers_by_settings(opened, progress=with_bar, **self._options))
+        self.wishes: tuple[str, ...] = ()
+        self.never_from: tuple[str, ...] = ()
+        self._find = find or self._by_settings
         self.session: ReviewSession | None = None
         self.work = TaskRunner()
         self.n_new = 0
@@ -292,38 +296,13 @@ class ReviewedFolder:
     def _remember_folders(self) -> None:
         with Catalogue(self.root, self._catalogue) as opened:
             stored = load_settings(opened.own.path)
-            known = {name: (*getattr(stored, name), *new) for name, new in self._new.items()}
-            both = {name: tuple(dict.fromkeys(folders)) for name, folders in known.items()}
-            save_settings(opened.own.path, replace(stored, **both))
+            both = {name: {*getattr(stored, name), *new} for name, new in self._new.items()}
+            changed: dict[str, Any] = {name: tuple(sorted(folders)) for name, folders in both.items()}
+            save_settings(opened.own.path, replace(stored, **changed))
 
-    @property
-    def wishes(self) -> tuple[str, ...]:
-        """Which of photos that are equal as pictures to keep, for this run: some of `WISHES`."""
-        return self._options.get("wishes", ())
-
-    @property
-    def never_from(self) -> tuple[str, ...]:
-        """Folders that are protected for this run."""
-        return self._options.get("never_from", ())
-
-    def wishing(self, wishes: Sequence[str], never_from: Sequence[str]) -> ReviewTask:
-        """Return the task that groups again by what is wished for in this run; nothing of it is stored.
-
-        Args:
-            wishes: some of `WISHES`.
-            never_from: folders from which nothing is to go.
-
-        Raises:
-            PhotodupError: there is no such folder.
-        """
-        folders = folders_there(self.root, never_from)
-
-        def change(task: ReviewTask) -> Finished:
-            self._options |= {"wishes": tuple(wishes), "never_from": folders}
-            self.open()
-            return Finished("/")
-
-        return ReviewTask("Choosing the photos to keep", change, can_stop=False)
+    def _by_settings(self, opened: Catalogue) -> Tiers:
+        options = self._options | {"wishes": self.wishes, "never_from": self.never_from}
+        return tiers_by_settings(opened, progress=with_bar, **options)
 
     def _count_new(self, session: ReviewSession) -> None:
         with session.open() as catalogue:
@@ -405,8 +384,8 @@ class ReviewedFolder:
                 "cannot go on with that: choose the same one again, here or in the settings."
             )
 
-    def showing_from(self, threshold: float | None) -> ReviewTask:
-        """Return the task that shows similar scenes from another threshold on, now and from now on.
+    def show_from(self, threshold: float | None) -> None:
+        """Show similar scenes from another threshold on, now and from now on.
 
         Args:
             threshold: smallest cosine; None for the model's own.
@@ -417,14 +396,18 @@ class ReviewedFolder:
         if self.session is None:
             raise PhotodupError("Nothing is open yet: look for photos first.")
         changed = replace(self.session.settings, threshold=threshold)
+        self._options["threshold"] = None  # what the command line said counts until another is chosen
+        self.session.change(changed)
 
-        def change(task: ReviewTask) -> Finished:
-            self._options["threshold"] = None  # what the command line said counts until another is chosen
-            assert self.session is not None
-            self.session.change(changed)
-            return Finished("/?tier=similar")
+    def wish(self, wishes: Sequence[str], never_from: Sequence[str]) -> None:
+        """Group again by what is wished for in this run; nothing of it is stored.
 
-        return ReviewTask("Finding similar scenes", change, can_stop=False)
+        Args:
+            wishes: some of `WISHES`.
+            never_from: folders of the library from which nothing is to go.
+        """
+        self.wishes, self.never_from = tuple(wishes), tuple(never_from)
+        self.open()
 
 
 def _said(report: ScanReport) -> str:

@@ -246,7 +246,7 @@ class Trash:
     def _require_unchanged(self, written: Written) -> None:
         """Refuse to take back a sidecar that somebody changed since; what it was before stays in the trash."""
         path = self.library / written.home
-        if os.path.lexists(path) and not self._files.is_written(written):
+        if os.path.lexists(path) and not self._files.is_home(written):
             raise TrashError(
                 f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
             )

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from photodup.files import is_spelled_so
 from photodup.names import printable
 from photodup.photos.library.walking import application_library
 from photodup.photos.trash.trash_entries import (
@@ -94,8 +95,8 @@ class TrashFiles:
         with self.in_trash(moved) as place:
             return status_of(place) is not None
 
-    def is_home(self, moved: Moved) -> bool:
-        """Whether the file itself, by size and content, has its name in the library."""
+    def is_home(self, moved: Moved | Written) -> bool:
+        """Whether the file itself, by size and content, has its name in the library; a changed one is another."""
         with self.at(moved.home) as place:
             return place is not None and is_file(place) and _is_as_journalled(place, moved)
 
@@ -109,11 +110,6 @@ class TrashFiles:
                 self._step("write")
                 file.write(data)
             os.fsync(place.folder)
-
-    def is_written(self, written: Written) -> bool:
-        """Whether the file that photodup wrote has its name, unchanged; if another file has it, it was changed."""
-        with self.at(written.home) as place:
-            return place is not None and is_file(place) and _is_as_journalled(place, written)
 
     def take_back(self, written: Written) -> None:
         """Delete a file that photodup wrote, if it is still what was written; and what a crash left of it."""
@@ -259,15 +255,7 @@ class RemainingCopies:
         Where `IMG.JPG` and `img.jpg` are one file, only one of them is listed, and it is not kept by
         removing the other. Nothing else tells: on exFAT even their inode numbers may differ.
         """
-        path = path.absolute()
-        for part in (path, *path.parents):
-            if part in (self._library, part.parent):
-                break
-            if part.parent not in self._listed:
-                self._listed[part.parent] = frozenset(os.listdir(part.parent))
-            if part.name not in self._listed[part.parent]:
-                return False
-        return True
+        return is_spelled_so(path.absolute(), self._library, self._listed)
 
 
 def _identities(path: Path) -> list[tuple]:

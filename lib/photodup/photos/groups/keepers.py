@@ -13,6 +13,7 @@ from photodup.photos.compare.merit import COARSE, Merit, Relation
 from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
+from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, beside, described_beside
 
 DEFAULT_RULES = (
     "source",
@@ -99,14 +100,10 @@ class KeepRules:
         rules._protected = tuple(protected)
         return rules
 
-    def look_beside_with(
-        self,
-        has_raw: Callable[[Path], bool],
-        has_film: Callable[[Path], bool],
-        sidecar: Callable[[Path], Mapping[str, Any]],
-    ) -> None:
-        """Use these to ask whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
-        self._has_raw, self._has_film, self._sidecar = has_raw, has_film, sidecar
+    def look_beside(self, library: Path) -> None:
+        """Ask in a library whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
+        self._has_raw, self._has_film = beside(library, RAW_SUFFIXES), beside(library, FILM_SUFFIXES)
+        self._sidecar = described_beside(library)
         self._described.clear()
 
     def described(self, photo: Photo) -> Mapping[str, Any]:

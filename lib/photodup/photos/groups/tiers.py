@@ -23,7 +23,6 @@ from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import TOLERANCE, Group, stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.sidecars import described_beside, film_beside, raw_beside
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
 
 BURST_SECONDS = 60.0
@@ -79,8 +78,7 @@ class _Grouping:
     def __init__(self, catalogue: Catalogue, options: GroupingOptions) -> None:
         self._catalogue, self._options = catalogue, options
         self._rules = options.rules or KeepRules()
-        root = catalogue.root
-        self._rules.look_beside_with(raw_beside(root), film_beside(root), described_beside(root))
+        self._rules.look_beside(catalogue.root)
         self._preferring = self._rules.preferring(options.wishes, options.protected)
         self._everything = catalogue.photos()
         self._files = by_content(self._everything)

@@ -244,8 +244,6 @@ class KeepRules:
         merit, other = standards.merit(photo), standards.merit(rival)
         pairs = zip(self._value(rule, photo, standards), self._value(rule, rival, standards), strict=True)
         first = next(i for i, (a, b) in enumerate(pairs) if a != b)
-        if rule == _CHOSEN:
-            return "you chose to keep it before"
         if rule == "source":
             return standards.origins.why(photo, rival) or "the others are edits of it"
         if rule == "content":
@@ -263,19 +261,11 @@ class KeepRules:
             pixels = standards.pixels(photo), standards.pixels(rival)
             if first == 2:
                 pixels = photo.width * photo.height, rival.width * rival.height
-            return (
-                f"most detail: {_apart(*pixels, 'MP', 'pixels')}"
-                if standards.known(photo)
-                else (f"most pixels: {_apart(*pixels, 'MP', 'pixels')}")
-            )
+            what = "detail" if standards.known(photo) else "pixels"
+            return f"most {what}: {_apart(*pixels, 'MP', 'pixels')}"
         if rule == "format":
-            why = (
-                " with its RAW"
-                if self._has_raw(photo.path)
-                else ", not made of a JPEG"
-                if merit.is_untouched
-                else ""
-            )
+            untouched = ", not made of a JPEG" if merit.is_untouched else ""
+            why = " with its RAW" if self._has_raw(photo.path) else untouched
             return f"best format: {photo.format}{why}"
         if rule == "compression":
             return (
@@ -292,17 +282,16 @@ class KeepRules:
             if own := missing(self.described(rival), self.described(photo)):
                 return f"has {in_words(own)}, which the other lacks"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
-        if rule == "size":
-            return f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}"
-        if rule == _PROTECTED:
-            return f"in a folder from which nothing goes: {printable(photo.path.parent)}"
-        if rule == _RAW_FIRST:
-            return "is RAW, or has its RAW beside it"
-        if rule == _OLDEST_FILE:
-            return "the oldest file"
-        if rule == "folder":
-            return f"preferred folder: {printable(photo.path.parent)}"
-        return f"oldest: {photo.taken_at}"
+        where = printable(photo.path.parent)
+        return {
+            _CHOSEN: "you chose to keep it before",
+            _PROTECTED: f"in a folder from which nothing goes: {where}",
+            _RAW_FIRST: "is RAW, or has its RAW beside it",
+            _OLDEST_FILE: "the oldest file",
+            "size": f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}",
+            "folder": f"preferred folder: {where}",
+            "oldest": f"oldest: {photo.taken_at}",
+        }[rule]
 
 
 class _Standards:

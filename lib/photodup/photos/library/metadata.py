@@ -31,6 +31,7 @@ _LAYOUT = frozenset({
 
 # What an owner would miss, in the order in which a sentence names it.
 KINDS = ("date", "place", "camera", "rating", "label", "title", "caption", "keywords", "people")
+_AS_WORDS = {"rating": "a rating of {}", "label": "a label", "title": "a title", "caption": "a caption"}
 # Of XMP by its local name, and of IPTC by its number: the kind that each property is.
 _XMP = {
     "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
@@ -192,15 +193,7 @@ def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
 
 def in_words(kinds: Mapping[str, Any]) -> str:
     """Return kinds as words: "date, place and a rating of 5"."""
-    words = [
-        f"a rating of {kinds[kind]}"
-        if kind == "rating"
-        else kind
-        if kind not in ("label", "title", "caption")
-        else f"a {kind}"
-        for kind in KINDS
-        if kind in kinds
-    ]
+    words = [_AS_WORDS.get(kind, kind).format(kinds[kind]) for kind in KINDS if kind in kinds]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
 
 

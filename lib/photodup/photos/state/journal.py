@@ -124,7 +124,7 @@ class Journal:
             PhotodupError: another process holds the journal, or the disk is full.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(exist_ok=True)
             for attempt in range(50):
                 try:
                     with self.exclusive():

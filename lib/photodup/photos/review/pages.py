@@ -16,7 +16,7 @@ from photodup.photos.embed.choose import known_backends, probe
 from photodup.photos.groups.keepers import DEFAULT_RULES, WISHES
 from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, folders_there, inside
 from photodup.photos.review import pictures
-from photodup.photos.review.reviewed_folder import Finished, ReviewTask
+from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
 from photodup.photos.trash.trash import Trash
@@ -332,12 +332,8 @@ async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
 async def undo(site: CurrentSite) -> Response:
     """Take back the last decision or removal."""
     session = site.session
-
-    def bring_back(task: ReviewTask) -> Finished:
-        return Finished(title="Undone", sentence=session.undo())
-
     if session.undo_moves_files:
-        return await site.run(ReviewTask("Putting files back", bring_back, can_stop=False))
+        return await site.change("Putting files back", session.undo, title="Undone")
     message = await run_in_threadpool(session.undo)
     return site.go(f"/group/{session.undone}") if session.undone else site.message("Undone", message)
 
@@ -382,12 +378,11 @@ async def restore(site: CurrentSite, form: PostedForm) -> Response:
         raise PhotodupError("Choose what to restore first.")
     session, unsigned = site.session, form.get("unsigned") == ["yes"]
 
-    def bring_back(task: ReviewTask) -> Finished:
+    def bring_back() -> str:
         restored = session.restore(ids, unsigned=unsigned)
-        said = back_in_folders([path.relative_to(session.root) for path in restored])
-        return Finished(title="Restored", sentence=said)
+        return back_in_folders([path.relative_to(session.root) for path in restored])
 
-    return await site.run(ReviewTask("Putting files back", bring_back, can_stop=False))
+    return await site.change("Putting files back", bring_back, title="Restored")
 
 
 @router.post("/empty-trash")
@@ -395,13 +390,12 @@ async def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
     session, plan = site.session, field(form, "plan")
 
-    def delete(task: ReviewTask) -> Finished:
+    def delete() -> str:
         n, freed = session.empty_trash(plan)
         photos = "1 photo is" if n == 1 else f"{n} photos are"
-        said = f"{photos} deleted for good, {pictures.size(freed)} freed."
-        return Finished(title="The trash is empty", sentence=said)
+        return f"{photos} deleted for good, {pictures.size(freed)} freed."
 
-    return await site.run(ReviewTask("Emptying the trash", delete, can_stop=False))
+    return await site.change("Emptying the trash", delete, title="The trash is empty")
 
 
 @router.post("/settings/backend")

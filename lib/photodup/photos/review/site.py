@@ -64,14 +64,16 @@ class Site:
         await run_in_threadpool(task.ended.wait, _QUICK_S)
         return self.result(task) if task.ended.is_set() else self.go("/work")
 
-    async def change(self, title: str, do: Callable[[], object], path: str) -> Response:
-        """Do what may not be stopped, and show an address once it is done; see `run`."""
+    async def change(
+        self, doing: str, do: Callable[[], object], path: str = "", *, title: str = ""
+    ) -> Response:
+        """Do what may not be stopped, and show an address once it is done, or what it says under a title; see `run`."""
 
         def done(task: ReviewTask) -> Finished:
-            do()
-            return Finished(path)
+            said = do()
+            return Finished(path, title, str(said) if title else "")
 
-        return await self.run(ReviewTask(title, done, can_stop=False))
+        return await self.run(ReviewTask(doing, done, can_stop=False))
 
     def result(self, task: ReviewTask) -> Response:
         """Return the page that an ended task led to.

@@ -24,6 +24,27 @@ def real_path(folder: Path | str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(folder)))
 
 
+def is_spelled_so(path: Path, within: Path, listed: dict[Path, frozenset[str]]) -> bool:
+    """Return whether the folders from `within` on list each part of an absolute path as it is written here.
+
+    Args:
+        path: it.
+        within: a folder above it.
+        listed: the folders that were read before, to which those read now are added.
+
+    Raises:
+        OSError: a folder cannot be read, or is none.
+    """
+    for part in (path, *path.parents):
+        if part in (within, part.parent):
+            break
+        if part.parent not in listed:
+            listed[part.parent] = frozenset(os.listdir(part.parent))
+        if part.name not in listed[part.parent]:
+            return False
+    return True
+
+
 @contextlib.contextmanager
 def replacing(path: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Yield a new name beside `path` to write to; it takes the place of `path` when the block ends well.

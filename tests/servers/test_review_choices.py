@@ -4,7 +4,7 @@ import re
 
 import httpx
 import pytest
-from support.review_library import make_library, photo, save
+from support.review_library import client_of, group_of, make_library, photo, save
 
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
@@ -22,13 +22,12 @@ def server(tmp_path):
 
 
 def coffee_group(session):
-    return next(i for i in session.items.values() if any(p.path.name == "IMG_1.jpg" for p in i.photos))
+    return group_of(session, "IMG_1.jpg")
 
 
 def post(server, path: str, **fields) -> httpx.Response:
-    origin = server.url.rsplit("/", 2)[0]
-    headers = {"Origin": origin}
-    return httpx.post(server.url + path, data=fields, headers=headers, follow_redirects=True, timeout=60)
+    with client_of(server, follow_redirects=True) as client:
+        return client.post(path, data=fields)
 
 
 def test_another_photo_is_kept_instead_and_the_others_are_judged_by_it(server):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from support.library import photo as small
-from support.review_library import photo, save
+from support.review_library import client_of, photo, save
 from support.service import until
 
 from photodup.photos.groups.by_settings import tiers_by_settings
@@ -30,11 +30,12 @@ SMALL = "a small one"
 
 @contextmanager
 def browsing(folder, **options):
-    with ReviewServer(folder, opened_on_page=True, **options) as server:
-        origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-        with httpx.Client(base_url=server.url, headers=origin, timeout=60, follow_redirects=True) as client:
-            until_idle(client)
-            yield server, client
+    with (
+        ReviewServer(folder, opened_on_page=True, **options) as server,
+        client_of(server, follow_redirects=True) as client,
+    ):
+        until_idle(client)
+        yield server, client
 
 
 def until_idle(client) -> None:

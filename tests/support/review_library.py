@@ -122,10 +122,10 @@ def add_third_copy(folder: Path) -> None:
     scan(folder, progress=False)
 
 
-def client_of(server: ReviewServer) -> httpx.Client:
+def client_of(server: ReviewServer, **options) -> httpx.Client:
     """Return a browser's stand-in that may post."""
     origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-    return httpx.Client(base_url=server.url, headers=origin, timeout=60)
+    return httpx.Client(base_url=server.url, headers=origin, timeout=60, **options)
 
 
 def group_of(session: ReviewSession, name: str) -> Item:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from photodup.cli.load import AsJson
 from photodup.errors import PhotodupError
 from photodup.names import as_text, escaped, printable
 
@@ -52,6 +53,16 @@ LocalWeights = Annotated[
 ]
 PreferFolder = Annotated[
     list[str] | None, typer.Option(help="keep what lies here before all else; repeat, best first")
+]
+
+
+Protect = Annotated[
+    list[str] | None,
+    typer.Option(help="folder in DIR from which nothing is suggested or removed; remembered; repeat"),
+]
+NotWithin = Annotated[
+    list[str] | None,
+    typer.Option(help="folder in DIR whose photos are not compared with each other; remembered; repeat"),
 ]
 
 
@@ -143,7 +154,7 @@ def group(
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
     allow_random: AllowRandom = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the groups as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
     from photodup.photos.library.catalogue import Catalogue
@@ -206,12 +217,14 @@ def _print_group(group: "TierGroup") -> None:
         else:
             said = "alike" if why.similarity is None else f"cosine {why.similarity:.4f}"
         differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""
-        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said}{differs})")
+        stays = "; protected" if photo.id in group.protected else ""
+        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said}{differs}{stays})")
 
 
 def _record(group: "TierGroup") -> dict[str, Any]:
     def of(photo: "Photo") -> dict[str, Any]:
-        return {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
+        about = {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
+        return about | {"protected": photo.id in group.protected}
 
     going = {photo.id for photo in group.may_go}
     members = [
@@ -254,6 +267,8 @@ def review(
     model: ModelDigest = None,
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
+    protect: Protect = None,
+    not_within: NotWithin = None,
     threshold: Threshold = None,
     url: ServerUrl = None,
     backend: BackendName = None,
@@ -263,7 +278,8 @@ def review(
 ) -> None:
     """Review duplicates in the browser: look for photos, compare, decide, move to the trash, undo.
 
-    On 127.0.0.1 only. Who looks for similar scenes: as `photodup embed` chooses.
+    On 127.0.0.1 only. Who looks for similar scenes: as `photodup embed` chooses. Photos of a folder that is named with
+    --protect may be kept in place of others and never go; the page's settings end that.
     """
     from photodup.demo.encoder import NAME, export_stand_in
     from photodup.photos.review.reviewed_folder import Encoders
@@ -287,6 +303,8 @@ def review(
         threshold=threshold,
         keep=keep,
         folders=prefer_folder,
+        protect=protect,
+        not_within=not_within,
         digest=model,
         allow_random=allow_random,
     )

@@ -88,7 +88,7 @@ def decode(
             raise ImageError("the file is empty", name)
         if problem := _costly(data):
             raise ImageError(problem, name)
-        with _open(data) as image:
+        with open_image(data) as image:
             width, height = image.size
             if width * height > max_pixels:
                 raise ImageError(
@@ -216,7 +216,8 @@ def _register_heif() -> None:
         _heif_registered = True
 
 
-def _open(data: bytes) -> Image.Image:
+def open_image(data: bytes) -> Image.Image:
+    """Open an image whose header is then known and whose pixels are not decoded yet; closed list `FORMATS`."""
     if bytes(data[4:8]) == b"ftyp":
         _register_heif()
     # The plugins of Pillow itself register on init(); asking for one that is not there is a KeyError.
@@ -240,7 +241,7 @@ def _with_end_mark(data: bytes) -> bytes | None:
     # A decoder skips bytes that follow all of the picture, and takes them for the rest of one that is cut off.
     for rest in (b"", b"\x55\xaa" * 32):
         ended = bytes(data) + rest + b"\xff\xd9"
-        with suppress(Exception), _open(ended) as image:
+        with suppress(Exception), open_image(ended) as image:
             if image.info.get("progressive"):  # a scan may be missing as a whole
                 return None
             image.load()

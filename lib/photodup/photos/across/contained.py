@@ -28,7 +28,6 @@ from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.tiers import VERIFICATION
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.scan import existing_folder, scan
-from photodup.photos.library.sidecars import described_beside, film_beside, raw_beside
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
 from photodup.photos.search.hash_neighbours import HashPairs, nearest_across, search_radius
@@ -176,8 +175,7 @@ class _Comparison:
         self._root, self._store, self._kept = here, store, kept
         self._roots = here.root, there.root
         self._rules = KeepRules()
-        root = here.root
-        self._rules.look_beside_with(raw_beside(root), film_beside(root), described_beside(root))
+        self._rules.look_beside(here.root)
         library, old = there.photos(), here.photos()
         self._library = by_content(self._whole(there.root, library, 0))
         self._old = by_content(self._whole(here.root, old, len(library)))

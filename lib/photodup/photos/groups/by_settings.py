@@ -26,6 +26,7 @@ def tiers_by_settings(
     keep: str | None = None,
     folders: Sequence[str] | None = None,
     threshold: float | None = None,
+    never_from: Sequence[str] = (),
     **options: Any,
 ) -> Tiers:
     """Group by the library's stored settings and feedback; what a command line says wins over them.
@@ -35,6 +36,7 @@ def tiers_by_settings(
         keep: rules as `resolution,format,…`, most important first.
         folders: folders by priority, relative to the library.
         threshold: smallest cosine of similar pictures, in place of the model's own.
+        never_from: folders, relative to the library, from which nothing is suggested, beside the protected ones.
         **options: as in `GroupingOptions`.
 
     Raises:
@@ -44,6 +46,7 @@ def tiers_by_settings(
     feedback = Feedback(folder)
     settings = load_settings(folder).with_rules(keep, inside(folders or ()))
     options["threshold"] = settings.threshold if threshold is None else threshold
+    options |= {"protected": (*settings.protected, *never_from), "not_within": settings.not_within}
     return find_tiers(
         catalogue, GroupingOptions(rules=settings.rules(feedback), feedback=feedback, **options)
     )

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from PIL import Image
 
@@ -44,6 +44,17 @@ class Judged:
     differs: Mapping[int, str]
     why: Mapping[int, str] = field(default_factory=dict)
     places: Mapping[int, Sequence[tuple[Box, Box]]] = field(default_factory=dict)
+
+    def unless_equal(self, other: "Judged") -> "Judged":
+        """Return the same family by another keeper if either may go for the other, else by this one.
+
+        What is held back by this keeper stays so.
+        """
+        if self.differs.get(other.keeper) != "" or other.differs.get(self.keeper) != "":
+            return self
+        return replace(
+            other, differs={i: said or self.differs.get(i, "") for i, said in other.differs.items()}
+        )
 
 
 class Judge:
@@ -176,7 +187,7 @@ class Judge:
         path = self._catalogue.root / self._photos[row].path
         try:
             image = imaging.decode(path)  # first: it refuses what should not be opened
-            with imaging._open(path.read_bytes()) as header:
+            with imaging.open_image(path.read_bytes()) as header:
                 return image, file_traces(header)
         except (OSError, imaging.ImageError) as error:
             self._unreadable[row] = getattr(error, "reason", None) or str(error)

@@ -1,6 +1,7 @@
 """Which photo of a group to keep, by ordered rules, with the reason in words."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cmp_to_key
 from pathlib import Path
@@ -12,6 +13,7 @@ from photodup.photos.compare.merit import COARSE, Merit, Relation
 from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
+from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, beside, described_beside
 
 DEFAULT_RULES = (
     "source",
@@ -24,7 +26,11 @@ DEFAULT_RULES = (
     "size",
     "folder",
 )
+# Rules among photos that are equal as pictures; the last two may be wished for.
+_PROTECTED, _OLDEST_FILE, _RAW_FIRST = "protected", "oldest_file", "raw"
+WISHES = (_OLDEST_FILE, _RAW_FIRST)
 _CHOSEN = "chosen before"
+_OF_THE_PICTURE = (_CHOSEN, "source", "content", "resolution", "format", "compression")
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 
 # Of the whole picture: what is missed by less is the jitter of the alignment.
@@ -74,19 +80,30 @@ class KeepRules:
         self.order = (*((_CHOSEN,) if chosen else ()), *dict.fromkeys(order))
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
+        self._protected: tuple[str, ...] = ()
         self._has_raw: Callable[[Path], bool] = lambda path: False
         self._has_film: Callable[[Path], bool] = lambda path: False
         self._sidecar: Callable[[Path], Mapping[str, Any]] = lambda path: {}
         self._described: dict[int, Mapping[str, Any]] = {}
 
-    def look_beside_with(
-        self,
-        has_raw: Callable[[Path], bool],
-        has_film: Callable[[Path], bool],
-        sidecar: Callable[[Path], Mapping[str, Any]],
-    ) -> None:
-        """Use these to ask whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
-        self._has_raw, self._has_film, self._sidecar = has_raw, has_film, sidecar
+    def preferring(self, wishes: Collection[str], protected: Sequence[str]) -> "KeepRules":
+        """Return these rules with others behind those of the picture: what is protected first, then what is wished for.
+
+        Args:
+            wishes: some of `WISHES`.
+            protected: folders, relative to the library.
+        """
+        at = 1 + max((i for i, rule in enumerate(self.order) if rule in _OF_THE_PICTURE), default=-1)
+        among = [*((_PROTECTED,) if protected else ()), *(wish for wish in WISHES if wish in wishes)]
+        rules = copy(self)
+        rules.order = tuple(dict.fromkeys((*self.order[:at], *among, *self.order[at:])))
+        rules._protected = tuple(protected)
+        return rules
+
+    def look_beside(self, library: Path) -> None:
+        """Ask in a library whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
+        self._has_raw, self._has_film = beside(library, RAW_SUFFIXES), beside(library, FILM_SUFFIXES)
+        self._sidecar = described_beside(library)
         self._described.clear()
 
     def described(self, photo: Photo) -> Mapping[str, Any]:
@@ -214,18 +231,21 @@ class KeepRules:
             return (-sum(kind in KINDS for kind in described), -photo.exif_fields, is_converted)
         if rule == "size":
             return (-photo.size_bytes,)
+        if rule == _PROTECTED:
+            return (not photo.lies_in(self._protected),)
+        if rule == _RAW_FIRST:
+            return (format_rank(photo.format) > 0 and not self._has_raw(photo.path),)
         if rule == "folder":
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
             return (min(ranks, default=len(self.folders)),)
         # oldest; a photo without a date is newest. Local time: an offset is there or not, whoever wrote the file.
-        return ((photo.taken_at or "9999")[:19],)
+        taken = (photo.taken_at or "9999")[:19]
+        return (taken, photo.mtime_ns) if rule == _OLDEST_FILE else (taken,)
 
     def _reason(self, rule: str, photo: Photo, rival: Photo, standards: "_Standards") -> str:
         merit, other = standards.merit(photo), standards.merit(rival)
         pairs = zip(self._value(rule, photo, standards), self._value(rule, rival, standards), strict=True)
         first = next(i for i, (a, b) in enumerate(pairs) if a != b)
-        if rule == _CHOSEN:
-            return "you chose to keep it before"
         if rule == "source":
             return standards.origins.why(photo, rival) or "the others are edits of it"
         if rule == "content":
@@ -243,19 +263,11 @@ class KeepRules:
             pixels = standards.pixels(photo), standards.pixels(rival)
             if first == 2:
                 pixels = photo.width * photo.height, rival.width * rival.height
-            return (
-                f"most detail: {_apart(*pixels, 'MP', 'pixels')}"
-                if standards.known(photo)
-                else (f"most pixels: {_apart(*pixels, 'MP', 'pixels')}")
-            )
+            what = "detail" if standards.known(photo) else "pixels"
+            return f"most {what}: {_apart(*pixels, 'MP', 'pixels')}"
         if rule == "format":
-            why = (
-                " with its RAW"
-                if self._has_raw(photo.path)
-                else ", not made of a JPEG"
-                if merit.is_untouched
-                else ""
-            )
+            untouched = ", not made of a JPEG" if merit.is_untouched else ""
+            why = " with its RAW" if self._has_raw(photo.path) else untouched
             return f"best format: {photo.format}{why}"
         if rule == "compression":
             return (
@@ -274,11 +286,16 @@ class KeepRules:
             if first == 2:
                 return f"a {photo.format}: an HEIC that names no camera was mostly made of one"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
-        if rule == "size":
-            return f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}"
-        if rule == "folder":
-            return f"preferred folder: {printable(photo.path.parent)}"
-        return f"oldest: {photo.taken_at}"
+        where = printable(photo.path.parent)
+        return {
+            _CHOSEN: "you chose to keep it before",
+            _PROTECTED: f"in a folder from which nothing goes: {where}",
+            _RAW_FIRST: "is RAW, or has its RAW beside it",
+            _OLDEST_FILE: "the oldest file",
+            "size": f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}",
+            "folder": f"preferred folder: {where}",
+            "oldest": f"oldest: {photo.taken_at}",
+        }[rule]
 
 
 class _Standards:

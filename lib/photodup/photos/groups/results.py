@@ -42,6 +42,7 @@ class TierGroup:
         why: why the keeper is kept rather than each member; empty where nothing tells them apart.
         places: of each member where it looks different: boxes in the keeper's frame and in its own.
         says_only: of each member whether it differs only by what it says (date, rating, keywords, ...).
+        protected: file ids of those, the keeper among them, that lie in a folder from which nothing is suggested.
     """
 
     tier: str
@@ -52,6 +53,7 @@ class TierGroup:
     why: tuple[str, ...] = ()
     places: tuple[Sequence[tuple[Box, Box]], ...] = ()
     says_only: tuple[bool, ...] = ()
+    protected: frozenset[int] = frozenset()
 
     @property
     def keeper(self) -> Photo:
@@ -60,10 +62,10 @@ class TierGroup:
 
     @property
     def may_go(self) -> tuple[Photo, ...]:
-        """Return the copies that hold nothing the keeper lacks; of similar pictures none."""
+        """Return the copies that hold nothing the keeper lacks and are not protected; of similar pictures none."""
         if self.tier != "copies":
             return ()
-        return tuple(photo for photo in self.members if not self.difference(photo))
+        return tuple(p for p in self.members if not self.difference(p) and p.id not in self.protected)
 
     def difference(self, photo: Photo) -> str:
         """Return what a member has that the keeper would not keep, in words; empty where nothing."""
@@ -71,8 +73,9 @@ class TierGroup:
 
     @property
     def held_back(self) -> tuple[Photo, ...]:
-        """Return the copies that differ from the keeper only by what they say."""
-        return tuple(photo for photo, is_so in zip(self.members, self.says_only, strict=False) if is_so)
+        """Return the copies that differ from the keeper only by what they say and are not protected."""
+        only = zip(self.members, self.says_only, strict=False)
+        return tuple(photo for photo, is_so in only if is_so and photo.id not in self.protected)
 
     def kept_over(self, photo: Photo) -> str:
         """Return why the keeper is kept rather than a member; the reason of the choice where nothing is said."""
@@ -102,7 +105,10 @@ class TierGroup:
 
 @dataclass(frozen=True)
 class Tiers:
-    """All groups of a library, the most certain copies first, and how they were found."""
+    """All groups of a library, the most certain copies first, and how they were found.
+
+    `protected` are the folders, relative to the library, from which nothing is suggested.
+    """
 
     copies: tuple[TierGroup, ...]
     similar: tuple[TierGroup, ...]
@@ -113,6 +119,7 @@ class Tiers:
     search: str
     recall: float = 1.0
     problems: tuple[str, ...] = field(default=())
+    protected: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[TierGroup, ...]:

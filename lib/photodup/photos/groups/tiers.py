@@ -5,8 +5,9 @@ Candidates for copies (`photodup.photos.search.candidates`) are verified on thei
 (`judging`). What is left is grouped by similarity alone.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_row
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.copy_search import CopySearch, as_pairs
+from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import FILM, RAW, Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
@@ -21,7 +23,6 @@ from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import Group, stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.sidecars import described_beside, film_beside, raw_beside
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE
 
@@ -42,6 +43,9 @@ class GroupingOptions:
         threshold: smallest cosine of similar pictures, in place of the one in `thresholds`.
         verification: what a copy must reach on the pixels.
         burst_seconds: photos taken within this time need less similarity to count as one scene.
+        wishes: of `WISHES`: which of photos that are equal as pictures to keep.
+        protected: folders, relative to the library, from which nothing is suggested.
+        not_within: folders, relative to the library, whose photos are not compared with each other.
         progress: wraps the pairs to verify and their number, as tqdm does.
     """
 
@@ -53,6 +57,9 @@ class GroupingOptions:
     threshold: float | None = None
     verification: Thresholds = VERIFICATION
     burst_seconds: float = BURST_SECONDS
+    wishes: Collection[str] = ()
+    protected: tuple[str, ...] = ()
+    not_within: Sequence[str] = ()
     progress: Callable[[Iterable, int], Iterable] = lambda pairs, total: pairs
 
 
@@ -72,13 +79,14 @@ class _Grouping:
     def __init__(self, catalogue: Catalogue, options: GroupingOptions) -> None:
         self._catalogue, self._options = catalogue, options
         self._rules = options.rules or KeepRules()
-        root = catalogue.root
-        self._rules.look_beside_with(raw_beside(root), film_beside(root), described_beside(root))
+        self._rules.look_beside(catalogue.root)
+        self._preferring = self._rules.preferring(options.wishes, options.protected)
         self._everything = catalogue.photos()
         self._files = by_content(self._everything)
         chosen = {self._rules.choose(same).keeper.id for same in self._files.values()}
         # By path: what was taken together lies together, and is at hand when it is compared.
         self._photos = [photo for photo in self._everything if photo.id in chosen]
+        self._folder = np.array([self._only_in(self._files[photo.md5]) for photo in self._photos], int)
 
     def tiers(self) -> Tiers:
         """Find both tiers."""
@@ -93,12 +101,14 @@ class _Grouping:
         shots = Shots(photos)
         apart = _apart(options.feedback or Feedback(catalogue.own.path), row)
 
-        def may_be_one(codes: np.ndarray) -> np.ndarray:
-            return codes[~np.isin(codes, apart) & ~shots.are_two(codes)]
+        def asked_for(codes: np.ndarray) -> np.ndarray:
+            return ~np.isin(codes, apart) & ~self._are_in_one_folder(codes)
 
-        similar_rows, cosine = _similar(
-            near, limits, apart, shots.are_within(near.alike, options.burst_seconds)
-        )
+        def may_be_one(codes: np.ndarray) -> np.ndarray:
+            return codes[asked_for(codes) & ~shots.are_two(codes)]
+
+        is_burst = shots.are_within(near.alike, options.burst_seconds)
+        similar_rows, cosine = _similar(near, limits, asked_for(near.alike), is_burst)
         with EvidenceStore(catalogue.own.evidence) as store, FeatureStore(catalogue.own.features) as kept:
             kept.keep_only(row.keys())
             search = CopySearch(
@@ -115,32 +125,33 @@ class _Grouping:
         def evidence(i: int, j: int) -> Evidence:
             return Evidence(False, near.similarity(i, j), search.verified.get(i, j))
 
-        copies = [self._family(family, evidence) for family in judged]
-        for i, photo in enumerate(photos):
-            if len(self._files[photo.md5]) > 1 and i not in in_families:
-                copies.append(
-                    self._family(Judged(i, self._rules.choose(self._files[photo.md5]), {}), evidence)
-                )
+        judged += [
+            Judged(i, self._preferring.choose(self._files[photo.md5]), {})
+            for i, photo in enumerate(photos)
+            if len(self._files[photo.md5]) > 1 and i not in in_families
+        ]
+        copies = [group for family in judged if (group := self._family(family, evidence))]
         similar = [self._star(star, evidence, in_families) for star in similar_stars]
         for groups in (copies, similar):
             groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))
         return Tiers(
             tuple(copies), tuple(similar), model, limits, len(self._everything), len(search.verified),
-            near.search, near.recall, (*search.problems, *self._problems),
+            near.search, near.recall, (*search.problems, *self._problems), options.protected,
         )  # fmt: skip
 
     def _judge(
         self, search: CopySearch, rank: np.ndarray, store: EvidenceStore, apart: np.ndarray
     ) -> list[Judged]:
-        judge = Judge(self._catalogue, self._photos, self._rules, store)
         found = search.families(rank)
-        pairs = judge.keepers(found, search)
-        self._problems = judge.problems
-        search.compare_with(
-            [(keeper, [i for i in family.members if i != keeper]) for family, keeper, _ in pairs]
-        )
+        everything = self._judged_by(self._rules, found, search, store)
+        if self._preferring.order != self._rules.order:
+            among = self._judged_by(self._preferring, found, search, store)
+            other = {frozenset({one.keeper, *one.differs}): one for one in among}
+            everything = [
+                one.unless_equal(other.get(frozenset({one.keeper, *one.differs}), one)) for one in everything
+            ]
         judged = []
-        for one in judge.judge(pairs, search):
+        for one in everything:
             # What the owner told apart from the keeper is not shown with it again.
             codes = pair_codes(np.full(len(one.differs), one.keeper), np.array(list(one.differs), np.int64))
             told = dict(zip(one.differs, np.isin(codes, apart), strict=True))
@@ -149,12 +160,36 @@ class _Grouping:
                 judged.append(replace(one, differs=differs))
         return judged
 
-    def _family(self, judged: Judged, evidence: Callable[[int, int], Evidence]) -> TierGroup:
-        """Make a group of a family, with every file of each content."""
+    def _judged_by(
+        self, rules: KeepRules, found: Sequence[Family], search: CopySearch, store: EvidenceStore
+    ) -> list[Judged]:
+        judge = Judge(self._catalogue, self._photos, rules, store)
+        pairs = judge.keepers(found, search)
+        self._problems = judge.problems
+        search.compare_with(
+            [(keeper, [i for i in family.members if i != keeper]) for family, keeper, _ in pairs]
+        )
+        return judge.judge(pairs, search)
+
+    def _are_in_one_folder(self, codes: np.ndarray) -> np.ndarray:
+        """Return of each pair whether all files of both lie in one folder that is not compared with itself."""
+        first, second = pair_rows(codes)
+        return (self._folder[first] >= 0) & (self._folder[first] == self._folder[second])
+
+    def _only_in(self, photos: Sequence[Photo]) -> int:
+        """Return the number of the folder that is not compared with itself and holds all of these; -1 for none."""
+        folders = enumerate(self._options.not_within)
+        return next((n for n, folder in folders if all(photo.lies_in([folder]) for photo in photos)), -1)
+
+    def _protected(self, photos: Iterable[Photo]) -> frozenset[int]:
+        return frozenset(photo.id for photo in photos if photo.lies_in(self._options.protected))
+
+    def _family(self, judged: Judged, evidence: Callable[[int, int], Evidence]) -> TierGroup | None:
+        """Make a group of a family, with every file of each content; None where one folder alone holds it."""
         photos = self._photos
         same = self._files[photos[judged.keeper].md5]
         # Of equal bytes the folder, the age and the path decide.
-        keeper = self._rules.choose(same).keeper
+        keeper = self._preferring.choose(same).keeper
         choice = Choice(keeper, judged.choice.rule, judged.choice.reason)
         exact = Evidence(True, 1.0, None)
         found: list[tuple] = [
@@ -163,6 +198,10 @@ class _Grouping:
         for i, said in judged.differs.items():
             shown = evidence(judged.keeper, i), judged.why.get(i, ""), judged.places.get(i, ())
             found += [(photo, shown[0], said, *shown[1:]) for photo in self._files[photos[i].md5]]
+        found = [entry for entry in found if self._only_in([keeper, entry[0]]) < 0]
+        if not found:
+            return None
+        protected = self._protected([keeper, *(photo for photo, *_ in found)])
         # Of files of one content each may have a sidecar of its own.
         beside = [self._rules.lost_beside(keeper, photo) for photo, *_ in found]
         found = [
@@ -170,8 +209,10 @@ class _Grouping:
              not said and bool(lost) and not {FILM, RAW} & set(lost))
             for (photo, proof, said, *more), lost in zip(found, beside, strict=True)
         ]  # fmt: skip
-        found.sort(key=lambda entry: (bool(entry[2]), -entry[1].confidence, str(entry[0].path)))
-        return TierGroup("copies", choice, *zip(*found, strict=True))
+        stays = {entry[0].id for entry in found if entry[2]} | protected
+        found.sort(key=lambda entry: (entry[0].id in stays, -entry[1].confidence, str(entry[0].path)))
+        columns: Any = zip(*found, strict=True)
+        return TierGroup("copies", choice, *columns, protected)
 
     def _star(
         self, star: Group, evidence: Callable[[int, int], Evidence], in_families: set[int]
@@ -186,16 +227,17 @@ class _Grouping:
             # The star's centre stays: only with it was every member compared.
             choice = Choice(keeper, choice.rule, "every other photo here was compared with this one")
         members = tuple(self._photos[i] for i in rows)
-        return TierGroup("similar", choice, members, tuple(evidence(star.keeper, i) for i in rows))
+        evidences = tuple(evidence(star.keeper, i) for i in rows)
+        protected = self._protected([keeper, *members])
+        return TierGroup("similar", choice, members, evidences, protected=protected)
 
 
 def _similar(
-    near: Neighbours, limits: ModelThresholds | None, apart: np.ndarray, within: np.ndarray
+    near: Neighbours, limits: ModelThresholds | None, alike: np.ndarray, within: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs that show one scene as int64[n, 2], and their cosines."""
-    alike = ~np.isin(near.alike, apart)
+    """Return the pairs that show one scene as int64[n, 2], and their cosines; of those for which `alike` is true."""
     if limits:
-        alike &= near.cosine >= np.where(within, limits.burst, limits.similar) - TOLERANCE
+        alike = alike & (near.cosine >= np.where(within, limits.burst, limits.similar) - TOLERANCE)
     return np.stack(pair_rows(near.alike[alike]), axis=1), near.cosine[alike]
 
 

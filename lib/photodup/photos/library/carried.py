@@ -18,8 +18,8 @@ from photodup.photos.library.metadata import (
     MOST_VALUES,
     MOST_XMP_BYTES,
     Packet,
-    _degrees,
-    _text,
+    in_degrees,
+    plain_text,
     read_packet,
 )
 
@@ -78,7 +78,7 @@ def place_of(photo: bytes, sidecar: bytes = b"") -> dict[str, str]:
     inside: Any = b""
     exif: Mapping[int, Any] = {}
     try:
-        with imaging._open(photo) as header:
+        with imaging.open_image(photo) as header:
             inside, exif = header.info.get("xmp") or b"", header.getexif().get_ifd(ExifTags.IFD.GPSInfo)
     except Exception:  # broken metadata must not cost the page
         pass
@@ -90,12 +90,12 @@ def place_of(photo: bytes, sidecar: bytes = b"") -> dict[str, str]:
         if found:
             return found
     pairs = ((2, 1, "NS"), (4, 3, "EW"))
-    degrees = [_degrees(exif.get(tag)) for tag, _, _ in pairs]
+    degrees = [in_degrees(exif.get(tag)) for tag, _, _ in pairs]
     if None in degrees or not any(degrees):
         return {}
     found = {}
     for name, value, (_, reference, letters) in zip(_PLACE, degrees, pairs, strict=False):
-        letter = _text(exif.get(reference)).upper()[:1] or letters[0]
+        letter = plain_text(exif.get(reference)).upper()[:1] or letters[0]
         if value is None or letter not in letters:
             return {}
         whole = int(value)

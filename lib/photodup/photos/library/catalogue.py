@@ -134,6 +134,10 @@ class Photo:
     exposure: str | None = None
     described: str | None = None
 
+    def lies_in(self, folders: Iterable[str | Path]) -> str | Path | None:
+        """Return the first of some folders, relative to the library, that it lies in; None where in none."""
+        return next((folder for folder in folders if self.path.is_relative_to(folder)), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

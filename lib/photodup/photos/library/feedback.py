@@ -5,13 +5,11 @@ the files, decisions cannot.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, TypeGuard
 
-from photodup.errors import PhotodupError
-from photodup.names import printable
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 
@@ -43,12 +41,11 @@ class Feedback:
             md5s: about which contents.
             files: where the photos share one content: the path of the one dismissed, then those of the others.
         """
-        line = {"kind": kind, "md5s": sorted(set(md5s))}
-        return self._append([line | {"files": list(files)} if files else line])[0]
+        return self._append([_line(kind, md5s) | ({"files": list(files)} if files else {})])[0]
 
     def add_all(self, labels: Iterable[Label]) -> list[int]:
         """Record several labels with one write; return their numbers."""
-        return self._append([{"kind": kind, "md5s": sorted(set(md5s))} for kind, md5s in labels])
+        return self._append([_line(kind, md5s) for kind, md5s in labels])
 
     def choose_keeper(self, md5: str, instead_of: Iterable[str]) -> int:
         """Record that a content is kept instead of others, whatever was said of those before; return its number."""
@@ -112,22 +109,11 @@ class Feedback:
             self._lines += lines
             return list(range(start, len(self._lines)))
 
-        return self._locked(write) if lines else []
+        return self._journal.while_held(write) if lines else []
 
-    def _locked(self, write: Callable[[], list[int]]) -> list[int]:
-        try:
-            self._journal.path.parent.mkdir(parents=True, exist_ok=True)
-            for attempt in range(50):
-                try:
-                    with self._journal.exclusive():
-                        return write()
-                except BlockingIOError:
-                    time.sleep(0.02 * (attempt < 49))
-            raise PhotodupError(f"{printable(self._journal.path)} is in use by another photodup: try again.")
-        except OSError as error:
-            raise PhotodupError(
-                f"{printable(self._journal.path)} cannot be written ({error.strerror})."
-            ) from None
+
+def _line(kind: LabelKind, md5s: Iterable[str]) -> dict:
+    return {"kind": kind, "md5s": sorted(set(md5s))}
 
 
 def _is_sound(line: dict | None) -> TypeGuard[dict]:

@@ -80,7 +80,7 @@ def read_facts_and_look(
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
     width, height = decoded.size
     # decode() has accepted the bytes; the header is parsed once more for what decode() does not return.
-    with imaging._open(data) as header:
+    with imaging.open_image(data) as header:
         image_format = header.format or "unknown"
         try:
             exif = header.getexif()

@@ -31,6 +31,7 @@ _LAYOUT = frozenset({
 
 # What an owner would miss, in the order in which a sentence names it.
 KINDS = ("date", "place", "camera", "rating", "label", "title", "caption", "keywords", "people")
+_AS_WORDS = {"rating": "a rating of {}", "label": "a label", "title": "a title", "caption": "a caption"}
 # Of XMP by its local name, and of IPTC by its number: the kind that each property is.
 _XMP = {
     "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
@@ -89,23 +90,23 @@ def is_metadata(tag: int) -> bool:
 def taken_at(exif: Mapping[int, Any], details: Mapping[int, Any]) -> str | None:
     """Return when a photo was taken: local time in ISO 8601, with the fraction and the UTC offset that are there."""
     for value, subsec in (
-        (details.get(_ORIGINAL), _text(details.get(_SUBSEC_ORIGINAL))),
+        (details.get(_ORIGINAL), plain_text(details.get(_SUBSEC_ORIGINAL))),
         (exif.get(_DATETIME), ""),
     ):
         try:
-            taken = datetime.strptime(_text(value), "%Y:%m:%d %H:%M:%S").isoformat()
+            taken = datetime.strptime(plain_text(value), "%Y:%m:%d %H:%M:%S").isoformat()
         except ValueError:  # Absent, or "0000:00:00 00:00:00" from a camera whose clock was never set.
             continue
         if subsec.isascii() and subsec.isdigit():
             taken += f".{subsec[:6]}"
-        offset = _text(details.get(_OFFSET_ORIGINAL))
+        offset = plain_text(details.get(_OFFSET_ORIGINAL))
         return taken + offset if _is_offset(offset) else taken
     return None
 
 
 def camera(exif: Mapping[int, Any]) -> str | None:
     """Return maker and model."""
-    make, model = (_text(exif.get(tag)) for tag in (_MAKE, _MODEL))
+    make, model = (plain_text(exif.get(tag)) for tag in (_MAKE, _MODEL))
     # "Canon" + "Canon EOS 5D" would read twice.
     return (model if model.startswith(make) else f"{make} {model}").strip() or None
 
@@ -144,17 +145,17 @@ def _series(note: Any) -> dict[str, float]:
 
 def described(image: Any, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> str:
     """Return the metadata of an open picture as JSON: by kind (`KINDS`), and the `software` that wrote it."""
-    position = [_degrees(gps.get(tag)) for tag in (_LATITUDE, _LONGITUDE)]
+    position = [in_degrees(gps.get(tag)) for tag in (_LATITUDE, _LONGITUDE)]
     said: list[tuple[str, Any]] = [
         ("date", taken_at(exif, details)),
         ("place", "GPS" if None not in position and any(position) else None),
         ("camera", camera(exif)),
         ("rating", exif.get(_RATING)),
         ("title", _wide(exif.get(_XP_TITLE))),
-        ("caption", _text(exif.get(_DESCRIPTION))),
+        ("caption", plain_text(exif.get(_DESCRIPTION))),
         ("caption", _wide(exif.get(_XP_COMMENT))),
         *(("keywords", word) for word in _wide(exif.get(_XP_KEYWORDS)).split(";")),
-        ("software", _text(exif.get(_SOFTWARE))),
+        ("software", plain_text(exif.get(_SOFTWARE))),
         *_iptc(image),
     ]
     xmp = image.info.get("xmp")
@@ -192,15 +193,7 @@ def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
 
 def in_words(kinds: Mapping[str, Any]) -> str:
     """Return kinds as words: "date, place and a rating of 5"."""
-    words = [
-        f"a rating of {kinds[kind]}"
-        if kind == "rating"
-        else kind
-        if kind not in ("label", "title", "caption")
-        else f"a {kind}"
-        for kind in KINDS
-        if kind in kinds
-    ]
+    words = [_AS_WORDS.get(kind, kind).format(kinds[kind]) for kind in KINDS if kind in kinds]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
 
 
@@ -347,7 +340,8 @@ def _xmp(data: bytes) -> list[tuple[str, str]]:
     return said
 
 
-def _text(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """Return a value of EXIF as text, without what fills it up; empty for None."""
     return "" if value is None else str(value).strip("\0 ")
 
 
@@ -368,7 +362,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _degrees(value: Any) -> float | None:
+def in_degrees(value: Any) -> float | None:
     """Return degrees of degrees, minutes and seconds; None if one of them is no number."""
     parts = [_number(part) for part in value] if isinstance(value, tuple) else []
     if not parts or None in parts:

@@ -288,17 +288,7 @@ def _write(catalogue: Catalogue, batch: list[_FileRead], report: ScanReport) -> 
             "ON CONFLICT (path) DO UPDATE SET size_bytes = excluded.size_bytes, "
             "mtime_ns = excluded.mtime_ns, status = excluded.status, reason = excluded.reason, "
             "md5 = excluded.md5",
-            [
-                (
-                    r.entry.path,
-                    r.entry.size_bytes,
-                    r.entry.mtime_ns,
-                    r.status,
-                    r.reason,
-                    r.facts and r.facts.md5,
-                )
-                for r in batch
-            ],
+            [(*astuple(r.entry), r.status, r.reason, r.facts and r.facts.md5) for r in batch],
         )
     for read in batch:
         report.n_read += read.facts is not None

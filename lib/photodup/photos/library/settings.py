@@ -9,7 +9,9 @@ machine too, since behind a loopback address there may be any service, or a tunn
 """
 
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
+from photodup.files import is_spelled_so, real_path
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
@@ -38,6 +41,8 @@ class LibrarySettings:
         url: its server's address; None for `auto` and for models in this process.
         keep: the rules that choose a keeper, most important first.
         folders: folders by priority, relative to the library, for the rule `folder`.
+        protected: folders, relative to the library, from which nothing is suggested or removed.
+        not_within: folders, relative to the library, whose photos are not compared with each other.
         ignored: backend and address that the file names and this user did not choose; never used.
         threshold: smallest cosine of similar pictures; None for the model's own.
     """
@@ -46,6 +51,8 @@ class LibrarySettings:
     url: str | None = None
     keep: tuple[str, ...] = DEFAULT_RULES
     folders: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
+    not_within: tuple[str, ...] = ()
     ignored: tuple[str, str] | None = None
     threshold: float | None = None
 
@@ -53,8 +60,9 @@ class LibrarySettings:
         check_address(self.backend, self.url)
         if self.backend != AUTO:  # one way to write it, however it was stored
             object.__setattr__(self, "backend", parse_backend(self.backend).name)
-        if not isinstance(self.folders, tuple) or not all(isinstance(name, str) for name in self.folders):
-            raise PhotodupError("folders must be a list of names")
+        for folders in (self.folders, self.protected, self.not_within):
+            if not isinstance(folders, tuple) or not all(isinstance(name, str) for name in folders):
+                raise PhotodupError("folders must be a list of names")
         if self.threshold is not None and not (
             isinstance(self.threshold, int | float) and LEAST_THRESHOLD <= self.threshold <= 1
         ):
@@ -158,3 +166,27 @@ def inside(folders: Sequence[str]) -> tuple[str, ...]:
         if folder.is_absolute() or ".." in folder.parts:
             raise PhotodupError(f"{folder} is outside the library: name folders as they are inside it.")
     return tuple(map(str, clean))
+
+
+def folders_there(root: Path, named: Sequence[str]) -> tuple[str, ...]:
+    """Return folders of a library, each written as on the disk: one by another spelling would protect nothing.
+
+    Args:
+        root: the library.
+        named: relative to it, or absolute.
+
+    Raises:
+        PhotodupError: one is not there, or lies outside the library.
+    """
+    named = [name.strip() for name in named]
+    real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in named]
+    found = inside(real)
+    for name in found:
+        place = root / name
+        with suppress(OSError):
+            if is_spelled_so(place, root, {}) and os.path.isdir(place) and real_path(place) == place:
+                continue
+        raise PhotodupError(
+            f"There is no folder {printable(name)} in {printable(root)}: write it as it is there."
+        )
+    return found

@@ -17,6 +17,7 @@ RAW_SUFFIXES = frozenset({
 RENDERED_SUFFIXES = frozenset({
     ".avif", ".bmp", ".heic", ".heif", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff", ".webp",
 })
+FILM_SUFFIXES = frozenset({".mov", ".mp4"})  # of a Live Photo
 _ATTACHED_SUFFIXES = frozenset({".aae", ".dop", ".mov", ".mp4", ".on1", ".pp3", ".thm", ".wav", ".xmp"})
 _NAMED_IN_FULL = frozenset({".dop", ".json", ".on1", ".pp3", ".xmp"})  # IMG_1.jpg.xmp
 # fmt: on
@@ -78,19 +79,6 @@ def xmp_of(photo: Path) -> Path:
     return named[0] if len(named) == 1 else own
 
 
-def raw_beside(library: Path) -> Callable[[Path], bool]:
-    """Return what says of a path in a library whether a RAW file of its name lies beside it.
-
-    Each folder is read once, when it is first asked about.
-    """
-    return _beside(library, RAW_SUFFIXES)
-
-
-def film_beside(library: Path) -> Callable[[Path], bool]:
-    """Return what says of a path in a library whether the film of a Live Photo lies beside it."""
-    return _beside(library, frozenset({".mov", ".mp4"}))
-
-
 def described_beside(library: Path) -> Callable[[Path], dict[str, Any]]:
     """Return what gives of a path in a library what its XMP sidecars say, by kind; `IMG_1.xmp` is of every `IMG_1`."""
     read = cache(_bundles)
@@ -107,7 +95,11 @@ def described_beside(library: Path) -> Callable[[Path], dict[str, Any]]:
     return said
 
 
-def _beside(library: Path, suffixes: frozenset[str]) -> Callable[[Path], bool]:
+def beside(library: Path, suffixes: frozenset[str]) -> Callable[[Path], bool]:
+    """Return what says of a path in a library whether a file of its name and one of these suffixes lies beside it.
+
+    Each folder is read once, when it is first asked about.
+    """
     read = cache(_bundles)
 
     def is_there(path: Path) -> bool:

@@ -13,9 +13,9 @@ from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing
 from photodup.photos.library.sidecars import xmp_of
+from photodup.photos.library.walking import opened_file
 from photodup.photos.review.pictures import PictureRefused, head
 from photodup.photos.trash.trash_entries import Note
-from photodup.safe_open import open_file, opened
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,11 @@ def _text(value: Any) -> str:
 def _read(root: Path, path: Path) -> bytes | None:
     """Return the sidecar that is there, if it is a file of its own; nothing can be merged into another's."""
     try:
-        with opened(root, os.fspath(path.relative_to(root))) as place:
-            if place is None:
-                return b""
-            with open(open_file(place), "rb") as file:
-                return file.read(MOST_XMP_BYTES + 1)
+        with opened_file(root, os.fspath(path.relative_to(root))) as file:
+            return file.read(MOST_XMP_BYTES + 1)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except OSError:
         return b""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from starlette.concurrency import run_in_threadpool
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.embed.choose import known_backends, probe
-from photodup.photos.groups.keepers import DEFAULT_RULES
-from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, inside
+from photodup.photos.groups.keepers import DEFAULT_RULES, WISHES
+from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, folders_there, inside
 from photodup.photos.review import pictures
-from photodup.photos.review.reviewed_folder import Finished, ReviewTask
+from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
 from photodup.photos.trash.trash import Trash
@@ -72,6 +73,9 @@ def overview(
         tier=tier,
         status_filter=status,
         order=order,
+        wishes=site.folder.wishes,
+        never_from=site.folder.never_from,
+        protected=session.settings.protected,
         folder=folder,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         statuses=[TODO, MARKED, SKIPPED, APART, DONE],
@@ -139,16 +143,17 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
     marked = session.select(status=MARKED)
     items, number, n_pages = _one_page(marked, number, PAGE_SIZE)
     going = {photo.id: photo for item in marked for photo in item.photos if photo.id in item.remove}
+    written = session.carried()
     linked, freed = pictures.freed(session.root, going.values())
     return site.page(
         "confirm.html",
         linked=linked,
         links=pictures.links_to(session.root, going.values()),
         freed=freed,
-        carried=session.carried(items),
+        carried=written,
         n_held_back=session.n_held_back,
         items=items,
-        plan=session.plan,
+        plan=session.plan(written),
         leaving=going.keys(),
         n_sidecars=session.n_sidecars,
         changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
@@ -261,13 +266,20 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
     if session is None or photo_id not in session.photos:
         raise pictures.PictureRefused("There is no such photo in these groups.")
     photo = session.photos[photo_id]
-    # The browser asks each time, so it shows no picture whose file has changed or gone since.
-    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.md5}-{size}"'}
-    if request.headers.get("if-none-match") == kept["ETag"]:
+    if _was_sent(request, tag := f"{photo.md5}-{size}"):
         pictures.open_photo(session.root, photo).close()
-        return Response(status_code=304, headers=kept)
-    data = pictures.picture(session.root, session.own, photo, size)
-    return Response(data, media_type="image/jpeg", headers=kept)
+        return _picture(tag, None)
+    return _picture(tag, pictures.picture(session.root, session.own, photo, size))
+
+
+def _was_sent(request: Request, tag: str) -> bool:
+    return request.headers.get("if-none-match") == f'"{tag}"'
+
+
+def _picture(tag: str, data: bytes | None) -> Response:
+    """Answer with a JPEG; None where the browser has it. It asks each time, so it shows none that has changed or gone."""
+    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
+    return Response(data, 200 if data else 304, kept, "image/jpeg" if data else None)
 
 
 @router.get("/removed/{name}/small.jpg")
@@ -277,11 +289,8 @@ def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     found = session.trash.find(name) if isinstance(session.trash, Trash) else None
     if found is None or not found.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
-    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{found.files[0].md5}-removed"'}
-    if request.headers.get("if-none-match") == kept["ETag"]:
-        return Response(status_code=304, headers=kept)
-    data = pictures.removed_picture(session.root, found.files[0])
-    return Response(data, media_type="image/jpeg", headers=kept)
+    tag, moved = f"{found.files[0].md5}-removed", found.files[0]
+    return _picture(tag, None if _was_sent(request, tag) else pictures.removed_picture(session.root, moved))
 
 
 @router.get("/static/{name}")
@@ -323,12 +332,8 @@ async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
 async def undo(site: CurrentSite) -> Response:
     """Take back the last decision or removal."""
     session = site.session
-
-    def bring_back(task: ReviewTask) -> Finished:
-        return Finished(title="Undone", sentence=session.undo())
-
     if session.undo_moves_files:
-        return await site.run(ReviewTask("Putting files back", bring_back, can_stop=False))
+        return await site.change("Putting files back", session.undo, title="Undone")
     message = await run_in_threadpool(session.undo)
     return site.go(f"/group/{session.undone}") if session.undone else site.message("Undone", message)
 
@@ -362,12 +367,7 @@ async def change_list(site: CurrentSite, form: PostedForm) -> Response:
 async def remove(site: CurrentSite, form: PostedForm) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
     session, plan = site.session, field(form, "plan")
-
-    def move(task: ReviewTask) -> Finished:
-        session.apply(plan)
-        return Finished("/trash")
-
-    return await site.run(ReviewTask("Removing photos", move, can_stop=False))
+    return await site.change("Removing photos", partial(session.apply, plan), "/trash")
 
 
 @router.post("/restore")
@@ -378,12 +378,11 @@ async def restore(site: CurrentSite, form: PostedForm) -> Response:
         raise PhotodupError("Choose what to restore first.")
     session, unsigned = site.session, form.get("unsigned") == ["yes"]
 
-    def bring_back(task: ReviewTask) -> Finished:
+    def bring_back() -> str:
         restored = session.restore(ids, unsigned=unsigned)
-        said = back_in_folders([path.relative_to(session.root) for path in restored])
-        return Finished(title="Restored", sentence=said)
+        return back_in_folders([path.relative_to(session.root) for path in restored])
 
-    return await site.run(ReviewTask("Putting files back", bring_back, can_stop=False))
+    return await site.change("Putting files back", bring_back, title="Restored")
 
 
 @router.post("/empty-trash")
@@ -391,13 +390,12 @@ async def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
     session, plan = site.session, field(form, "plan")
 
-    def delete(task: ReviewTask) -> Finished:
+    def delete() -> str:
         n, freed = session.empty_trash(plan)
         photos = "1 photo is" if n == 1 else f"{n} photos are"
-        said = f"{photos} deleted for good, {pictures.size(freed)} freed."
-        return Finished(title="The trash is empty", sentence=said)
+        return f"{photos} deleted for good, {pictures.size(freed)} freed."
 
-    return await site.run(ReviewTask("Emptying the trash", delete, can_stop=False))
+    return await site.change("Emptying the trash", delete, title="The trash is empty")
 
 
 @router.post("/settings/backend")
@@ -414,18 +412,24 @@ async def set_backend(site: CurrentSite, form: PostedForm) -> Response:
 
 @router.post("/settings/keep")
 async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
-    """Store the order of the keep rules, and the folders by priority."""
+    """Store the order of the keep rules, the folders by priority, and what is never suggested or compared."""
     places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
-    folders = inside(field(form, "folders").splitlines())
     session = site.session
-    changed = replace(session.settings, keep=tuple(order), folders=folders)
+    named = {name: field(form, name).splitlines() for name in ("folders", "protected", "not_within")}
+    kept: dict[str, Any] = {
+        name: folders_there(session.root, named[name]) for name in ("protected", "not_within")
+    }
+    changed = replace(session.settings, keep=tuple(order), folders=inside(named["folders"]), **kept)
+    return await site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
 
-    def change(task: ReviewTask) -> Finished:
-        session.change(changed)
-        return Finished("/settings")
 
-    return await site.run(ReviewTask("Choosing the photos to keep", change, can_stop=False))
+@router.post("/wishes")
+async def wish(site: CurrentSite, form: PostedForm) -> Response:
+    """Choose for this run which of equal photos to keep, and from where nothing goes."""
+    never_from = folders_there(site.folder.root, form.get("never_from", ()))
+    regroup = partial(site.folder.wish, [wish for wish in WISHES if wish in form], never_from)
+    return await site.change("Choosing the photos to keep", regroup, "/")
 
 
 @router.post("/work/stop")
@@ -464,4 +468,5 @@ async def threshold(site: CurrentSite, form: PostedForm) -> Response:
         chosen = -1.0
     if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
         raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
-    return await site.run(site.folder.showing_from(chosen))
+    show = partial(site.folder.show_from, chosen)
+    return await site.change("Finding similar scenes", show, "/?tier=similar")

@@ -21,11 +21,11 @@ from photodup.photos.groups.results import Evidence
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
+from photodup.photos.library.walking import opened_file
 from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 from photodup.photos.trash.trash_entries import Moved
 from photodup.photos.trash.trash_files import TRASH_FOLDER
-from photodup.safe_open import open_file, opened
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
@@ -56,26 +56,21 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
     """
     name = printable(photo.path)
     try:
-        with opened(root, os.fspath(photo.path)) as place:
-            if place is None:
-                raise FileNotFoundError
-            descriptor = open_file(place)
-    except ValueError:
-        raise PictureRefused(f"{name} leads outside the library: scan again.") from None
+        file = opened_file(root, os.fspath(photo.path))
     except FileNotFoundError:
         raise PictureRefused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
         if error.errno == errno.EINVAL:
-            why = "is no regular file any more"
+            why = "is no regular file any more, or leads outside the library"
         else:
             link = error.errno in (errno.ELOOP, errno.ENOTDIR)
             why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
         raise PictureRefused(f"{name} {why}: scan again.") from None
-    status = os.fstat(descriptor)
+    status = os.fstat(file.fileno())
     if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
-        os.close(descriptor)
+        file.close()
         raise PictureRefused(f"{name} has changed since the scan: scan again.")
-    return open(descriptor, "rb")
+    return file
 
 
 def problem(root: Path, photo: Photo) -> str | None:
@@ -100,16 +95,13 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
         PictureRefused: it is not there, or is not the file that was removed.
     """
     try:
-        with opened(root, f"{TRASH_FOLDER}/{moved.trash}") as place:
-            if place is None:
-                raise FileNotFoundError
-            with open(open_file(place), "rb") as file:
-                data = file.read(moved.size + 1)
+        with opened_file(root, f"{TRASH_FOLDER}/{moved.trash}") as file:
+            data = file.read(moved.size + 1)
         if len(data) != moved.size or md5(data) != moved.md5:
             raise PictureRefused(f"{printable(moved.home)} in the trash is not the file that was removed.")
         with _making:
             return _encoded(imaging.decode(data, draft_size=SIZES["small"]), "small")
-    except (OSError, ValueError, imaging.ImageError):
+    except (OSError, imaging.ImageError):
         raise PictureRefused(f"{printable(moved.home)} in the trash cannot be shown.") from None
 
 
@@ -166,7 +158,7 @@ def head(root: Path, photo: Photo) -> bytes:
 def exif(root: Path, photo: Photo) -> dict[str, str]:
     """Return readable EXIF fields, by name; an unreadable file has none. Values are for display, escaped later."""
     try:
-        with imaging._open(head(root, photo)) as header:
+        with imaging.open_image(head(root, photo)) as header:
             tags = header.getexif()
             fields = dict(tags) | dict(tags.get_ifd(ExifTags.IFD.Exif))
     except Exception:  # Broken EXIF must not cost the page.
@@ -224,7 +216,7 @@ def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
     """Return size, date, camera, path and EXIF of two photos; details only where they differ."""
     rows = [
         Row("Folder", _folder(left), _folder(right)),
-        Row("Name", left.path.name, right.path.name),
+        Row("Name", printable(left.path.name), printable(right.path.name)),
         Row("Pixels", _pixels(left), _pixels(right)),
         Row("File", f"{left.format} · {size(left.size_bytes)}", f"{right.format} · {size(right.size_bytes)}"),
         Row("Taken", _when(left), _when(right)),
@@ -236,10 +228,7 @@ def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
         row = Row(_words(name), fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
         if row.differs and name not in ("Make", "Model", "DateTimeOriginal"):
             rows.append(row)
-    return [
-        row if row.name != "Name" else Row("Name", printable(Path(row.left)), printable(Path(row.right)))
-        for row in rows
-    ]
+    return rows
 
 
 def evidence(why: Evidence, difference: str = "") -> str:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from photodup.photos.groups.results import Tiers
 from photodup.photos.library import apple
 from photodup.photos.library.catalogue import Catalogue, Model
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
-from photodup.photos.library.settings import load_settings
+from photodup.photos.library.settings import folders_there, load_settings, save_settings
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.own_folder import locate_catalogue
 from photodup.progress import watched_by
@@ -224,9 +224,13 @@ class ReviewedFolder:
         catalogue: its catalogue, if elsewhere.
         find: makes the groups; default by the library's settings and `options`.
         encoders: who looks at what the photos show.
+        protect: folders to protect from now on, beside those of the settings.
+        not_within: folders not to compare with themselves from now on, beside those of the settings.
         **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
 
     Attributes:
+        wishes: which of photos that are equal as pictures to keep, for this run: some of `WISHES`.
+        never_from: folders that are protected for this run.
         session: what is reviewed; None until it is open.
         work: the long work.
         n_new: photos that the library's encoder has not looked at yet.
@@ -242,11 +246,17 @@ class ReviewedFolder:
         *,
         find: Callable[[Catalogue], Tiers] | None = None,
         encoders: Encoders = NO_MORE_ENCODERS,
+        protect: Sequence[str] | None = None,
+        not_within: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
         self.root, self.encoders = existing_folder(root), encoders
         self._catalogue, self._options = catalogue, options
-        self._find = find or (lambda opened: tiers_by_settings(opened, progress=with_bar, **self._options))
+        self._new = {"protected": folders_there(self.root, protect or ())}
+        self._new["not_within"] = folders_there(self.root, not_within or ())
+        self.wishes: tuple[str, ...] = ()
+        self.never_from: tuple[str, ...] = ()
+        self._find = find or self._by_settings
         self.session: ReviewSession | None = None
         self.work = TaskRunner()
         self.n_new = 0
@@ -275,11 +285,24 @@ class ReviewedFolder:
             PhotodupError: it was not scanned, or cannot be opened.
         """
         if self.session is None:
+            if any(self._new.values()):
+                self._remember_folders()
             self.session = ReviewSession(self.root, self._catalogue, self._find)
         else:
             self.session.refresh()
         self._count_new(self.session)
         return self.session
+
+    def _remember_folders(self) -> None:
+        with Catalogue(self.root, self._catalogue) as opened:
+            stored = load_settings(opened.own.path)
+            both = {name: {*getattr(stored, name), *new} for name, new in self._new.items()}
+            changed: dict[str, Any] = {name: tuple(sorted(folders)) for name, folders in both.items()}
+            save_settings(opened.own.path, replace(stored, **changed))
+
+    def _by_settings(self, opened: Catalogue) -> Tiers:
+        options = self._options | {"wishes": self.wishes, "never_from": self.never_from}
+        return tiers_by_settings(opened, progress=with_bar, **options)
 
     def _count_new(self, session: ReviewSession) -> None:
         with session.open() as catalogue:
@@ -361,8 +384,8 @@ class ReviewedFolder:
                 "cannot go on with that: choose the same one again, here or in the settings."
             )
 
-    def showing_from(self, threshold: float | None) -> ReviewTask:
-        """Return the task that shows similar scenes from another threshold on, now and from now on.
+    def show_from(self, threshold: float | None) -> None:
+        """Show similar scenes from another threshold on, now and from now on.
 
         Args:
             threshold: smallest cosine; None for the model's own.
@@ -373,14 +396,18 @@ class ReviewedFolder:
         if self.session is None:
             raise PhotodupError("Nothing is open yet: look for photos first.")
         changed = replace(self.session.settings, threshold=threshold)
+        self._options["threshold"] = None  # what the command line said counts until another is chosen
+        self.session.change(changed)
 
-        def change(task: ReviewTask) -> Finished:
-            self._options["threshold"] = None  # what the command line said counts until another is chosen
-            assert self.session is not None
-            self.session.change(changed)
-            return Finished("/?tier=similar")
+    def wish(self, wishes: Sequence[str], never_from: Sequence[str]) -> None:
+        """Group again by what is wished for in this run; nothing of it is stored.
 
-        return ReviewTask("Finding similar scenes", change, can_stop=False)
+        Args:
+            wishes: some of `WISHES`.
+            never_from: folders of the library from which nothing is to go.
+        """
+        self.wishes, self.never_from = tuple(wishes), tuple(never_from)
+        self.open()
 
 
 def _said(report: ScanReport) -> str:

@@ -19,11 +19,9 @@ from starlette.exceptions import HTTPException
 from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.groups.results import Tiers
-from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
-from photodup.photos.review.reviewed_folder import NO_MORE_ENCODERS, Encoders, ReviewedFolder
+from photodup.photos.review.reviewed_folder import ReviewedFolder
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.review.site import Guard, NotNow, Site, site_of
 
@@ -40,14 +38,11 @@ class ReviewServer:
     Args:
         root: a folder of photographs; scanned, unless it is opened on the page.
         port: where to listen, on 127.0.0.1 only; 0 takes a free one.
-        catalogue: its catalogue, if elsewhere.
         in_frame: let pages of this machine (a notebook) show it in a frame.
         is_demo: say that these are the demonstration's photographs.
-        find: makes the groups; default by the library's settings.
-        encoders: who looks at what the photos show.
         opened_on_page: answer at once and open the folder behind the page, which says how far that is; a folder
             that was never scanned is offered to be. Else it is open before this object is there.
-        **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
+        **options: of `ReviewedFolder`.
     """
 
     def __init__(
@@ -55,11 +50,8 @@ class ReviewServer:
         root: Path,
         *,
         port: int = 0,
-        catalogue: Path | None = None,
         in_frame: bool = False,
         is_demo: bool = False,
-        find: Callable[[Catalogue], Tiers] | None = None,
-        encoders: Encoders = NO_MORE_ENCODERS,
         opened_on_page: bool = False,
         **options: Any,
     ) -> None:
@@ -72,7 +64,7 @@ class ReviewServer:
             raise PhotodupError(cannot_listen(error, HOST, port, "the review page")) from None
         self.port = self._socket.getsockname()[1]
         try:
-            self.folder = ReviewedFolder(root, catalogue, find=find, encoders=encoders, **options)
+            self.folder = ReviewedFolder(root, **options)
             if opened_on_page:
                 self.folder.check()
             else:
@@ -146,10 +138,8 @@ def review(
     root: Path,
     *,
     port: int | None,
-    catalogue: Path | None,
     browser: bool,
     is_demo: bool = False,
-    encoders: Encoders = NO_MORE_ENCODERS,
     **options: Any,
 ) -> None:
     """Serve until Ctrl-C.
@@ -157,22 +147,12 @@ def review(
     Args:
         root: a folder of photographs, scanned or not yet.
         port: where to listen; default 8000, 8001 for the demonstration; 0 takes a free one.
-        catalogue: its catalogue, if elsewhere.
         browser: open the page there.
         is_demo: say that these are the demonstration's photographs.
-        encoders: who looks at what the photos show.
-        **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
+        **options: of `ReviewedFolder`.
     """
     wanted = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
-    with ReviewServer(
-        root,
-        port=wanted,
-        catalogue=catalogue,
-        is_demo=is_demo,
-        encoders=encoders,
-        opened_on_page=True,
-        **options,
-    ) as server:
+    with ReviewServer(root, port=wanted, is_demo=is_demo, opened_on_page=True, **options) as server:
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser:
             webbrowser.open(server.url)

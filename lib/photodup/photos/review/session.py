@@ -3,7 +3,7 @@
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,27 +112,15 @@ class DecisionJournal:
         """Append the items as they are, with one write; of those in `kept`, what stays is not asked again.
 
         Raises:
-            PhotodupError: the disk is full, or another page is writing; nothing was written.
+            PhotodupError: the disk is full, or another page keeps writing; nothing was written.
         """
         lines = [line for item in kept for line in _skipped_when_found_again(item)]
         for item in items:
             by_id = {p.id: (p.md5, as_text(p.path)) for p in _all_photos(item)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in _MARKS}
             lines.append({"group": item.key, "status": item.status} | marks)
-        if not lines:
-            return
-        try:
-            self._journal.path.parent.mkdir(exist_ok=True)
-            with self._journal.exclusive():
-                self._journal.append(*lines)
-        except BlockingIOError:
-            raise PhotodupError(
-                "Another review page is writing at this moment: press the key again."
-            ) from None
-        except OSError as error:
-            raise PhotodupError(
-                f"The decision could not be written ({error.strerror}): free some space."
-            ) from None
+        if lines:
+            self._journal.while_held(lambda: self._journal.append(*lines))
 
 
 def _is_sound(line: dict | None) -> TypeGuard[dict]:
@@ -240,21 +228,36 @@ class ReviewSession:
             self._set_apart_dismissed()
 
     def _set_apart_dismissed(self) -> None:
-        """Set apart the byte-identical copies that were dismissed under whatever names."""
+        """Set apart the byte-identical copies that were dismissed under whatever names; unmark what is protected now."""
         dismissed = self.feedback.dismissed_copies()
         for item in self.items.values():
-            if apart := dismissed_copies(item.group, dismissed):
-                item.apart |= apart
-                item.remove -= apart
-                if item.status == MARKED and not item.remove:
-                    item.status = SKIPPED
-                if not item.members:
-                    item.status = APART
+            apart = dismissed_copies(item.group, dismissed)
+            item.apart |= apart
+            item.remove -= apart | (item.group.protected if item.status == MARKED else frozenset())
+            if item.status == MARKED and not item.remove:
+                item.status = SKIPPED
+            if not item.members:
+                item.status = APART
 
     @property
     def problems(self) -> list[str]:
-        """A sentence about each line of the library's journals that cannot be used."""
-        return [*self._decisions.problems, *self.feedback.problems, *self._trash_problems]
+        """A sentence about each line of a journal that cannot be used, and each protected folder that is gone."""
+        return [*self._decisions.problems, *self.feedback.problems, *self._trash_problems, *self._gone]
+
+    @property
+    def _protected(self) -> tuple[str, ...]:
+        """The folders that are protected, by now: another window may have stored some."""
+        return (*self.tiers.protected, *self.settings.protected)
+
+    @property
+    def _gone(self) -> list[str]:
+        """A sentence about each protected folder that is not there: what lay in it may lie elsewhere, unprotected."""
+        gone = {name for name in self._protected if not os.path.isdir(self.root / name)}
+        return [
+            f"{printable(name)} is protected and no longer there, so nothing is removed: protect its new name in the "
+            "settings, or take it out there."
+            for name in sorted(gone)
+        ]
 
     @property
     def settings(self) -> LibrarySettings:
@@ -266,7 +269,7 @@ class ReviewSession:
         with self._lock:
             before = self.settings
             save_settings(self.own.path, settings)
-            kept = [(s.keep, s.folders, s.threshold) for s in (before, settings)]
+            kept = [(s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)]
             if kept[0] != kept[1]:
                 self.refresh()
 
@@ -344,14 +347,17 @@ class ReviewSession:
     def accept_all(self) -> int:
         """Mark the suggested copies of every undecided group; return how many groups."""
         with self._lock:
-            chosen = [item for item in self.select("copies", TODO) if item.suggested]
-            if not chosen:
-                return 0
-            self._history.append(Step(_as_now(chosen)))
-            for item in chosen:
-                item.remove = item.suggested
-            self._set(MARKED, *chosen)
-            return len(chosen)
+            todo = self.select("copies", TODO)
+            return self._mark([(item, item.suggested) for item in todo if item.suggested])
+
+    def _mark(self, chosen: Sequence[tuple[Item, frozenset[int]]]) -> int:
+        """Mark these photos of groups, in one step; return how many groups."""
+        if chosen:
+            self._history.append(Step(_as_now(item for item, _ in chosen)))
+            for item, remove in chosen:
+                item.remove = remove
+            self._set(MARKED, *(item for item, _ in chosen))
+        return len(chosen)
 
     @property
     def n_held_back(self) -> int:
@@ -375,13 +381,10 @@ class ReviewSession:
             for item, held in self._held_back():
                 found = carried(self.root, item.group.keeper, held, described)
                 if found and (whole := {told.photo.id for told in found.told if told.is_whole}):
-                    chosen.append((item, whole))
+                    marked = item.suggested if item.status == TODO else item.remove
+                    chosen.append((item, marked | whole))
                     n += len(whole)
-            if chosen:
-                self._history.append(Step(_as_now(item for item, _ in chosen)))
-                for item, whole in chosen:
-                    item.remove = frozenset(whole) | (item.suggested if item.status == TODO else item.remove)
-                self._set(MARKED, *(item for item, _ in chosen))
+            self._mark(chosen)
             return n
 
     def carry(self, key: str, photo_id: int) -> None:
@@ -408,9 +411,22 @@ class ReviewSession:
         with self._lock:
             self._decide(self._decidable_item(key), SKIPPED, frozenset())
 
+    def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
+        """Refuse the removal of a photo from a protected folder, whoever asks for it and since when it is protected."""
+        for sentence in self._gone if remove else ():
+            raise PhotodupError(sentence)
+        folders = self._protected
+        for photo in (photo for item in items for photo in item.photos if photo.id in remove):
+            if folder := photo.lies_in(folders):
+                raise PhotodupError(
+                    f"{printable(photo.path)} stays, and nothing was done: {printable(folder)} is protected. End that in "
+                    "the settings first."
+                )
+
     def _decide(
         self, item: Item, status: str, remove: frozenset[int], bare: frozenset[int] = frozenset()
     ) -> None:
+        self._refuse_protected(item, remove=remove)
         if (item.status, item.remove, item.bare) == (status, remove, bare):
             return  # sent twice: one undo must take it back
         self._history.append(Step(_as_now([item])))
@@ -530,16 +546,13 @@ class ReviewSession:
         beside = described_beside(self.root)
         return lambda photo: joined(beside(photo.path), read_described(photo.described))
 
-    def carried(self, items: Iterable[Item]) -> dict[str, Carried]:
+    def carried(self) -> dict[str, Carried]:
         """Return by group what its marked photos say alone, and what is written of it beside the one that stays."""
-        if not self.trash.moves_files:
-            return {}
-        everything = self.select(status=MARKED)
-        going = {i for item in everything for i in item.remove}
+        marked = self.select("copies", MARKED) if self.trash.moves_files else []
+        going = {i for item in self.select(status=MARKED) for i in item.remove}
         described, found = self._describe(), {}
-        for item in items:
-            stays = [photo for photo in item.photos if photo.id not in going]
-            if item.status == MARKED and item.group.tier == "copies" and stays:
+        for item in marked:
+            if stays := [photo for photo in item.photos if photo.id not in going]:
                 told = [photo for photo in item.photos if photo.id in item.remove - item.bare]
                 if one := carried(self.root, stays[0], told, described):
                     found[item.key] = one
@@ -551,9 +564,6 @@ class ReviewSession:
         held = [p for of, held in self._held_back() if of is item for p in held if p.id == photo_id]
         return carried(self.root, item.group.keeper, held, self._describe())
 
-    def _notes(self) -> list[Note]:
-        return [one.note for one in self.carried(self.items.values()).values() if one.note]
-
     @property
     def n_sidecars(self) -> int:
         """How many files besides the marked photos `apply` would move; looked up once for each list."""
@@ -563,11 +573,11 @@ class ReviewSession:
                 self._sidecars = marked, len({p for removal in self.removals() for p in removal.sidecars})
             return self._sidecars[1]
 
-    @property
-    def plan(self) -> str:
-        """Return a digest of what is marked: whoever agreed to a list agreed to no other."""
+    def plan(self, written: Mapping[str, Carried]) -> str:
+        """Return a digest of what is marked and, as `carried` gives it, written: who agreed to a list agreed to no other."""
         marked = [(item.key, sorted(item.remove)) for item in self.select(status=MARKED)]
-        return _digest(repr([marked, [(note.path, note.before, md5(note.data)) for note in self._notes()]]))
+        notes = [(note.path, note.before, md5(note.data)) for note in _notes(written)]
+        return _digest(repr([marked, notes]))
 
     def apply(self, plan: str | None = None) -> RemovalResult:
         """Move everything that is marked into the trash.
@@ -582,13 +592,15 @@ class ReviewSession:
             marked = self.select(status=MARKED)
             if not marked:
                 raise PhotodupError("Nothing is marked: it was removed already, or undone.")
-            if plan not in (None, self.plan):
+            written = self.carried()
+            if plan not in (None, self.plan(written)):
                 raise PhotodupError(
                     "The marks have changed since this list was shown, perhaps in another window: "
                     "nothing was moved, look at the list again."
                 )
+            self._refuse_protected(*marked, remove={i for item in marked for i in item.remove})
             removals = self.removals()
-            operations, refused = self.trash.remove(removals, self._notes())
+            operations, refused = self.trash.remove(removals, _notes(written))
             refused_paths = {removal.path for removal, _ in refused}
             learnt, done = [], []
             for item in marked:
@@ -720,6 +732,10 @@ def _status(path: Path, moved: Moved, in_trash: bool) -> str | None:
 def _as_now(items: Iterable[Item]) -> tuple[Item, ...]:
     """Return what is decided about these groups now."""
     return tuple(map(copy, items))
+
+
+def _notes(written: Mapping[str, Carried]) -> list[Note]:
+    return [one.note for one in written.values() if one.note]
 
 
 def _digest(text: str) -> str:

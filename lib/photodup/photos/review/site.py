@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
 from photodup.photos.review.pictures import percent, size
-from photodup.photos.review.reviewed_folder import ReviewedFolder, ReviewTask
+from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import MARKED, TODO, ReviewSession
 
 # What is done within this time is answered with its result; what takes longer, with its progress.
@@ -63,6 +63,17 @@ class Site:
         self.folder.work.begin(task)
         await run_in_threadpool(task.ended.wait, _QUICK_S)
         return self.result(task) if task.ended.is_set() else self.go("/work")
+
+    async def change(
+        self, doing: str, do: Callable[[], object], path: str = "", *, title: str = ""
+    ) -> Response:
+        """Do what may not be stopped, and show an address once it is done, or what it says under a title; see `run`."""
+
+        def done(task: ReviewTask) -> Finished:
+            said = do()
+            return Finished(path, title, str(said) if title else "")
+
+        return await self.run(ReviewTask(doing, done, can_stop=False))
 
     def result(self, task: ReviewTask) -> Response:
         """Return the page that an ended task led to.

@@ -4,14 +4,17 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
+
+_T = TypeVar("_T")
 
 
 class JournalError(PhotodupError):
@@ -113,6 +116,26 @@ class Journal:
             yield
         finally:
             os.close(lock)  # releases the lock, as does being killed
+
+    def while_held(self, write: Callable[[], _T]) -> _T:
+        """Write something while no other process does; wait a second for one that does, and make the folder first.
+
+        Raises:
+            PhotodupError: another process holds the journal, or the disk is full.
+        """
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            for attempt in range(50):
+                try:
+                    with self.exclusive():
+                        return write()
+                except BlockingIOError:
+                    time.sleep(0.02 * (attempt < 49))
+            raise PhotodupError(f"{printable(self.path)} is in use by another photodup: try again.")
+        except OSError as error:
+            raise PhotodupError(
+                f"{printable(self.path)} cannot be written ({error.strerror}): free some space, or allow writing it."
+            ) from None
 
     @contextmanager
     def _place(self, name: str) -> Iterator[PathInFolder]:

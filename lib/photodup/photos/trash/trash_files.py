@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from photodup.files import is_spelled_so
 from photodup.names import printable
 from photodup.photos.library.walking import application_library
 from photodup.photos.trash.trash_entries import (
@@ -254,15 +255,7 @@ class RemainingCopies:
         Where `IMG.JPG` and `img.jpg` are one file, only one of them is listed, and it is not kept by
         removing the other. Nothing else tells: on exFAT even their inode numbers may differ.
         """
-        path = path.absolute()
-        for part in (path, *path.parents):
-            if part in (self._library, part.parent):
-                break
-            if part.parent not in self._listed:
-                self._listed[part.parent] = frozenset(os.listdir(part.parent))
-            if part.name not in self._listed[part.parent]:
-                return False
-        return True
+        return is_spelled_so(path.absolute(), self._library, self._listed)
 
 
 def _identities(path: Path) -> list[tuple]:

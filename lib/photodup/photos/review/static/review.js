@@ -185,11 +185,12 @@ if (stage) {
   };
   find("#cut").addEventListener("input", (event) => stage.style.setProperty("--cut", `${event.target.value}%`));
 
-  const box = (id) => find(`input[name=keep][value="${id}"]`);
+  const KEEP = "input[type=checkbox][name=keep]"; // what is protected has a hidden one beside it, which is sent
+  const box = (id) => find(`${KEEP}[value="${id}"]`);
   const [left, right] = all(".pane").map((pane) => pane.dataset.photo);
   const update = () => {
     let kept = 0, bytes = 0, removed = 0;
-    for (const input of all("input[name=keep]")) {
+    for (const input of all(KEEP)) {
       const verdict = input.checked ? "keep" : "remove";
       input.closest("li").dataset.verdict = verdict;
       for (const label of all(`.verdict[data-photo="${input.value}"]`)) {
@@ -203,14 +204,14 @@ if (stage) {
     find("#accept-label").textContent = kept ? label : "Keep at least one";
     find("button[value=accept]").disabled = kept === 0;
   };
-  const mark = (id, keep) => { box(id).checked = keep; update(); };
-  for (const input of all("input[name=keep]")) input.addEventListener("change", update);
+  const mark = (id, keep) => { box(id).checked = keep || box(id).disabled; update(); };
+  for (const input of all(KEEP)) input.addEventListener("change", update);
 
   const members = all(".strip a.member");
   const step = (by) => {
     const place = members.findIndex((link) => link.getAttribute("aria-current"));
     const next = members[place + by];
-    if (next) sessionStorage.setItem("keep", JSON.stringify(all("input[name=keep]").map((i) => [i.value, i.checked])));
+    if (next) sessionStorage.setItem("keep", JSON.stringify(all(KEEP).map((i) => [i.value, i.checked])));
     if (next) next.click();
   };
   const current = find(".strip li:has([aria-current])"), strip = find(".strip");
@@ -218,9 +219,9 @@ if (stage) {
   // Marks made before looking at the next photo of the same group are not lost on the way.
   const stored = JSON.parse(sessionStorage.getItem("keep") || "[]");
   sessionStorage.removeItem("keep");
-  for (const [id, keep] of stored) if (box(id)) box(id).checked = keep;
+  for (const [id, keep] of stored) if (box(id)) box(id).checked = keep || box(id).disabled;
   for (const link of members) link.addEventListener("click", () => {
-    sessionStorage.setItem("keep", JSON.stringify(all("input[name=keep]").map((i) => [i.value, i.checked])));
+    sessionStorage.setItem("keep", JSON.stringify(all(KEEP).map((i) => [i.value, i.checked])));
   });
 
   for (const name of ["flicker", "slide"]) find(`#${name}`).addEventListener("click", () => lay(name));

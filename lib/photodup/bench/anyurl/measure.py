@@ -110,6 +110,7 @@ class Request:
     Attributes:
         shapes, inputs: of `kserve.Requests`.
         encoding: OpenAI: `float` or `base64`.
+        is_embedded: a plain POST is answered with `embeddings`, which are read.
     """
 
     target: Target
@@ -117,6 +118,7 @@ class Request:
     shapes: Sequence[str] = ()
     inputs: Sequence[str] = ()
     encoding: str = "float"
+    is_embedded: bool = False
 
     def adapter(self, batch: int = 1) -> Any:
         """Return a new adapter; it lives for one measurement.
@@ -156,7 +158,8 @@ class Request:
             raise PhotodupError("A plain POST carries one file: leave --batch out.")
         if target.protocol == "openai":
             return http(OpenAi(target.path, target.model, payloads.media_type, self.encoding))
-        kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": Post}
+        post = partial(Post, is_embedded=self.is_embedded)
+        kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": post}
         return http(kinds[target.protocol](target.path, payloads.media_type))
 
     def try_once(self, batch: int = 1) -> np.ndarray:
@@ -350,11 +353,8 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
             f"The generator kept {cores:.1f} cores busy: it may be the limit, and not the server. "
             "Run it elsewhere, several at once."
         )
-    elif target.is_local and share > BUSY_SHARE:
-        said.append(
-            f"The generator took {share:.0%} of the cores that the server on this machine needs, too: "
-            "figures under load are lower bounds."
-        )
+    else:
+        said += shared_cores(share, target)
     if late := columns.get("n_late_generator"):
         said.append(f"{count(late, 'request')} left the generator late; latency counts from when it was due.")
     if closes := columns.get("n_idle_closes") if asked.connection == "warm" else 0:
@@ -363,6 +363,14 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
             "--concurrency keeps fewer idle."
         )
     return said
+
+
+def shared_cores(share: float, *targets: Target) -> list[str]:
+    """Return a note where the generator took much of the cores of this machine and one of the servers needs them, too."""
+    if share <= BUSY_SHARE or not any(target.is_local for target in targets):
+        return []
+    taken = f"The generator took {share:.0%} of the cores that a server on this machine needs, too"
+    return [f"{taken}: figures under load are lower bounds."]
 
 
 def common_error(errors: Sequence[tuple[float, str]]) -> str:

@@ -5,6 +5,7 @@ import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 from photodup.addresses import http_address
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.embedding.wire.http import AnswerError, read_json
-from photodup.embedding.wire.kserve import grpc_channel
+from photodup.embedding.wire.kserve import about_model, grpc_channel
 from photodup.errors import PhotodupError
 from photodup.settings import variable
 
@@ -149,6 +150,29 @@ class Target:
         finally:
             connection.close()
 
+    def about(self, what: str, model: str) -> dict[str, Any]:
+        """Return what `about_model` does, over gRPC.
+
+        Raises:
+            PhotodupError: nothing answers, there is no such model, or the server does not know the question.
+        """
+        with self.channel() as channel:
+            import grpc
+
+            try:
+                return about_model(
+                    channel, what, model, timeout=min(self.timeout_s, 10.0), metadata=self.metadata
+                )
+            except grpc.RpcError as error:
+                said, code = " ".join((error.details() or "").split())[:200], error.code()
+                if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
+                    raise PhotodupError(
+                        f"{self.base} has no model {model!r}: {said or 'it is not loaded'}."
+                    ) from None
+                if code == grpc.StatusCode.UNIMPLEMENTED:
+                    raise PhotodupError(f"{self.base} speaks gRPC, but not KServe's v2 protocol.") from None
+                raise unreachable(self.base, Exception(f"gRPC {code.name}: {said}")) from None
+
     def columns(self) -> dict[str, Any]:
         """Return the target as columns of a result; no header and no key."""
         return {"url": self.name, "protocol": self.protocol, "model": self.model or None}
@@ -189,7 +213,11 @@ def target_of(
         is_tls = parts.scheme in ("grpcs", "https")
         target = Target(parts.netloc, "", "kserve-grpc", model or in_path, is_tls, security, timeout_s)
         if not target.model:
-            raise PhotodupError(f"{url} names no model: write grpc://host:port/MODEL, or --model MODEL.")
+            names = _ready_models(target)
+            which = f"; it has {', '.join(names)}" if names else ""
+            raise PhotodupError(
+                f"{url} names no model: write grpc://{parts.netloc}/MODEL, or --model MODEL{which}."
+            )
         return replace(target, path=f"/{target.model}")
     http_address(url)
     path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
@@ -256,10 +284,16 @@ def _kserve(target: Target) -> Target:
 
 
 def _ready_models(target: Target) -> list[str]:
-    """Return the models that a server of KServe's protocol tells of; both ways are Triton's, and may be restricted."""
-    for path, method in (("/v2/repository/index", "POST"), ("/v2/models/stats", "GET")):
+    """Return the models that a server of KServe's protocol tells of; all ways are Triton's, and may be restricted."""
+    ways = [
+        partial(target.get, "/v2/repository/index", "POST"),
+        partial(target.get, "/v2/models/stats"),
+    ]
+    if target.protocol == "kserve-grpc":
+        ways = [partial(target.about, "ModelStatistics", "")]
+    for way in ways:
         with contextlib.suppress(PhotodupError):
-            listed = target.get(path, method)
+            listed = way()
             rows = listed.get("model_stats") if isinstance(listed, dict) else listed
             rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
             if names := {

@@ -28,9 +28,9 @@ _GRPC = {
     ),
     **dict.fromkeys(["NOT_FOUND", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED"], REFUSED),
 }
-_HEALTH = ("/readyz", "/health", "/healthz", "/v2/health/ready")
+_HEALTH = ("/readyz", "/health", "/healthz", "/-/healthz", "/v2/health/ready")
 _WIRES = {"UINT8": "uint8", "FP16": "fp16", "FP32": "fp32"}
-_MOST = 8  # pictures in a request
+MOST = 8  # pictures in a request
 _MOST_WORDS = 90  # characters of what a server says
 
 
@@ -61,7 +61,7 @@ class PictureServer:
 
     target: Target
     tensor: Tensor | None = None
-    most: int = _MOST
+    most: int = MOST
     _adapters: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,25 +101,24 @@ class PictureServer:
         kind = "" if self.tensor else media_type  # KServe names none
         if kind not in self._adapters:
             sent = Payloads("images" if self.takes_files else "arrays", (), "", kind)
-            adapter = Request(self.target, sent).adapter()
+            adapter = Request(self.target, sent, is_embedded=True).adapter()
             if self.tensor and not self.takes_files:
                 adapter.payload = functools.partial(_tensor, self.tensor)
             self._adapters[kind] = adapter
         return self._adapters[kind]
 
 
-def server_of(target: Target) -> PictureServer:
+def server_of(target: Target, most: int = MOST) -> PictureServer:
     """Ask a target what it takes.
+
+    Args:
+        most: pictures in a request, at most; the body of a plain POST is one.
 
     Raises:
         PhotodupError: nothing answers, or it takes no pictures.
     """
-    if target.protocol == "post":
-        raise PhotodupError(
-            f"{target.name} does not say how it is asked for embeddings: name what it speaks with --protocol."
-        )
     if not target.protocol.startswith("kserve"):
-        return PictureServer(target)
+        return PictureServer(target, most=1 if target.protocol == "post" else most)
     model = kserve.describe_model(target)
     (first, *others) = model.inputs
     is_square = first.dims[-3:] == (3, SIDE, SIDE) and first.datatype in _WIRES
@@ -128,7 +127,7 @@ def server_of(target: Target) -> PictureServer:
         raise PhotodupError(
             f"{model.name} takes {takes}: verify sends encoded images, or [3, {SIDE}, {SIDE}] of {', '.join(_WIRES)}."
         )
-    return PictureServer(target, first, min(_MOST, model.max_batch or _MOST) if model.batched else 1)
+    return PictureServer(target, first, min(most, model.max_batch or most) if model.batched else 1)
 
 
 def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:

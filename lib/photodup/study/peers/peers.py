@@ -18,8 +18,8 @@ from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.load.usage import family
+from photodup.bench.verify.asking import MOST
 from photodup.embedding.backends import Backend
-from photodup.embedding.wire.http import Post
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
@@ -48,6 +48,7 @@ class Server:
         how: one sentence on how it is configured, and by which of its documents.
         precision: asked for, such as `bf16`.
         keeps_fp32: on a CPU it computes in FP32 whatever precision is asked for.
+        most: images in a request, at most.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Server:
     environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, weights: {})
     precision: str = "fp32"
     keeps_fp32: bool = False
+    most: int = MOST
 
     @property
     def computed(self) -> str:
@@ -172,6 +174,7 @@ SERVERS = {
             ready="/health",
             command=_script("litserve"),
             environment=_usual,
+            most=1,  # as its documentation shows it; it makes batches of requests
         ),
         Server(
             "bentoml",
@@ -221,15 +224,16 @@ def triton_model(server: Server) -> str:
     return Backend("triton", server.engine, server.precision, "http", "jpeg").triton_model
 
 
-def adapter(server: Server, base: str, payloads: Payloads) -> Any:
-    """Return what asks this server, for the load generator."""
+def target(server: Server, base: str) -> Target:
+    """Return how this server is asked at an address."""
     path = server.path or f"/v2/models/{triton_model(server)}"
     model = {"triton": triton_model(server), "infinity": "clip"}.get(server.name, "")
-    target = Target(base, path, server.protocol, model)
-    under_test = Request(target, payloads).adapter()
-    if server.protocol == "post":  # these two answer `embeddings`
-        return replace(under_test, protocol=Post(path, payloads.media_type, is_embedded=True))
-    return under_test
+    return Target(base, path, server.protocol, model)
+
+
+def adapter(server: Server, base: str, payloads: Payloads) -> Any:
+    """Return what asks this server, for the load generator."""
+    return Request(target(server, base), payloads, is_embedded=True).adapter()
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,14 @@ def describe_model(target: Target) -> ServedModel:
     Raises:
         PhotodupError: nothing answers, there is no such model, or the server speaks something else.
     """
-    if target.protocol == "kserve-grpc":
-        return model_of(target.model, *_over_grpc(target))
-    about = target.get(target.path)
+    is_grpc = target.protocol == "kserve-grpc"
+    about = target.about("ModelMetadata", target.model) if is_grpc else target.get(target.path)
     if not isinstance(about, dict) or "inputs" not in about:
         raise PhotodupError(
             f"{target.base} has no model {target.model!r} that speaks KServe's v2 protocol: correct the name, or "
             "load the model."
         )
-    return model_of(target.model, about, target.get(f"{target.path}/config") or {})
+    return model_of(target.model, about, _config(target, target.model))
 
 
 def states(target: Target) -> dict[str, str | None]:
@@ -61,17 +60,14 @@ def counted_models(target: Target) -> list[str]:
 
 
 def _config(target: Target, model: str) -> dict[str, Any]:
+    """Return a model's configuration; empty where it is not told: it is an extension of Triton's, and may be restricted."""
+    found: Any = None
     if target.protocol == "kserve-grpc":
-        return _over_grpc(replace(target, model=model))[1]
-    found = target.get(f"/v2/models/{model}/config")
-    return found if isinstance(found, dict) else {}
-
-
-def _over_grpc(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
-    about: dict[str, Any] = target.about("ModelMetadata", target.model)
-    with contextlib.suppress(PhotodupError):  # an extension of Triton's
-        return about, target.about("ModelConfig", target.model)
-    return about, {}
+        with contextlib.suppress(PhotodupError):
+            found = target.about("ModelConfig", model)
+    else:
+        found = target.get(f"/v2/models/{model}/config")
+    return found or {}
 
 
 def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = ()) -> ServedModel:

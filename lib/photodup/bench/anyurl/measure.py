@@ -1,5 +1,6 @@
 """One load on one server: the request, the measurement, and the sentences about it."""
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -169,10 +170,10 @@ class Request:
             PhotodupError: unreachable, refused, or an answer of another kind; one sentence.
         """
         adapter, target, items = self.adapter(batch), self.target, self.payloads.items
-        connection = adapter.open()
         try:
-            request = adapter.prepare([items[i % len(items)] for i in range(batch)])
-            rows = connection.decode(connection.request(request))
+            with contextlib.closing(adapter.open()) as connection:
+                request = adapter.prepare([items[i % len(items)] for i in range(batch)])
+                rows = connection.decode(connection.request(request))
         except HttpError as error:
             raise PhotodupError(
                 f"POST {target.name} ({target.protocol}): {error} {_remedy(error.status)}"
@@ -187,8 +188,6 @@ class Request:
             if hasattr(error, "details") and "DEADLINE" not in str(error):
                 raise PhotodupError(f"{target.name} refuses a request: {describe_error(error)}.") from None
             raise unreachable(target.base, error) from None
-        finally:
-            connection.close()
         if len(rows) != batch:
             raise PhotodupError(
                 f"{target.name} answered {len(rows)} items for {batch}: is the protocol {target.protocol} right?"

@@ -131,9 +131,9 @@ class Target:
         Raises:
             PhotodupError: nothing answers there; one sentence.
         """
-        connection = self.connection()
         try:
-            _, body = connection.request(connection.head(method, path, 0, self.security.headers))
+            with contextlib.closing(self.connection()) as connection:
+                _, body = connection.request(connection.head(method, path, 0, self.security.headers))
             return read_json(body)
         except HttpError as error:
             if error.status in (401, 403):
@@ -147,31 +147,24 @@ class Target:
             return None
         except OSError as error:
             raise unreachable(self.base, error) from None
-        finally:
-            connection.close()
 
-    def about(self, what: str, model: str) -> dict[str, Any]:
-        """Return what `about_model` does, over gRPC.
+    def about(self, what: str, model: str) -> dict[str, Any] | None:
+        """Return what `about_model` does, over gRPC; None where there is no such model, or no such question.
 
         Raises:
-            PhotodupError: nothing answers, there is no such model, or the server does not know the question.
+            PhotodupError: nothing answers there; one sentence.
         """
         with self.channel() as channel:
             import grpc
 
+            options = {"timeout": min(self.timeout_s, 10.0), "metadata": self.metadata}
             try:
-                return about_model(
-                    channel, what, model, timeout=min(self.timeout_s, 10.0), metadata=self.metadata
-                )
+                return about_model(channel, what, model, **options)
             except grpc.RpcError as error:
-                said, code = " ".join((error.details() or "").split())[:200], error.code()
-                if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
-                    raise PhotodupError(
-                        f"{self.base} has no model {model!r}: {said or 'it is not loaded'}."
-                    ) from None
-                if code == grpc.StatusCode.UNIMPLEMENTED:
-                    raise PhotodupError(f"{self.base} speaks gRPC, but not KServe's v2 protocol.") from None
-                raise unreachable(self.base, Exception(f"gRPC {code.name}: {said}")) from None
+                code, said = error.code().name, " ".join((error.details() or "").split())[:200]
+                if code in ("NOT_FOUND", "INVALID_ARGUMENT", "UNIMPLEMENTED"):
+                    return None
+                raise unreachable(self.base, Exception(f"gRPC {code}: {said}")) from None
 
     def columns(self) -> dict[str, Any]:
         """Return the target as columns of a result; no header and no key."""

@@ -106,17 +106,13 @@ def _overloaded(one: Started, payloads: Payloads, rate: float) -> dict[str, Any]
 
 def single_ms(one: Started, payloads: Payloads, count: int) -> list[float]:
     """Return how long so many requests took, one after the other, ms."""
-    asks = one.adapter(payloads)
-    connection, found = asks.open(), []
-    try:
+    found = []
+    with contextlib.closing(one.adapter(payloads)) as asks, contextlib.closing(asks.open()) as connection:
         for item in payloads.items[:count]:
             request = asks.prepare([item])
             began = time.perf_counter()
             connection.decode(connection.request(request))
             found.append((time.perf_counter() - began) * 1000)
-    finally:
-        connection.close()
-        asks.close()
     return found
 
 

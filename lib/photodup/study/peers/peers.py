@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.service.start import command as service_command
 from photodup.settings import inherited
 from photodup.study.peers.weights import checkpoint, hugging_face
 
@@ -57,7 +57,7 @@ class Server:
     engine: str = "pytorch"
     protocol: str = "multipart"
     path: str = "/embed"
-    ready: str = ""
+    ready: str = "/readyz"
     command: Callable[[int, str], list[str]] | None = None
     environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, weights: {})
     precision: str = "fp32"
@@ -277,15 +277,12 @@ def started(server: Server, weights: str, *, settings: Mapping[str, str] | None 
     port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
     log = build_dir() / "logs" / f"{server.name}-{port}.log"
     if server.command is None:
-        from photodup.serving.service.start import PROGRAM
-
-        command = [sys.executable, *PROGRAM]
+        command = service_command()
         own = {"MODEL_PRETRAINED": weights, "PORT": str(port), "HOST": "127.0.0.1", **(settings or {})}
         if server.precision != "fp32":
             own |= {"ENGINE": server.engine, "PRECISION": server.precision}
-        ready = "/readyz"
     else:
-        command, ready = server.command(port, weights), server.ready
+        command = server.command(port, weights)
         own = server.environment(port, weights) | _TORCH_DTYPE[server.precision]
     environment = {
         k: v for k, v in inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV") or server.is_ours
@@ -293,7 +290,7 @@ def started(server: Server, weights: str, *, settings: Mapping[str, str] | None 
     process = ServerProcess(server.label, command, log, environment | own)
     base = f"http://127.0.0.1:{port}"
     try:
-        ready_s = process.wait_ready(lambda: answers(base + ready), START_S)
+        ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
         yield Started(server, base, ready_s, process.pid)
     finally:
         process.stop()

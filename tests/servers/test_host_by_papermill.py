@@ -26,6 +26,7 @@ from support.triton import needs_triton
 
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_points
+from photodup.serving import control_key
 from photodup.serving.check import gpu_of
 from photodup.serving.endpoints import UNNAMED_GPU, Endpoints
 from photodup.serving.process.ports import claim_ports
@@ -84,7 +85,8 @@ def published(checkout) -> Iterator[str]:
     ports = {name: int(told[told.index(name) + 1]) for name in told if name.endswith("_PORT")}
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("MODEL_PRETRAINED", "random:0")
-        machine = stack.enter_context(rented_machine(without=["control"], link="datacentre"))
+        machine = stack.enter_context(rented_machine(link="metro"))
+        patch.setenv(control_key.VARIABLE, machine.key)
         with IPRoute() as here:  # gone with the link
             here.route("add", dst=f"{PUBLISHED}/32", gateway=machine.address)
         with machine.way.client_namespace():  # what listens is born there

@@ -2,11 +2,12 @@
 
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.flaky import Flaky
+from support.flaky import in_front_of
 from support.images import bomb, photo
 from support.service import free_port
 from support.triton import needs_triton, tiny_embedding
@@ -183,15 +184,8 @@ def test_a_model_that_takes_another_wire_is_refused(protocol, triton_url):
 
 @pytest.fixture
 def flaky(small_service) -> Iterator:
-    made: list[Flaky] = []
-
-    def make(failures: int, how: str) -> Flaky:
-        made.append(Flaky(small_service().url, failures, how))
-        return made[-1]
-
-    yield make
-    for proxy in made:
-        proxy.close()
+    with ExitStack() as stack:
+        yield lambda failures, how: stack.enter_context(in_front_of(small_service().url, failures, how))
 
 
 @pytest.mark.parametrize("how", ["closed", "503", "silent"])

@@ -1,7 +1,8 @@
 """The README's papermill line, executed against real servers at another address, on other ports than ours.
 
-The GPU is a stand-in: no GPU is here, so lines of two GPUs are added to the metrics page of the real Triton. Servers,
-TCP, notebooks and papermill are real.
+For all notebooks it is executed as it stands: its machine is a network namespace that has the README's address, and passes
+the README's ports on to its servers. The GPU is a stand-in: no GPU is here, so lines of two GPUs are added to the metrics
+page of the real Triton. Servers, TCP, notebooks and papermill are real.
 """
 
 import json
@@ -9,31 +10,34 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import nbformat
 import pytest
 import yaml
+from support.flaky import in_front_of
+from support.http_server import Handler, serving
+from support.link import needs_link
 from support.paths import ROOT, link_checkout
-from support.triton import TINY_MODELS, needs_triton
+from support.triton import needs_triton
 
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_points
+from photodup.serving import control_key
 from photodup.serving.check import gpu_of
-from photodup.serving.embedded import MODELS, embedded_servers
 from photodup.serving.endpoints import UNNAMED_GPU, Endpoints
 from photodup.serving.process.ports import claim_ports
 from photodup.study.comparisons.measure import measure_comparisons, sizes_of
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import open_run
+from photodup.study.runner.rented import PORTS, rented_machine
 
 HOST = "127.0.0.7"  # no other loopback address than 127.0.0.1 counts as this machine
 PUBLISHED = "203.0.113.7"  # in the README
+MEASURED = ("03", "04", "06", "07", "08", "11")  # what measures the servers of a machine, and so records them
 STAND_IN = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
 nv_gpu_utilization{gpu_uuid="GPU-stand-in-0"} 0.5
 nv_gpu_utilization{gpu_uuid="GPU-stand-in-1"} 0.5
@@ -49,66 +53,55 @@ def checkout(tmp_path_factory, demo_dir) -> Iterator[Path]:
         yield folder
 
 
-def stand_in(body: Callable[[], str]) -> ThreadingHTTPServer:
-    """Serve one page; whoever asks for it closes it."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body().encode())
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer((HOST, 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+class Page(Handler):
+    def do_GET(self) -> None:
+        self.reply(self.server.body().encode())
 
 
-def port_of(url: str) -> int:
-    return int(re.findall(r":(\d+)", url)[-1])
+def stand_in(body: Callable[[], str], at: tuple[str, int] = (HOST, 0)):
+    """Serve one page for the length of a block."""
+    return serving(Page, at, body=body)
 
 
-def rented(endpoints: Endpoints) -> Iterator[dict[str, int]]:
-    """Yield the ports of a machine as the README's parameters name them, with the stand-in before its metrics."""
-    named = endpoints.backends
-    http, grpc = (
-        next(url for name, url in named.items() if name.startswith("triton") and protocol in name)
-        for protocol in ("-http-", "-grpc-")
-    )
-    # The metrics page of a real Triton with the lines of two GPUs added.
-    page = stand_in(lambda: httpx.get(endpoints.metrics["triton"], timeout=60).text + STAND_IN)
-    with closing(page.socket):
-        service = next(url for name, url in named.items() if name.startswith("fastapi"))
-        yield {
-            "PYTORCH_PORT": port_of(service),
-            "TRITON_HTTP_PORT": port_of(http),
-            "TRITON_GRPC_PORT": port_of(grpc),
-            "TRITON_METRICS_PORT": page.server_port,
-        }
-        page.shutdown()
+def documented(
+    ports: Mapping[str, int] | None = None, notebook: str = "06_compare_three_backends"
+) -> list[str]:
+    """Return the README's line for a notebook; with ports, for a machine at `HOST`."""
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    (line,) = re.findall(r"^papermill .*$", text, re.MULTILINE)
+    assert PUBLISHED in line
+    for name, port in (ports or {}).items():
+        line, n = re.subn(rf"-p {name} \d+", f"-p {name} {port}", line.replace(PUBLISHED, HOST))
+        assert n == 1, f"the README's line names {name}"
+    return shlex.split(line.replace("06_compare_three_backends", notebook))
 
 
 @pytest.fixture(scope="module")
-def machine(checkout, tiny_repository, tiny_exports) -> Iterator[dict[str, int]]:
-    """A machine with the tiny encoder behind both servers: the graph of the tensor wire, so that its answers are right."""
-    weights = {"MODEL_PRETRAINED": f"onnx:{tiny_exports['fp32']}"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MODEL_PRETRAINED", weights["MODEL_PRETRAINED"])
-        options = {"models": TINY_MODELS, "repository": tiny_repository, "env": weights}
-        with embedded_servers(host=HOST, **options) as endpoints:
-            yield from rented(endpoints)
+def published(checkout) -> Iterator[str]:
+    """The README's machine at its address and on its ports, with the study's encoder at random weights; yields its run."""
+    from pyroute2 import IPRoute
 
-
-def documented(ports: dict[str, int], notebook: str = "06_compare_three_backends") -> list[str]:
-    """Return the README's line for a notebook; address and ports are those of a machine that is here."""
-    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
-    (line,) = re.findall(r"^papermill .*$", text, re.MULTILINE)
-    for name, port in ports.items():
-        line, n = re.subn(rf"-p {name} \d+", f"-p {name} {port}", line)
-        assert n == 1, f"the README's line names {name}"
-    line = line.replace(PUBLISHED, HOST).replace("06_compare_three_backends", notebook)
-    return shlex.split(line)
+    told = documented()
+    ports = {name: int(told[told.index(name) + 1]) for name in told if name.endswith("_PORT")}
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv("MODEL_PRETRAINED", "random:0")
+        machine = stack.enter_context(rented_machine(link="metro"))
+        patch.setenv(control_key.VARIABLE, machine.key)
+        with IPRoute() as here:  # gone with the link
+            here.route("add", dst=f"{PUBLISHED}/32", gateway=machine.address)
+        with machine.way.client_namespace():  # what listens is born there
+            with IPRoute() as there:
+                there.addr("add", index=there.link_lookup(ifname="lo")[0], address=PUBLISHED, prefixlen=32)
+            for name, server in (("PYTORCH", "fastapi"), ("TRITON_HTTP", "http"), ("TRITON_GRPC", "grpc")):
+                at = PUBLISHED, ports[f"{name}_PORT"]
+                stack.enter_context(in_front_of(f"{machine.address}:{PORTS[server]}", at=at))
+            metrics = machine.endpoints.metrics["triton"]
+            page = stand_in(
+                lambda: httpx.get(metrics, timeout=60).text + STAND_IN,
+                (PUBLISHED, ports["TRITON_METRICS_PORT"]),
+            )
+            stack.enter_context(page)
+        yield f"{PUBLISHED}-{ports['TRITON_HTTP_PORT']}"
 
 
 def execute(checkout: Path, line: list[str], sizes: dict | None = None, seconds: float = 600):
@@ -138,45 +131,16 @@ def printed(notebook) -> str:
     return "\n".join([*(output.get("text", "") for output in outputs), *texts])
 
 
-def servers_recorded(checkout: Path, ports: dict[str, int]) -> dict:
-    folder = checkout / "results" / f"{HOST}-{ports['TRITON_HTTP_PORT']}"
-    return json.loads((folder / "environment.json").read_text())["servers"]
-
-
 @pytest.mark.long
 @needs_triton()
-def test_the_readme_line_records_gpu_price_and_cost(checkout, machine):
-    stated = {"gpu": "RTX 4080", "gpus": 4, "price_per_hour": 0.85}
-    run = open_run(host=HOST, **{name.lower(): port for name, port in machine.items()}, **stated)
-    engines = [
-        p
-        for p in declarations().of(["06_compare_three_backends"])
-        if p.name.startswith("OpenVINO against ONNX")
-    ]
-    tiny = sizes_of({"visits": 2, "blocks": 3, "block_s": 0.3, "quads": 2, "slice_s": 0.2, "alone_s": 0})
-    with run.store:  # as `photodup study run` does, before any notebook
-        measure_comparisons(run, engines, tiny, say=lambda _: None)
-    code, said, notebook = execute(checkout, documented(machine), {"EXPLORE": False})
-    assert code == 0, said
-    text = printed(notebook)
-    assert "FastAPI's metrics" in text and "cannot be used" not in text, "every address answers"
-    assert "4 × RTX 4080, 0.85 USD an hour" in text
-    cost = dict(re.findall(r"^(\w.*, tensor) +([\d.]+) USD per 1,000 images$", text, re.MULTILINE))
-    assert set(cost) == {"ONNX Runtime in Triton, tensor", "OpenVINO in Triton, tensor"}
-    assert all(float(usd) > 0 for usd in cost.values())
-    recorded = servers_recorded(checkout, machine)
-    assert (recorded["gpu"], recorded["gpus"], recorded["price_per_hour_usd"]) == ("RTX 4080", 4, 0.85)
-
-
-@pytest.mark.long
-@needs_triton()
-def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, machine):
-    line = documented(machine | {"PYTORCH_PORT": 9}, "03_set_up_triton")
-    line = [*line[: line.index("GPU") - 1], "-p", "RUN", "without-fastapi"]
+@needs_link
+def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, published):
+    line = documented(notebook="03_set_up_triton")
+    line = [*line[: line.index("GPU") - 1], "-p", "PYTORCH_PORT", "9", "-p", "RUN", "without-fastapi"]
     sizes = {"N_PHOTOS": 4, "N_LONE": 4, "SECONDS": 0.2, "IN_FLIGHT": [1, 4]}
     code, said, notebook = execute(checkout, line, sizes)
     assert code == 0, said
-    assert f"FastAPI ({HOST}:9) cannot be used" in printed(notebook)
+    assert f"FastAPI ({PUBLISHED}:9) cannot be used" in printed(notebook)
     folder = checkout / "results" / "without-fastapi"
     (parity,) = [json.loads(path.read_text()) for path in folder.glob("records/triton-parity-*.json")]
     assert {row["backend"].split("-")[0] for row in parity["result"]["rows"]} == {"triton"}
@@ -211,10 +175,7 @@ def test_a_mistyped_parameter_fails(checkout):
 def test_what_servers_state_decides_what_is_recorded():
     def stated(info: dict) -> tuple[str, int]:
         with stand_in(lambda: json.dumps(info)) as page:
-            url = f"http://{HOST}:{page.server_port}"
-            found = gpu_of(Endpoints(name="x", backends={"fastapi-pytorch-fp32-http-jpeg": url}))
-            page.shutdown()
-        return found
+            return gpu_of(Endpoints(name="x", backends={"fastapi-pytorch-fp32-http-jpeg": page.url}))
 
     assert stated({"device": "cuda", "gpus": ["NVIDIA L4", "NVIDIA L4"]}) == ("NVIDIA L4", 2)
     assert stated({"device": "cuda"}) == (UNNAMED_GPU, 1)
@@ -222,25 +183,37 @@ def test_what_servers_state_decides_what_is_recorded():
     assert stated({}) == ("unknown", 1)
 
 
-@pytest.fixture(scope="module")
-def real_machine(checkout) -> Iterator[dict[str, int]]:
-    """A machine with the encoder of the study, at random weights."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MODEL_PRETRAINED", "random:0")
-        with embedded_servers(host=HOST, models=MODELS, env={"MAX_WAIT_S": "60"}) as endpoints:
-            yield from rented(endpoints)
-
-
 @needs_triton()
+@needs_link
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("path", notebooks()[1:], ids=lambda p: p.stem)
-def test_the_readme_line_runs_every_notebook(checkout, real_machine, path):
+def test_the_readme_line_as_it_stands_runs_every_notebook(checkout, published, path):
     size = yaml.safe_load((ROOT / "notebooks" / "smoke.yaml").read_text()).get(path.stem, {})
-    code, said, notebook = execute(
-        checkout, documented(real_machine, path.stem), size.get("parameters"), size.get("budget_s", 1200)
-    )
-    assert code == 0, said
-    assert "4 × RTX 4080, 0.85 USD an hour" in printed(notebook)
+    line = documented(notebook=path.stem)
     if path.stem.startswith("06"):
-        assert "USD per 1,000 images" in printed(notebook)
+        measure_engines(line)
+    code, said, notebook = execute(checkout, line, size.get("parameters"), size.get("budget_s", 1200))
+    text = printed(notebook)
+    assert code == 0, said
+    assert "4 × RTX 4080, 0.85 USD an hour" in text
+    assert "FastAPI's metrics" in text and "cannot be used" not in text, "every address answers"
+    if path.stem.startswith("06"):
+        cost = dict(re.findall(r"^(\w.*, tensor) +([\d.]+) USD per 1,000 images$", text, re.MULTILINE))
+        assert set(cost) == {"ONNX Runtime in Triton, tensor", "OpenVINO in Triton, tensor"}
+        assert all(float(usd) > 0 for usd in cost.values())
+    if path.stem[:2] in MEASURED:
+        servers = json.loads((checkout / "results" / published / "environment.json").read_text())["servers"]
+        stated = servers["gpu"], servers["gpus"], servers["price_per_hour_usd"]
+        assert stated == ("RTX 4080", 4, 0.85)
+
+
+def measure_engines(line: list[str]) -> None:
+    """Measure what the costs rest on, as `photodup study run` does before any notebook."""
+    told = zip(line[line.index("-p") + 1 :: 3], line[line.index("-p") + 2 :: 3], strict=True)
+    run = open_run(**{name.lower(): yaml.safe_load(value) for name, value in told})
+    pairs = declarations().of(["06_compare_three_backends"])
+    engines = [pair for pair in pairs if pair.name.startswith("OpenVINO against ONNX")]
+    tiny = sizes_of({"visits": 2, "blocks": 3, "block_s": 0.3, "quads": 2, "slice_s": 0.2, "alone_s": 0})
+    with run.store:
+        measure_comparisons(run, engines, tiny, say=lambda _: None)

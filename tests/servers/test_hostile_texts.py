@@ -1,13 +1,12 @@
 """What comes with a library besides photographs: settings, damaged lines, foreign catalogues, names that give orders."""
 
 import json
-import socket
-import threading
 
 import httpx
 import pytest
 from support.command import photodup
 from support.hostile_library import OP, VICTIM, entry, line, payload, write_journal
+from support.http_server import accepting
 from support.review_library import client_of, make_library
 
 from photodup.names import escaped, printable
@@ -36,21 +35,9 @@ def library(tmp_path, monkeypatch):
 @pytest.fixture
 def listener():
     """A server that somebody else wants the photographs to go to; it counts who calls."""
-    calls, server = [], socket.create_server(("127.0.0.1", 0))
-
-    def accept():
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            calls.append(connection)
-            connection.close()
-
-    threading.Thread(target=accept, daemon=True).start()
-    yield f"http://127.0.0.1:{server.getsockname()[1]}", calls
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
+    calls = []
+    with accepting(calls.append) as url:
+        yield url, calls
 
 
 def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, listener):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.http_server import accepting
 from support.service import until
 
 from photodup.bench.backends.adapter import Dummy, known_embedding
@@ -356,7 +357,6 @@ def test_the_connection_times_out_and_recovers():
 
 def test_large_bodies_arrive_whole_and_non_http_is_named():
     import hashlib
-    import socket
 
     with null_server.running() as url:
         connection = HttpConnection(url)
@@ -367,25 +367,19 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
         connection.request(connection.head("POST", "/", 0))
         assert connection.socket is first, "the connection was not kept"
         connection.close()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    says = iter(
+        [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", b"SSH-2.0-nope\r\n\r\n"]
+    )
 
-        def answer():
-            for said in (
-                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
-                b"SSH-2.0-nope\r\n\r\n",
-            ):
-                peer, _ = listener.accept()
-                with peer:
-                    peer.recv(1000)
-                    peer.sendall(said)
+    def answer(peer):
+        peer.recv(1000)
+        peer.sendall(next(says))
 
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        connection = HttpConnection(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    with accepting(answer) as url:
+        connection = HttpConnection(url)
         assert connection.request(connection.head("POST", "/", 0))[1] == b"ok" and connection.socket is None
         with pytest.raises(HttpError, match="not HTTP"):
             connection.request(connection.head("POST", "/", 0))
-        thread.join()
 
 
 def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):

@@ -7,13 +7,11 @@ import re
 import shlex
 import signal
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.http_server import Handler, accepting, serving
 from support.images import photo
 from support.paths import ROOT
 from support.service import free_port
@@ -174,11 +173,13 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
         ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
         ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
         ("", [], r"name one, as .*; it has .*openclip_vit_b32_jpeg.*\.$"),
+        ("grpc", [], r"write grpc://.*/MODEL, or --model MODEL; it has .*openclip_vit_b32_jpeg.*\.$"),
     ],
 )
 def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, said):
+    url = f"grpc://{tiny_triton.grpc_url}" if path == "grpc" else tiny_triton.http_url + path
     with pytest.raises(PhotodupError, match=said) as raised:
-        load(tiny_triton.http_url + path, *options)
+        load(url, *options)
     assert "\n" not in str(raised.value)
 
 
@@ -250,46 +251,28 @@ def test_a_key_is_sent_and_never_kept(small_service, tmp_path):
     assert b"sesame-17" not in written and "sesame" not in said
 
 
-class _Server(ThreadingHTTPServer):
-    """Answers POST with what `answers` says next: (status, body); counts and keeps what it got."""
+class Answers(Handler):
+    """Answers POST with what `answer` says next: (status, body); counts and keeps what it got."""
 
-    daemon_threads = True
-
-    def __init__(self, answer, certificate=None):
-        self.answer, self.got = answer, []
-        super().__init__(("127.0.0.1", 0), _Handler)
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*certificate)
-            self.socket = context.wrap_socket(self.socket, server_side=True)
-
-    def handle_error(self, request, address):
-        """A client that leaves is no event."""
-
-    def __enter__(self):
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.shutdown()
-        self.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    disable_nagle_algorithm = True
-    protocol_version, timeout = "HTTP/1.1", 60  # idle connections are closed after so many seconds
+    disable_nagle_algorithm, timeout = True, 60  # idle connections are closed after so many seconds
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.append((self.headers, body))
         status, answer = self.server.answer(len(self.server.got))
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
+        self.reply(answer, status)
 
-    def log_message(self, *_):
-        pass
+
+def answering(answer, **options):
+    return serving(Answers, answer=answer, got=[], **options)
+
+
+@pytest.fixture
+def body(tmp_path_factory) -> Path:
+    """A file to send."""
+    path = tmp_path_factory.mktemp("body") / "body.bin"
+    path.write_bytes(b"x" * 1000)
+    return path
 
 
 DEEP = b"[" * 200_000
@@ -327,32 +310,16 @@ def trickled() -> Iterator[bytes]:
 @pytest.fixture
 def hostile() -> Iterator:
     """Start a real server that answers each request with the bytes, or the pieces, that its path names."""
-    listeners = []
 
-    def accept(listener: socket.socket, says: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                threading.Thread(target=serve, args=(connection, says), daemon=True).start()
+    def serve(says: dict[str, Any], connection: socket.socket) -> None:
+        while request := connection.recv(1 << 20):
+            nothing = b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+            said = says.get(request.split(b" ")[1].decode(), nothing)
+            for piece in [said] if isinstance(said, bytes) else said():
+                connection.sendall(piece)
 
-    def serve(connection: socket.socket, says: dict[str, Any]) -> None:
-        with connection, contextlib.suppress(OSError):
-            while request := connection.recv(1 << 20):
-                said = says.get(
-                    request.split(b" ")[1].decode(), b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
-                )
-                for piece in [said] if isinstance(said, bytes) else said():
-                    connection.sendall(piece)
-
-    def start(says: dict[str, Any]) -> str:
-        listeners.append(socket.create_server(("127.0.0.1", 0)))
-        threading.Thread(target=accept, args=(listeners[-1], says), daemon=True).start()
-        return f"http://127.0.0.1:{listeners[-1].getsockname()[1]}"
-
-    yield start
-    for listener in listeners:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda says: stack.enter_context(accepting(functools.partial(serve, says)))
 
 
 @pytest.mark.parametrize(
@@ -396,8 +363,8 @@ def test_the_models_of_a_server_are_listed_where_one_has_to_be_named(hostile):
 
 def test_a_plain_post_sends_the_file_and_the_headers(tmp_path):
     (tmp_path / "body.json").write_text('{"a": 1}')
-    with _Server(lambda n: (202, b"fine")) as server:
-        url = f"http://127.0.0.1:{server.server_port}/do?x=1"
+    with answering(lambda n: (202, b"fine")) as server:
+        url = f"{server.url}/do?x=1"
         options = ["--file", tmp_path / "body.json", "-H", "X-Who: env:WHO", "--seconds", 1]
         said = load(url, *options, "--out", tmp_path / "o", WHO="me")
         headers, body = server.got[-1]
@@ -405,10 +372,9 @@ def test_a_plain_post_sends_the_file_and_the_headers(tmp_path):
     assert headers["Content-Type"] == "application/json"
 
 
-def test_errors_midway_end_the_point_and_what_was_measured_is_kept(tmp_path, kept):
-    (body := tmp_path.parent / "body.bin").write_bytes(b"x" * 1000)
-    with _Server(lambda n: (200, b"ok") if n < 20 else (500, b"the disk is full")) as server:
-        url = f"http://127.0.0.1:{server.server_port}/do"
+def test_errors_midway_end_the_point_and_what_was_measured_is_kept(tmp_path, kept, body):
+    with answering(lambda n: (200, b"ok") if n < 20 else (500, b"the disk is full")) as server:
+        url = f"{server.url}/do"
         said = load(url, "--file", body, "--seconds", 60, "--out", tmp_path)
     result, rows = kept()
     assert "requests failed, most of them so: HttpError: The server answered 500: the disk is full" in said
@@ -422,11 +388,10 @@ def test_errors_midway_end_the_point_and_what_was_measured_is_kept(tmp_path, kep
 
 
 @pytest.fixture
-def echo(tmp_path_factory):
+def echo(body):
     """A server that fails every tenth request, with the URL and the body that it takes."""
-    (body := tmp_path_factory.mktemp("body") / "body.bin").write_bytes(b"x" * 1000)
-    with _Server(lambda n: (500, b"no room") if n % 10 == 0 else (200, b"ok")) as server:
-        yield f"http://127.0.0.1:{server.server_port}/do", "--file", body
+    with answering(lambda n: (500, b"no room") if n % 10 == 0 else (200, b"ok")) as server:
+        yield f"{server.url}/do", "--file", body
 
 
 def test_requests_that_fail_are_counted_beside_the_latency_of_the_others(echo, tmp_path, kept):
@@ -442,10 +407,9 @@ def test_requests_that_fail_are_counted_beside_the_latency_of_the_others(echo, t
     assert ended("load", *echo, "--seconds", 1, "--fail-if", "errors>20%", "--out", tmp_path)[0] == 0
 
 
-def test_a_server_that_no_longer_answers_could_not_be_measured(tmp_path):
-    (body := tmp_path / "body.bin").write_bytes(b"x")
-    with _Server(lambda n: (200, b"ok") if n < 2 else (503, b"no room")) as server:
-        url = f"http://127.0.0.1:{server.server_port}/do"
+def test_a_server_that_no_longer_answers_could_not_be_measured(tmp_path, body):
+    with answering(lambda n: (200, b"ok") if n < 2 else (503, b"no room")) as server:
+        url = f"{server.url}/do"
         status, said = ended("load", url, "--file", body, "--seconds", 2, "--out", tmp_path / "o")
     assert status == 2 and "no answers" not in said and "0 answers" in said
 
@@ -461,20 +425,17 @@ def test_the_result_is_printed_as_json_and_a_sweep_has_one_figure(echo, tmp_path
 
 
 def test_a_get_needs_no_body(tmp_path):
-    class Get(_Handler):
-        def do_GET(self):
-            self.do_POST()
+    class Get(Answers):
+        do_GET = Answers.do_POST
 
-    with _Server(lambda n: (200, b"ok")) as server:
-        server.RequestHandlerClass = Get
-        url = f"http://127.0.0.1:{server.server_port}/health"
+    with serving(Get, answer=lambda n: (200, b"ok"), got=[]) as server:
+        url = f"{server.url}/health"
         assert "(GET): 1 in flight" in load(url, "--method", "GET", "--seconds", 1, "--out", tmp_path)
 
 
-def test_a_load_that_changes_has_no_verdict_of_steadiness(tmp_path, kept):
-    (body := tmp_path.parent / "body.bin").write_bytes(b"x")
-    with _Server(lambda n: (200, b"ok")) as server:
-        url = f"http://127.0.0.1:{server.server_port}/do"
+def test_a_load_that_changes_has_no_verdict_of_steadiness(tmp_path, kept, body):
+    with answering(lambda n: (200, b"ok")) as server:
+        url = f"{server.url}/do"
         said = load(url, "--file", body, "--arrivals", "ramp:5-60", "--seconds", 3, "--out", tmp_path)
     assert (
         "no intervals and no verdict of steadiness" in said
@@ -502,11 +463,10 @@ def test_options_that_do_not_fit_are_one_sentence(options, said):
     assert "\n" not in str(raised.value)
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew(tmp_path, kept, monkeypatch):
-    monkeypatch.setattr(_Handler, "timeout", 2)
-    (body := tmp_path.parent / "body.bin").write_bytes(b"x")
-    with _Server(lambda n: (200, b"ok")) as server:
-        url = f"http://127.0.0.1:{server.server_port}/do"
+def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew(tmp_path, kept, body, monkeypatch):
+    monkeypatch.setattr(Answers, "timeout", 2)
+    with answering(lambda n: (200, b"ok")) as server:
+        url = f"{server.url}/do"
         said = load(url, "--file", body, "--rate", 2, "--seconds", 8, "--concurrency", 16, "--out", tmp_path)
     point = kept()[0]["measurements"][0]
     assert point["n_errors"] == 0 and point["n_idle_closes"] > 0
@@ -519,8 +479,8 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path):
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*make, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
     (body := tmp_path / "body.bin").write_bytes(b"x" * 300_000)
-    with _Server(lambda n: (200, b"ok" * 100_000), certificate=files) as server:
-        url = f"https://127.0.0.1:{server.server_port}/do"
+    with answering(lambda n: (200, b"ok" * 100_000), certificate=files) as server:
+        url = f"{server.url}/do"
         with pytest.raises(PhotodupError, match="is not trusted"):
             load(url, "--file", body)
         for number, options in enumerate((["--ca", files[0]], ["--insecure", "--connection", "new"])):
@@ -604,7 +564,7 @@ def sleepy(ms: float, is_dead=lambda: False):
         time.sleep(ms / 1000)
         return (500, b"the disk is full") if is_dead() else (200, b"ok")
 
-    return _Server(answer)
+    return answering(answer)
 
 
 @pytest.fixture
@@ -623,13 +583,12 @@ def visits(monkeypatch) -> list[int]:
 
 
 @pytest.fixture
-def versus(tmp_path):
+def versus(tmp_path, body):
     """Compare two small servers; returns what is printed."""
-    (body := tmp_path.parent / "body.bin").write_bytes(b"x" * 1000)
 
     def versus(first, second, *options):
-        with first, second:
-            urls = [f"http://127.0.0.1:{server.server_port}/do" for server in (first, second)]
+        with first as one, second as other:
+            urls = [f"{server.url}/do" for server in (one, other)]
             return ended("load", *urls, "--compare", "--file", body, "--out", tmp_path, *options)[1]
 
     return versus
@@ -722,12 +681,11 @@ def test_the_gate_fails_for_a_head_that_is_far_slower(random_service, tmp_path):
     )
 
 
-def test_the_gate_starts_and_ends_its_commands(tmp_path):
+def test_the_gate_starts_and_ends_its_commands(tmp_path, body):
     """Each is a process of its own for each visit, on the port that it is given; a relay is the whole server here."""
     started = "import os, runpy, sys; print(os.getpid(), file=open(sys.argv[1], 'a')); sys.argv[1:] = sys.argv[2:]; "
     started += "runpy.run_module('photodup.selfbench.null_server', run_name='__main__')"
     command = [sys.executable, "-c", started, str(tmp_path / "pids"), "--port", "{port}", "--delay-ms"]
-    (body := tmp_path / "body.bin").write_bytes(b"x")
     status, said = ended(
         "gate", "--base", shlex.join([*command, "5"]), "--head", shlex.join([*command, "1"]),
         "--url", "http://127.0.0.1:{port}/do", "--file", body, "--seconds", 30,
@@ -742,9 +700,10 @@ def test_the_gate_starts_and_ends_its_commands(tmp_path):
     [
         (["--base-url", "http://127.0.0.1:1"], "Name two servers with --base-url and --head-url, or two commands"),
         (["--base", "a", "--head", "b", "--url", "http://127.0.0.1:80/x"], r"write \{port\} in --url"),
-        (["--base", "no-such", "--head", "b", "--url", "http://127.0.0.1:{port}/x"], "'no-such' cannot be started"),
+        (["--base", "no-such", "--head", "b", "--url", "http://127.0.0.1:{port}/x"],
+         "'no-such' ended while it started: .*No such file"),
         (["--base", "echo broken", "--head", "b", "--url", "http://127.0.0.1:{port}/embed"],
-         "'echo broken' ended with status 0 .* it printed: broken"),
+         "'echo broken' ended while it started: broken"),
         (["--base-url", "http://127.0.0.1:1/x", "--head-url", "http://127.0.0.1:1/x", "--file", __file__],
          "Nothing answers at"),
     ],

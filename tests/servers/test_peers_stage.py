@@ -14,7 +14,7 @@ from photodup.bench.record.record import RunStore
 from photodup.embedding.imaging import encoded
 from photodup.errors import PhotodupError
 from photodup.study.notebook.run import open_run
-from photodup.study.peers import alone, outcomes, peers, stage
+from photodup.study.peers import alone, figures, outcomes, peers, stage
 
 
 @pytest.fixture
@@ -73,7 +73,8 @@ def slow_service(launch, monkeypatch):
 @pytest.mark.long
 def test_all_is_measured_once_and_read_again(small, figure):
     said: list[str] = []
-    stage.measure_servers(small, passes=("fp32", "many"), visits=2, say=said.append)
+    steps = ("alone", "verify", "rate", "fp32", "many")
+    stage.measure_servers(small, steps=steps, visits=2, say=said.append)
     found = outcomes.compared(small, passes=("fp32", "many"))
     assert [s.name for s in found.servers] == ["fastapi", "litserve"] and not found.missing
     for seen in found.alone.values():
@@ -87,13 +88,13 @@ def test_all_is_measured_once_and_read_again(small, figure):
     rows = found.arms.set_index("server")
     assert (rows[["one", "eight", "thirty-two"]] > 0).all(axis=None) and set(rows.index) == set(found.alone)
     records = sorted(small.store.records_dir.glob("server*.json"))
-    assert len(records) == 2 + 1 + 2 * 3  # alone; the peer's rate; two visits under three loads
+    assert len(records) == 2 + 2 + 1 + 2 * 3  # alone; verified; the peer's rate; two visits under three loads
     (asked,) = outcomes.rates(small).values()  # on a busy machine no rate may hold; then it says why
     assert asked["rate_per_s"] or asked["because"]
     ok = [path for path in records if json.loads(path.read_text())["status"] == "ok"]
     times, started = [path.stat().st_mtime_ns for path in ok], sum("starting" in line for line in said)
     assert len([path for path in ok if path.name.startswith("servers-")]) == 6
-    stage.measure_servers(small, passes=("fp32", "many"), visits=2, say=said.append)  # only what failed again
+    stage.measure_servers(small, steps=steps, visits=2, say=said.append)  # only what failed again
     assert [path.stat().st_mtime_ns for path in ok] == times
     assert sum("starting" in line for line in said) == started == 2 * 3, "nor was anything started again"
 
@@ -112,14 +113,27 @@ def test_a_server_that_dies_is_left_out_and_the_others_go_on(small, monkeypatch)
     kept = stage._take_turns
     monkeypatch.setattr(stage, "_take_turns", lambda *what: up.update(what[3]) or kept(*what))
     monkeypatch.setattr(stage, "measure_visit", visit)
-    for name in ("measure_alone", "highest_rate"):
-        monkeypatch.setattr(stage, name, lambda *what: {})
-    stage.measure_servers(small, passes=("many",), visits=3, say=lambda line: None)
+    stage.measure_servers(small, steps=("many",), visits=3, say=lambda line: None)
     assert begun == [3, 3, 2, 2], "the second visit is made again without it"
     found = outcomes.compared(small, passes=("many",))
     peer, check = found.outcomes["LitServe, thirty-two"], found.checks[0]
     assert "failed 20 requests in a row" in "".join((*peer.notes, peer.because))
     assert check.n == 9 and check.n_visits == 3 and peer.n_visits <= 1
+
+
+def test_verify_is_recorded_of_each_server_in_its_own_form(small, monkeypatch):
+    """The peer answers at another path than it is asked at: why it could not be checked stands beside our verdicts."""
+    dead = replace(stage.SERVERS["litserve"], path="/nowhere")
+    for module in (peers, stage, outcomes, figures):
+        monkeypatch.setattr(module, "SERVERS", {**stage.SERVERS, "litserve": dead})
+    stage.measure_servers(small, steps=("verify",), say=lambda line: None)
+    found = outcomes.verified(small)
+    table = figures.verified(found)
+    assert set(table["FastAPI (ours)"][:-1]) == {"right"} and len(table) == 23
+    assert table["LitServe"].to_dict()["every check"] == "not checked"
+    assert set(table["LitServe"][:-1]) == {"not asked"}
+    (line,) = figures.why_wrong(found)
+    assert line.startswith("every check: not checked, ") and "answered 404" in line and "(LitServe)" in line
 
 
 def test_a_server_that_embeds_otherwise_is_not_timed(small):

@@ -1,10 +1,10 @@
 """The way to real servers, measured with real TCP: over loopback, and over an emulated link to a far Triton."""
 
 import socket
-import threading
 from pathlib import Path
 
 import pytest
+from support.http_server import accepting
 from support.link import NO_LINK, needs_link
 from support.triton import needs_triton
 
@@ -57,22 +57,12 @@ def test_the_service_reads_a_body_before_it_refuses_it(random_service, figure) -
 
 
 def test_a_server_that_hangs_up_gives_rows_that_say_so(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    def answer_and_close(connection: socket.socket) -> None:  # a small request is answered, a payload is not
+        while b"Content-Length: 64\r\n" in connection.recv(65_536):
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
-        def answer_and_close() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:  # the smallest request is answered, a payload is not
-                    while b"Content-Length: 64\r\n" in connection.recv(65_536):
-                        connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-
-        threading.Thread(target=answer_and_close, daemon=True).start()
-        found = measure_path(f"http://127.0.0.1:{port}", "triton", [10_000], **FEW)
-        listener.shutdown(socket.SHUT_RDWR)
+    with accepting(answer_and_close) as url:
+        found = measure_path(url, "triton", [10_000], **FEW)
 
     assert not any(row["valid"] for row in found["rows"])
     assert all(row["invalid_because"] for row in found["rows"])

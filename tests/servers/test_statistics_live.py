@@ -1,5 +1,7 @@
 """Delays planted in real servers: the relay adds what it should, and the records become outcomes."""
 
+import contextlib
+import json
 from contextlib import ExitStack
 
 import pytest
@@ -45,3 +47,23 @@ def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, figure):
     null, delay, _ = statistics_live.summary(outcomes)
     assert null.startswith("null: ") and null.endswith("of 1 called different, 0 failed.")
     assert delay.startswith("delay of 100%: ") and delay.endswith(" by more than 2 %.")
+
+
+@pytest.mark.long  # gates of some seconds, beside a busy core
+def test_each_gate_is_recorded_and_counted_and_measured_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics_live, "GATE_S", 4.0)
+    null, delay = statistics_live.measure_gates(2, run_dir=tmp_path)
+    paths = sorted(tmp_path.glob("records/*.json"))
+    records = [json.loads(path.read_text()) for path in paths]
+    assert sorted(record["config"]["delay"] for record in records) == [0, 0, statistics_live.GATE_DELAY]
+    for said, share, n in ((null, 0, 2), (delay, statistics_live.GATE_DELAY, 1)):
+        of = [r["result"].get("failed") for r in records if r["config"]["delay"] == share]
+        assert said.endswith(f": {of.count(True)} of {n} failed, {of.count(None)} were not measured.")
+    done = {
+        path: path.stat().st_mtime_ns for path, r in zip(paths, records, strict=True) if r["status"] == "ok"
+    }
+    assert done, "a busy machine may be too slow for one of them, not for all"
+    monkeypatch.setattr(statistics_live, "gate", lambda *what, **more: pytest.fail("measured again"))
+    with contextlib.suppress(pytest.fail.Exception):  # what could not be measured is asked again
+        assert statistics_live.measure_gates(2, run_dir=tmp_path) == [null, delay]
+    assert {path: path.stat().st_mtime_ns for path in done} == done

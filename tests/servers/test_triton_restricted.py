@@ -1,7 +1,6 @@
 """Nobody but our own control loads a model into a Triton that runs: attacks on a real one, from a real browser."""
 
 import base64
-import contextlib
 import json
 import os
 import stat
@@ -14,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
-from support.flaky import Flaky
+from support.flaky import in_front_of
 from support.http_server import Handler, serving
 from support.triton import FREE_PORTS, needs_triton
 
@@ -252,7 +251,7 @@ def test_where_tracing_is_forbidden_the_server_is_restricted_all_the_same(tmp_pa
 def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, monkeypatch, tmp_path) -> None:
     """Another address of the same server stands for a machine elsewhere: no file of ours knows it."""
     key = control_key.key_for(triton.grpc_url)
-    with contextlib.closing(Flaky(triton.grpc_url)) as other:
+    with in_front_of(triton.grpc_url) as other:
         address = other.url.removeprefix("http://")
         with pytest.raises(PhotodupError, match="no key is given for it"):
             control.load_model(address, MODEL)

@@ -103,13 +103,25 @@ def test_a_sound_server_is_right_and_no_file_that_it_names_is_opened(model, enco
     [
         (["http://127.0.0.1:9"], "Nothing answers"),
         (["{url}", "--precision", "fp7"], "--precision is one of fp32"),
-        (["{url}", "--protocol", "post"], "name what it speaks"),
+        (
+            ["{url}", "--protocol", "openai", "--model", "m"],
+            "openai, embeds no .*Name its form with --protocol",
+        ),
         (["{url}/elsewhere", "--protocol", "multipart"], "embeds no plain photograph"),
     ],
 )
 def test_what_cannot_be_checked_is_one_sentence(model, encoder, options, said):
     with faulty_server(model) as url, pytest.raises(PhotodupError, match=said):
         verified(options[0].format(url=url), encoder, *options[1:])
+
+
+def test_a_plain_post_carries_one_image_and_is_checked_as_a_form_is(model, encoder):
+    with faulty_server(model, "no EXIF turn") as url:
+        _, found = verified(url, encoder, "--protocol", "post")
+    rows = {row["name"]: (row["verdict"], row["words"]) for row in found["rows"]}
+    assert rows.pop("batch") == (TOLERATED, "takes one image a request")
+    assert rows.pop("EXIF orientation") == (WRONG, "as if EXIF's orientation was not applied")
+    assert {verdict for verdict, _ in rows.values()} == {"right"}, rows
 
 
 def test_a_stated_precision_is_held_against_the_cosines_and_strict_tolerates_nothing(model, encoder):

@@ -140,6 +140,7 @@ class FaultyServer:
     async def answer(self, request: Request) -> Response:
         async with request.form() as form:
             files = [await upload.read() for upload in form.getlist("files")]
+        files = files or [await request.body()]  # a plain POST
         try:
             if self.is_dead:
                 raise ZeroDivisionError

@@ -14,11 +14,12 @@ from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Verdict, has_failed
+from photodup.bench.verify.verify import Checked, VerifiedServer
 from photodup.errors import PhotodupError
 from photodup.study.comparisons.curve import SHARES, measure_curve, rate_under
 from photodup.study.notebook.run import REFERENCE, Run, open_run, read_run
 from photodup.study.peers import figures, peers, stage
-from photodup.study.peers.outcomes import compared, rates
+from photodup.study.peers.outcomes import compared, rates, verified
 from photodup.study.peers.weights import _descriptions, hugging_face_names
 
 NAMES = [name for name, server in peers.SERVERS.items() if not server.is_ours]
@@ -224,6 +225,25 @@ def test_a_run_without_servers_says_so_and_shows_the_references_answer(empty):
     plt.close(figure)
     none = "none was measured in this run"
     assert figures.costs(found).iloc[0, 0] == figures.overload(found).iloc[0, 0] == none
+    assert set(figures.verified(verified(empty)).loc["every check"]) == {figures.NOT_RUN}
+    assert figures.why_wrong(verified(empty)) == ["No server was verified in this run."]
+
+
+def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_once(empty):
+    turned = Checked("EXIF orientation", "wrong", "as if EXIF's orientation was not applied", 0.9)
+    rows = {"fastapi": (Checked("CMYK", "right", ""),), "mosec": (turned,), "ray": (turned,)}
+    for name, checks in rows.items():
+        found = VerifiedServer("http://127.0.0.1:1/embed", "post", "the same", checks).as_record()
+        config = stage.config_of(peers.SERVERS[name], "random:0")
+        empty.measure_or_load(stage.VERIFY, lambda found=found: found, config=config)
+    table = figures.verified(verified(empty))
+    assert dict(table["FastAPI (ours)"]) == {"CMYK": "right", "EXIF orientation": "not asked"}
+    assert dict(table["Ray Serve"]) == {"CMYK": "not asked", "EXIF orientation": "wrong"}
+    assert set(table["BentoML"]) == {figures.NOT_RUN} and list(table) == [
+        s.label for s in peers.SERVERS.values()
+    ]
+    (line,) = figures.why_wrong(verified(empty))
+    assert line == "EXIF orientation: wrong, as if EXIF's orientation was not applied (mosec and Ray Serve)"
 
 
 def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):

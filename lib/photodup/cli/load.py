@@ -239,13 +239,14 @@ def gate(
     from photodup.bench.anyurl.payloads import payloads_for
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher, stoppable
+    from photodup.serving.process.command import Command
 
     by_url, by_command = bool(base_url and head_url), bool(base and head and url)
     if by_url == by_command or (by_url and (base or head or url)) or (by_command and (base_url or head_url)):
         raise PhotodupError(
             "Name two servers with --base-url and --head-url, or two commands with --base, --head and --url."
         )
-    commands = [gates.Command(words, start_seconds) for words in (base, head) if words and by_command]
+    commands = [Command(words, start_seconds) for words in (base, head) if words and by_command]
     if commands and "{port}" not in str(url):
         raise PhotodupError(
             "Both commands run at once: write {port} in --url, and in the commands or use $PORT there."
@@ -258,13 +259,15 @@ def gate(
         )
         return Request(target, payloads_for(target, kind=payload, paths=file or [], given_texts=text or []))
 
-    urls = [str(url)] * 2 if by_command else [str(base_url), str(head_url)]
+    urls = [str(base_url), str(head_url)]
+    if by_command:
+        urls = [str(url).replace("{port}", str(command.port)) for command in commands]
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
     show(f"Base: {base or base_url}; head: {head or head_url}; {concurrency} in flight.")
     watcher = Watcher(sys.stderr)
     with stoppable(watcher):
         gated = gates.gate(
-            gates.sides_of(request_of, urls, commands),
+            gates.sides_of(request_of, urls, [command.running for command in commands]),
             Asked(concurrency=concurrency, seconds=seconds, seed=seed),
             watcher,
             limit=limit / 100,

@@ -64,19 +64,19 @@ def study_pairs(
 def study_peers(
     run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
     server: Annotated[list[str] | None, typer.Option(help="name in tools/peers; repeat; default all")] = None,
-    passes: Annotated[
+    step: Annotated[
         list[str] | None,
-        typer.Option("--pass", help="fp32, fastest or many (32 in flight); repeat; default all"),
+        typer.Option(help="alone, verify, rate, fp32, fastest or many (32 in flight); repeat; default all"),
     ] = None,
     visits: Annotated[int, typer.Option(min=2, help="of all servers under each load")] = 4,
 ) -> None:
     """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
     from photodup.study.notebook.run import open_run
-    from photodup.study.peers.stage import PASSES, measure_servers
+    from photodup.study.peers.stage import STEPS, measure_servers
 
     opened = open_run(run)
     with opened.store:
-        measure_servers(opened, only=server or (), passes=passes or tuple(PASSES), visits=visits)
+        measure_servers(opened, only=server or (), steps=step or STEPS, visits=visits)
 
 
 @study.command("rehearse", hidden=True)

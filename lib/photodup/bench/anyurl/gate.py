@@ -7,17 +7,13 @@ it errs is simulated with the spread that was just measured.
 
 import contextlib
 import math
-import shlex
-import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -32,7 +28,6 @@ from photodup.bench.stats.sentence import number
 from photodup.bench.stats.spread import Spread, spread_of
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
-from photodup.settings import inherited
 
 # Of the first look and of the second. They sum to less than 5 %, since bounds from few visits are a little too near:
 # simulated with four visits a look and spreads of 2 to 10 %, a head at the limit fails in 1 to 5 % of runs.
@@ -167,7 +162,8 @@ def simulated(
     return failed / N_SIMULATED
 
 
-T = TypeVar("T")
+Ready = Callable[[], Request]
+Start = Callable[[Ready], AbstractContextManager[Request]]
 Sides = Callable[[], AbstractContextManager[tuple[Request, Request]]]
 
 
@@ -231,79 +227,13 @@ def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated
     )
 
 
-@dataclass
-class Command:
-    """A command that starts a server; `{port}` in it is a free port, which the variable PORT holds too."""
-
-    words: str
-    start_s: float
-    port: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-
-    @contextlib.contextmanager
-    def running(self, ready: Callable[[], T]) -> Iterator[T]:
-        """Run it for the length of a block, which gets what `ready` returns once it no longer raises a `PhotodupError`.
-
-        Raises:
-            PhotodupError: it cannot be started, it ended, or it was not ready in time; with the end of what it printed.
-        """
-        words = shlex.split(self.words.replace("{port}", str(self.port)))
-        with tempfile.TemporaryFile() as log:
-            try:
-                process = subprocess.Popen(
-                    words, stdout=log, stderr=log, env=inherited(PORT=str(self.port)), start_new_session=True
-                )
-            except OSError as error:
-                raise PhotodupError(f"{self.words!r} cannot be started: {error.strerror}.") from None
-            try:
-                yield self._wait(process, ready, log)
-            finally:
-                end(process)
-
-    def _wait(self, process: subprocess.Popen, ready: Callable[[], T], log: Any) -> T:
-        until = time.monotonic() + self.start_s
-        while True:
-            try:
-                return ready()
-            except PhotodupError as error:
-                said = str(error)
-            if process.poll() is not None or time.monotonic() > until:
-                log.seek(0)
-                printed = " ".join(log.read()[-400:].decode("utf-8", "replace").split())
-                has_ended = process.poll() is not None
-                how = f"ended with status {process.returncode}" if has_ended else "was not ready"
-                raise PhotodupError(
-                    f"{self.words!r} {how} within {self.start_s:.0f} s ({said}); it printed: {printed}"
-                )
-            time.sleep(0.1)
-
-
-def end(process: subprocess.Popen) -> None:
-    """End a process and all that it started in its session."""
-    import psutil
-
-    with contextlib.suppress(psutil.NoSuchProcess):
-        whole = psutil.Process(process.pid)
-        family = [*whole.children(recursive=True), whole]
-        for one in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.terminate()
-        for one in psutil.wait_procs(family, timeout=10)[1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-    process.wait()
-
-
-def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], commands: Sequence[Command]) -> Sides:
-    """Return what makes base and head ready for a visit: two URLs, or two commands and the URL that each serves.
+def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], starts: Sequence[Start]) -> Sides:
+    """Return what makes base and head ready for a visit.
 
     Args:
         request_of: reads a URL; raises a `PhotodupError` where nothing answers yet.
-        urls: of base and head; with commands `{port}` stands in it.
-        commands: that start them; none where both are up.
+        urls: of base and head.
+        starts: start each for the length of a block, which gets what is ready then; none where both are up.
     """
 
     def tried(url: str) -> Request:
@@ -313,17 +243,12 @@ def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], commands
 
     @contextlib.contextmanager
     def sides() -> Iterator[tuple[Request, Request]]:
+        ready = [partial(tried, url) for url in urls]
         with contextlib.ExitStack() as stack:
-            if commands:
-                started = [
-                    partial(tried, u.replace("{port}", str(c.port)))
-                    for u, c in zip(urls, commands, strict=True)
-                ]
-                base, head = (
-                    stack.enter_context(c.running(s)) for c, s in zip(commands, started, strict=True)
-                )
+            if starts:
+                base, head = (stack.enter_context(s(r)) for s, r in zip(starts, ready, strict=True))
             else:
-                base, head = map(tried, urls)
+                base, head = (one() for one in ready)
             yield base, head
 
     return sides

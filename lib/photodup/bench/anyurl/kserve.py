@@ -1,5 +1,6 @@
 """KServe's v2 protocol: what a model takes is asked of the server, and a request is made of files or of numbers."""
 
+import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
-from photodup.bench.anyurl.target import Target, unreachable
+from photodup.bench.anyurl.target import Target
 from photodup.embedding.wire.kserve import (
     ServedModel,
     Tensor,
-    about_model,
     datatype,
     dtype,
     model_of,
@@ -30,15 +30,14 @@ def describe_model(target: Target) -> ServedModel:
     Raises:
         PhotodupError: nothing answers, there is no such model, or the server speaks something else.
     """
-    if target.protocol == "kserve-grpc":
-        return model_of(target.model, *_over_grpc(target))
-    about = target.get(target.path)
+    is_grpc = target.protocol == "kserve-grpc"
+    about = target.about("ModelMetadata", target.model) if is_grpc else target.get(target.path)
     if not isinstance(about, dict) or "inputs" not in about:
         raise PhotodupError(
             f"{target.base} has no model {target.model!r} that speaks KServe's v2 protocol: correct the name, or "
             "load the model."
         )
-    return model_of(target.model, about, target.get(f"{target.path}/config") or {})
+    return model_of(target.model, about, _config(target, target.model))
 
 
 def states(target: Target) -> dict[str, str | None]:
@@ -61,32 +60,14 @@ def counted_models(target: Target) -> list[str]:
 
 
 def _config(target: Target, model: str) -> dict[str, Any]:
+    """Return a model's configuration; empty where it is not told: it is an extension of Triton's, and may be restricted."""
+    found: Any = None
     if target.protocol == "kserve-grpc":
-        return _over_grpc(replace(target, model=model))[1]
-    found = target.get(f"/v2/models/{model}/config")
-    return found if isinstance(found, dict) else {}
-
-
-def _over_grpc(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
-    with target.channel() as channel:
-        import grpc
-
-        options = {"timeout": min(target.timeout_s, 10.0), "metadata": target.metadata}
-        try:
-            about = about_model(channel, "ModelMetadata", target.model, **options)
-        except grpc.RpcError as error:
-            said = " ".join((error.details() or "").split())[:200]
-            if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
-                raise PhotodupError(
-                    f"{target.base} has no model {target.model!r}: {said or 'it is not loaded'}."
-                ) from None
-            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-                raise PhotodupError(f"{target.base} speaks gRPC, but not KServe's v2 protocol.") from None
-            raise unreachable(target.base, Exception(f"gRPC {error.code().name}: {said}")) from None
-        try:
-            return about, about_model(channel, "ModelConfig", target.model, **options)
-        except grpc.RpcError:  # an extension of Triton's
-            return about, {}
+        with contextlib.suppress(PhotodupError):
+            found = target.about("ModelConfig", model)
+    else:
+        found = target.get(f"/v2/models/{model}/config")
+    return found or {}
 
 
 def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = ()) -> ServedModel:
@@ -104,9 +85,8 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
             given[name] = ()
         if not given[name] or min(given[name]) < 1:
             raise PhotodupError(f"A shape is written NAME=3,224,224, not {text!r}.")
-    if unknown := sorted(set(given) - {t.name for t in model.inputs}):
-        names = ", ".join(t.name for t in model.inputs)
-        raise PhotodupError(f"{model.name} has no input {unknown[0]!r}: it has {names}.")
+    for name in given:
+        _input(model, name)
     filled = []
     for tensor in model.inputs:
         if tensor.name in ready:
@@ -115,10 +95,7 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
         wanted = given.get(tensor.name, tensor.dims)
         if len(wanted) == len(tensor.dims) + 1 and model.batched:
             wanted = wanted[1:]
-        fits = len(wanted) == len(tensor.dims) and all(
-            d in (-1, w) for d, w in zip(tensor.dims, wanted, strict=True)
-        )
-        if not fits:
+        if not _fits(wanted, tensor):
             raise PhotodupError(
                 f"{tensor.name} of {model.name} has the shape {_text(tensor.dims)}"
                 f"{' for each item' if model.batched else ''}; {_text(wanted)} does not fit."
@@ -130,6 +107,17 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
             )
         filled.append(Tensor(tensor.name, tensor.datatype, wanted))
     return replace(model, inputs=tuple(filled))
+
+
+def _input(model: ServedModel, name: str) -> Tensor:
+    inputs = {tensor.name: tensor for tensor in model.inputs}
+    if name not in inputs:
+        raise PhotodupError(f"{model.name} has no input {name!r}: it has {', '.join(inputs)}.")
+    return inputs[name]
+
+
+def _fits(dims: Sequence[int], tensor: Tensor) -> bool:
+    return len(dims) == len(tensor.dims) and all(map(lambda d, n: d in (-1, n), tensor.dims, dims))
 
 
 def _text(dims: Sequence[int]) -> str:
@@ -213,16 +201,13 @@ def _random(tensor: Tensor, seed: int) -> np.ndarray:
 
 def _arrays(model: ServedModel, given: Sequence[str]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
-    inputs = {t.name: t for t in model.inputs}
     for text in given:
         name, _, path = text.partition("=")
-        if name not in inputs:
-            raise PhotodupError(f"{model.name} has no input {name!r}: it has {', '.join(inputs)}.")
+        tensor = _input(model, name)
         try:
             array = np.load(Path(path), allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise PhotodupError(f"{path or text!r} is no array that can be read (.npy): {error}.") from None
-        tensor = inputs[name]
         if tensor.datatype == "BYTES":  # text lies in a file as characters of a fixed width
             array = np.array([str(v).encode() for v in array.ravel()], np.object_).reshape(array.shape)
         elif datatype(array) != tensor.datatype:
@@ -230,9 +215,7 @@ def _arrays(model: ServedModel, given: Sequence[str]) -> dict[str, np.ndarray]:
                 f"{path} holds {array.dtype}, the input {name} takes {tensor.datatype}: convert it."
             )
         dims = array.shape[1:] if model.batched else array.shape
-        if len(dims) != len(tensor.dims) or any(
-            d not in (-1, n) for d, n in zip(tensor.dims, dims, strict=True)
-        ):
+        if not _fits(dims, tensor):
             batch = "a first dimension for the items, then " if model.batched else ""
             raise PhotodupError(
                 f"{path} has the shape {_text(array.shape)}, {name} takes {batch}{_text(tensor.dims)}."

@@ -1,5 +1,6 @@
 """One load on one server: the request, the measurement, and the sentences about it."""
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -110,6 +111,7 @@ class Request:
     Attributes:
         shapes, inputs: of `kserve.Requests`.
         encoding: OpenAI: `float` or `base64`.
+        is_embedded: a plain POST is answered with `embeddings`, which are read.
     """
 
     target: Target
@@ -117,6 +119,7 @@ class Request:
     shapes: Sequence[str] = ()
     inputs: Sequence[str] = ()
     encoding: str = "float"
+    is_embedded: bool = False
 
     def adapter(self, batch: int = 1) -> Any:
         """Return a new adapter; it lives for one measurement.
@@ -156,7 +159,8 @@ class Request:
             raise PhotodupError("A plain POST carries one file: leave --batch out.")
         if target.protocol == "openai":
             return http(OpenAi(target.path, target.model, payloads.media_type, self.encoding))
-        kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": Post}
+        post = partial(Post, is_embedded=self.is_embedded)
+        kinds: dict[str, Any] = {"multipart": Multipart, "base64": Base64Json, "post": post}
         return http(kinds[target.protocol](target.path, payloads.media_type))
 
     def try_once(self, batch: int = 1) -> np.ndarray:
@@ -166,10 +170,10 @@ class Request:
             PhotodupError: unreachable, refused, or an answer of another kind; one sentence.
         """
         adapter, target, items = self.adapter(batch), self.target, self.payloads.items
-        connection = adapter.open()
         try:
-            request = adapter.prepare([items[i % len(items)] for i in range(batch)])
-            rows = connection.decode(connection.request(request))
+            with contextlib.closing(adapter.open()) as connection:
+                request = adapter.prepare([items[i % len(items)] for i in range(batch)])
+                rows = connection.decode(connection.request(request))
         except HttpError as error:
             raise PhotodupError(
                 f"POST {target.name} ({target.protocol}): {error} {_remedy(error.status)}"
@@ -184,8 +188,6 @@ class Request:
             if hasattr(error, "details") and "DEADLINE" not in str(error):
                 raise PhotodupError(f"{target.name} refuses a request: {describe_error(error)}.") from None
             raise unreachable(target.base, error) from None
-        finally:
-            connection.close()
         if len(rows) != batch:
             raise PhotodupError(
                 f"{target.name} answered {len(rows)} items for {batch}: is the protocol {target.protocol} right?"
@@ -350,11 +352,8 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
             f"The generator kept {cores:.1f} cores busy: it may be the limit, and not the server. "
             "Run it elsewhere, several at once."
         )
-    elif target.is_local and share > BUSY_SHARE:
-        said.append(
-            f"The generator took {share:.0%} of the cores that the server on this machine needs, too: "
-            "figures under load are lower bounds."
-        )
+    else:
+        said += shared_cores(share, target)
     if late := columns.get("n_late_generator"):
         said.append(f"{count(late, 'request')} left the generator late; latency counts from when it was due.")
     if closes := columns.get("n_idle_closes") if asked.connection == "warm" else 0:
@@ -363,6 +362,14 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
             "--concurrency keeps fewer idle."
         )
     return said
+
+
+def shared_cores(share: float, *targets: Target) -> list[str]:
+    """Return a note where the generator took much of the cores of this machine and one of the servers needs them, too."""
+    if share <= BUSY_SHARE or not any(target.is_local for target in targets):
+        return []
+    taken = f"The generator took {share:.0%} of the cores that a server on this machine needs, too"
+    return [f"{taken}: figures under load are lower bounds."]
 
 
 def common_error(errors: Sequence[tuple[float, str]]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, Measured, Request, common_error, measure_load
+from photodup.bench.anyurl.measure import Asked, Measured, Request, common_error, measure_load, shared_cores
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, SloRate, rate_seen, rate_words, search_rates
@@ -89,9 +89,7 @@ def highest_rate(
             f"{common_error(worst[-1].errors)}."
         )
     share = max((m.columns.get("client_cpu_share", 0.0) for m in measured), default=0.0)
-    if share > 0.25 and request.target.is_local:
-        notes.append(f"The generator took up to {share:.0%} of the cores that it shares with the server.")
-    return found, measured, notes
+    return found, measured, notes + shared_cores(share, request.target)
 
 
 def rate_sentence(found: SloRate) -> str:

@@ -5,6 +5,7 @@ import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 from photodup.addresses import http_address
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.embedding.wire.http import AnswerError, read_json
-from photodup.embedding.wire.kserve import grpc_channel
+from photodup.embedding.wire.kserve import about_model, grpc_channel
 from photodup.errors import PhotodupError
 from photodup.settings import variable
 
@@ -130,9 +131,9 @@ class Target:
         Raises:
             PhotodupError: nothing answers there; one sentence.
         """
-        connection = self.connection()
         try:
-            _, body = connection.request(connection.head(method, path, 0, self.security.headers))
+            with contextlib.closing(self.connection()) as connection:
+                _, body = connection.request(connection.head(method, path, 0, self.security.headers))
             return read_json(body)
         except HttpError as error:
             if error.status in (401, 403):
@@ -146,8 +147,24 @@ class Target:
             return None
         except OSError as error:
             raise unreachable(self.base, error) from None
-        finally:
-            connection.close()
+
+    def about(self, what: str, model: str) -> dict[str, Any] | None:
+        """Return what `about_model` does, over gRPC; None where there is no such model, or no such question.
+
+        Raises:
+            PhotodupError: nothing answers there; one sentence.
+        """
+        with self.channel() as channel:
+            import grpc
+
+            options = {"timeout": min(self.timeout_s, 10.0), "metadata": self.metadata}
+            try:
+                return about_model(channel, what, model, **options)
+            except grpc.RpcError as error:
+                code, said = error.code().name, " ".join((error.details() or "").split())[:200]
+                if code in ("NOT_FOUND", "INVALID_ARGUMENT", "UNIMPLEMENTED"):
+                    return None
+                raise unreachable(self.base, Exception(f"gRPC {code}: {said}")) from None
 
     def columns(self) -> dict[str, Any]:
         """Return the target as columns of a result; no header and no key."""
@@ -189,7 +206,11 @@ def target_of(
         is_tls = parts.scheme in ("grpcs", "https")
         target = Target(parts.netloc, "", "kserve-grpc", model or in_path, is_tls, security, timeout_s)
         if not target.model:
-            raise PhotodupError(f"{url} names no model: write grpc://host:port/MODEL, or --model MODEL.")
+            names = _ready_models(target)
+            which = f"; it has {', '.join(names)}" if names else ""
+            raise PhotodupError(
+                f"{url} names no model: write grpc://{parts.netloc}/MODEL, or --model MODEL{which}."
+            )
         return replace(target, path=f"/{target.model}")
     http_address(url)
     path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
@@ -256,10 +277,16 @@ def _kserve(target: Target) -> Target:
 
 
 def _ready_models(target: Target) -> list[str]:
-    """Return the models that a server of KServe's protocol tells of; both ways are Triton's, and may be restricted."""
-    for path, method in (("/v2/repository/index", "POST"), ("/v2/models/stats", "GET")):
+    """Return the models that a server of KServe's protocol tells of; all ways are Triton's, and may be restricted."""
+    ways = [
+        partial(target.get, "/v2/repository/index", "POST"),
+        partial(target.get, "/v2/models/stats"),
+    ]
+    if target.protocol == "kserve-grpc":
+        ways = [partial(target.about, "ModelStatistics", "")]
+    for way in ways:
         with contextlib.suppress(PhotodupError):
-            listed = target.get(path, method)
+            listed = way()
             rows = listed.get("model_stats") if isinstance(listed, dict) else listed
             rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
             if names := {

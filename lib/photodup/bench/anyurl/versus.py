@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, Request
+from photodup.bench.anyurl.measure import Asked, Request, shared_cores
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
@@ -90,8 +90,7 @@ def compare(first: Request, second: Request, asked: Asked, watcher: Watcher) -> 
             f"{first.payloads.words}; {second.payloads.words}."
         )
     share = (time.process_time() - used) / seconds / available_cores()
-    if share > 0.25 and (first.target.is_local or second.target.is_local):
-        notes.append(f"The generator took {share:.0%} of the cores that it shares with a server.")
+    notes += shared_cores(share, first.target, second.target)
     return Versus(outcomes, sentences, seen, notes, seconds)
 
 

@@ -1,5 +1,6 @@
 """One request with pictures, whatever the server speaks, and what came of it; each on a connection of its own."""
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,17 +21,14 @@ from photodup.embedding.wire.wires import in_type, pixels
 from photodup.errors import PhotodupError, is_expected
 
 ANSWERED, REFUSED, BUSY, FAILED, SILENT = "answered", "refused", "busy", "failed", "silent"
-_GRPC = {
-    "DEADLINE_EXCEEDED": SILENT,
-    "UNAVAILABLE": BUSY,
-    **dict.fromkeys(
-        ["INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"], REFUSED
-    ),
-    **dict.fromkeys(["NOT_FOUND", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED"], REFUSED),
-}
-_HEALTH = ("/readyz", "/health", "/healthz", "/v2/health/ready")
+_REFUSALS = (
+    "INVALID_ARGUMENT OUT_OF_RANGE FAILED_PRECONDITION RESOURCE_EXHAUSTED NOT_FOUND UNIMPLEMENTED PERMISSION_DENIED "
+    "UNAUTHENTICATED"
+)
+_GRPC = {"DEADLINE_EXCEEDED": SILENT, "UNAVAILABLE": BUSY} | dict.fromkeys(_REFUSALS.split(), REFUSED)
+_HEALTH = ("/readyz", "/health", "/healthz", "/-/healthz", "/v2/health/ready")
 _WIRES = {"UINT8": "uint8", "FP16": "fp16", "FP32": "fp32"}
-_MOST = 8  # pictures in a request
+MOST = 8  # pictures in a request
 _MOST_WORDS = 90  # characters of what a server says
 
 
@@ -61,7 +59,7 @@ class PictureServer:
 
     target: Target
     tensor: Tensor | None = None
-    most: int = _MOST
+    most: int = MOST
     _adapters: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -88,38 +86,33 @@ class PictureServer:
         return ", ".join(path for path in paths if self._is_well(path))
 
     def _is_well(self, path: str) -> bool:
-        connection = self.target.connection()
-        try:
-            connection.request(connection.head("GET", path, 0, self.target.security.headers))
-        except (PhotodupError, OSError):
-            return False
-        finally:
-            connection.close()
-        return True
+        with contextlib.suppress(PhotodupError, OSError), contextlib.closing(self.target.connection()) as to:
+            to.request(to.head("GET", path, 0, self.target.security.headers))
+            return True
+        return False
 
     def _adapter(self, media_type: str) -> Any:
         kind = "" if self.tensor else media_type  # KServe names none
         if kind not in self._adapters:
             sent = Payloads("images" if self.takes_files else "arrays", (), "", kind)
-            adapter = Request(self.target, sent).adapter()
+            adapter = Request(self.target, sent, is_embedded=True).adapter()
             if self.tensor and not self.takes_files:
                 adapter.payload = functools.partial(_tensor, self.tensor)
             self._adapters[kind] = adapter
         return self._adapters[kind]
 
 
-def server_of(target: Target) -> PictureServer:
+def server_of(target: Target, most: int = MOST) -> PictureServer:
     """Ask a target what it takes.
+
+    Args:
+        most: pictures in a request, at most; the body of a plain POST is one.
 
     Raises:
         PhotodupError: nothing answers, or it takes no pictures.
     """
-    if target.protocol == "post":
-        raise PhotodupError(
-            f"{target.name} does not say how it is asked for embeddings: name what it speaks with --protocol."
-        )
     if not target.protocol.startswith("kserve"):
-        return PictureServer(target)
+        return PictureServer(target, most=1 if target.protocol == "post" else most)
     model = kserve.describe_model(target)
     (first, *others) = model.inputs
     is_square = first.dims[-3:] == (3, SIDE, SIDE) and first.datatype in _WIRES
@@ -128,7 +121,7 @@ def server_of(target: Target) -> PictureServer:
         raise PhotodupError(
             f"{model.name} takes {takes}: verify sends encoded images, or [3, {SIDE}, {SIDE}] of {', '.join(_WIRES)}."
         )
-    return PictureServer(target, first, min(_MOST, model.max_batch or _MOST) if model.batched else 1)
+    return PictureServer(target, first, min(most, model.max_batch or most) if model.batched else 1)
 
 
 def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:
@@ -137,9 +130,9 @@ def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:
 
 
 def _send(adapter: Any, prepared: Any) -> Said:
-    connection = adapter.open()
     try:
-        return Said(ANSWERED, connection.decode(connection.request(prepared)))
+        with contextlib.closing(adapter.open()) as connection:
+            return Said(ANSWERED, connection.decode(connection.request(prepared)))
     except (HttpError, AnswerError) as error:
         status = getattr(error, "status", 0)
         how = BUSY if status in (429, 503) else REFUSED if 400 <= status < 500 else FAILED
@@ -150,7 +143,5 @@ def _send(adapter: Any, prepared: Any) -> Said:
         code = getattr(getattr(error, "code", lambda: None)(), "name", "")
         how = SILENT if isinstance(error, TimeoutError) else _GRPC.get(code, FAILED)
         words = f"{code} {describe_error(error).partition(': ')[2]}".strip()
-    finally:
-        connection.close()
     words = f"nothing came within {adapter.target.timeout_s:g} s" if how == SILENT else words
     return Said(how, np.empty((0, 0), np.float32), words[:_MOST_WORDS].rstrip("."))

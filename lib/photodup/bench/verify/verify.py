@@ -18,7 +18,7 @@ import numpy as np
 from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.target import Target
 from photodup.bench.verify import pictures
-from photodup.bench.verify.asking import ANSWERED, BUSY, REFUSED, PictureServer, Said, server_of
+from photodup.bench.verify.asking import ANSWERED, BUSY, MOST, REFUSED, PictureServer, Said, server_of
 from photodup.bench.verify.pictures import PictureCheck, Views
 from photodup.embedding import imaging
 from photodup.embedding.engines.encoder import load_model
@@ -78,6 +78,7 @@ def verify(
     *,
     precision: str | None = None,
     is_hostile: bool = True,
+    most: int = MOST,
     say: Callable[[str], object] = lambda name: None,
 ) -> VerifiedServer:
     """Check a server.
@@ -86,6 +87,7 @@ def verify(
         weights: of the reference, as `load_model` takes them; default those that the server names.
         precision: that it should compute in; default what it states.
         is_hostile: also send files that are made to hurt it.
+        most: pictures in a request, at most.
         say: gets the name of each check before it is asked.
 
     Raises:
@@ -93,7 +95,7 @@ def verify(
     """
     if precision and precision not in PRECISIONS:
         raise PhotodupError(f"--precision is one of {', '.join(PRECISIONS)}, not {precision!r}.")
-    server, stated = server_of(target), stated_of(target)
+    server, stated = server_of(target, most), stated_of(target)
     model = reference_of(stated, weights)
     states = precision or stated.get("precision")
     run = _Run(server, model, states if states in PRECISIONS else None, say)
@@ -193,7 +195,10 @@ class _Run:
         if first.how != ANSWERED:
             well = "" if first.how == REFUSED else self.server.health()
             if not well:
-                raise PhotodupError(f"{self.server.target.name} embeds no plain photograph: {first.words}.")
+                asked = f"{self.server.target.name}, asked in the form {self.server.target.protocol},"
+                raise PhotodupError(
+                    f"{asked} embeds no plain photograph: {first.words}. Name its form with --protocol."
+                )
             self._add(photos.name, DEAD, f"{first.words}, while {well} says that all is well")
             return
         alone = self._check(photos)

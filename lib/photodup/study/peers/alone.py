@@ -19,11 +19,12 @@ from photodup.bench.load.workers import PatientObserver
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
+from photodup.bench.verify.verify import verify
 from photodup.embedding.wire.wires import pixels
 from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
 from photodup.study.comparisons.curve import PROBE, PROBED
-from photodup.study.peers.peers import MIN_COSINE, Server, Started, started
+from photodup.study.peers.peers import MIN_COSINE, Server, Started, started, target
 
 STARTS = 3
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
@@ -46,6 +47,13 @@ def check(one: Started, payloads: Payloads, reference: np.ndarray, least: float 
         PhotodupError: the server embeds something else, so its times say nothing.
     """
     return check_embeddings(one.adapter(payloads), payloads.items, reference, least, name=one.server.label)
+
+
+def verify_alone(server: Server, weights: str) -> dict[str, Any]:
+    """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
+    with started(server, weights, settings=PATIENT) as one:
+        asked = target(server, one.base)
+        return verify(asked, weights, precision=server.computed, most=server.most).as_record()
 
 
 def measure_alone(server: Server, weights: str, payloads: Payloads, reference: np.ndarray) -> dict[str, Any]:
@@ -98,17 +106,13 @@ def _overloaded(one: Started, payloads: Payloads, rate: float) -> dict[str, Any]
 
 def single_ms(one: Started, payloads: Payloads, count: int) -> list[float]:
     """Return how long so many requests took, one after the other, ms."""
-    asks = one.adapter(payloads)
-    connection, found = asks.open(), []
-    try:
+    found = []
+    with contextlib.closing(one.adapter(payloads)) as asks, contextlib.closing(asks.open()) as connection:
         for item in payloads.items[:count]:
             request = asks.prepare([item])
             began = time.perf_counter()
             connection.decode(connection.request(request))
             found.append((time.perf_counter() - began) * 1000)
-    finally:
-        connection.close()
-        asks.close()
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import row, sentence
+from photodup.bench.verify.verify import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from photodup.study.notebook.run import Run
 
+NOT_RUN = "not run here"
 NOT_MEASURED = "Not measured: no servers were compared in this run."
 
 
@@ -139,6 +141,31 @@ def costs(found: ComparedServers) -> pd.DataFrame:
             }
         )
     return _table(rows)
+
+
+def verified(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Return what `photodup verify` found, one row a check and one column a server; see `outcomes.verified`."""
+    import pandas as pd
+
+    seen = {name: {row["name"]: row["verdict"] for row in one["rows"]} for name, one in found.items()}
+    checks = list(dict.fromkeys(check for verdicts in seen.values() for check in verdicts)) or ["every check"]
+    columns = {
+        server.label: [seen[name].get(c, NOT_ASKED) if name in seen else NOT_RUN for c in checks]
+        for name, server in SERVERS.items()
+    }
+    return pd.DataFrame(columns, index=pd.Index(checks, name="check"))
+
+
+def why_wrong(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return one line for each finding that is neither right nor tolerated, with the servers that it holds for."""
+    by_finding: dict[str, list[str]] = {}
+    for name, one in found.items():
+        for check in one["rows"]:
+            if check["verdict"] not in (RIGHT, TOLERATED, NOT_ASKED):
+                words = f"{check['name']}: {check['verdict']}, {check['words'].rstrip('.')}"
+                by_finding.setdefault(words, []).append(SERVERS[name].label)
+    told = [f"{words} ({listed(servers)})" for words, servers in by_finding.items()]
+    return told or ["Nothing was found wrong." if found else "No server was verified in this run."]
 
 
 def overload(found: ComparedServers) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from photodup.study.peers.stage import (
     OURS,
     PASSES,
     RATE,
+    VERIFY,
     config_of,
     rate_config,
     visit_config,
@@ -128,6 +129,20 @@ def rates(run: Run) -> dict[str, Mapping[str, Any]]:
             found[name] = {"rate_per_s": rate.per_s, "low": rate.low, "high": rate.high, "because": missing}
         if record is not None:
             found[name] = {"rate_per_s": None, "because": record["error"], **record["result"]}
+    return found
+
+
+def verified(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Return server → what `photodup verify` found of it in FP32, as `VerifiedServer.as_record`; without those not asked.
+
+    Where it could not be checked, there is one row, `every check`, with the reason.
+    """
+    found, weights = dict[str, Mapping[str, Any]](), choose_weights()
+    for name, server in SERVERS.items():
+        record = run.store.record(VERIFY, config=config_of(server, weights))
+        if record is not None:
+            failed = {"name": "every check", "verdict": "not checked", "words": record["error"]}
+            found[name] = {"rows": [failed], **record["result"]}
     return found
 
 

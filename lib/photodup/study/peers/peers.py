@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,13 +17,14 @@ from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.load.usage import family
+from photodup.bench.verify.asking import MOST
 from photodup.embedding.backends import Backend
-from photodup.embedding.wire.http import Post
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.service.start import command as service_command
 from photodup.settings import inherited
 from photodup.study.peers.weights import checkpoint, hugging_face
 
@@ -48,6 +48,7 @@ class Server:
         how: one sentence on how it is configured, and by which of its documents.
         precision: asked for, such as `bf16`.
         keeps_fp32: on a CPU it computes in FP32 whatever precision is asked for.
+        most: images in a request, at most.
     """
 
     name: str
@@ -56,11 +57,12 @@ class Server:
     engine: str = "pytorch"
     protocol: str = "multipart"
     path: str = "/embed"
-    ready: str = ""
+    ready: str = "/readyz"
     command: Callable[[int, str], list[str]] | None = None
     environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, weights: {})
     precision: str = "fp32"
     keeps_fp32: bool = False
+    most: int = MOST
 
     @property
     def computed(self) -> str:
@@ -172,6 +174,7 @@ SERVERS = {
             ready="/health",
             command=_script("litserve"),
             environment=_usual,
+            most=1,  # as its documentation shows it; it makes batches of requests
         ),
         Server(
             "bentoml",
@@ -221,15 +224,16 @@ def triton_model(server: Server) -> str:
     return Backend("triton", server.engine, server.precision, "http", "jpeg").triton_model
 
 
-def adapter(server: Server, base: str, payloads: Payloads) -> Any:
-    """Return what asks this server, for the load generator."""
+def target(server: Server, base: str) -> Target:
+    """Return how this server is asked at an address."""
     path = server.path or f"/v2/models/{triton_model(server)}"
     model = {"triton": triton_model(server), "infinity": "clip"}.get(server.name, "")
-    target = Target(base, path, server.protocol, model)
-    under_test = Request(target, payloads).adapter()
-    if server.protocol == "post":  # these two answer `embeddings`
-        return replace(under_test, protocol=Post(path, payloads.media_type, is_embedded=True))
-    return under_test
+    return Target(base, path, server.protocol, model)
+
+
+def adapter(server: Server, base: str, payloads: Payloads) -> Any:
+    """Return what asks this server, for the load generator."""
+    return Request(target(server, base), payloads, is_embedded=True).adapter()
 
 
 @dataclass(frozen=True)
@@ -273,15 +277,12 @@ def started(server: Server, weights: str, *, settings: Mapping[str, str] | None 
     port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
     log = build_dir() / "logs" / f"{server.name}-{port}.log"
     if server.command is None:
-        from photodup.serving.service.start import PROGRAM
-
-        command = [sys.executable, *PROGRAM]
+        command = service_command()
         own = {"MODEL_PRETRAINED": weights, "PORT": str(port), "HOST": "127.0.0.1", **(settings or {})}
         if server.precision != "fp32":
             own |= {"ENGINE": server.engine, "PRECISION": server.precision}
-        ready = "/readyz"
     else:
-        command, ready = server.command(port, weights), server.ready
+        command = server.command(port, weights)
         own = server.environment(port, weights) | _TORCH_DTYPE[server.precision]
     environment = {
         k: v for k, v in inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV") or server.is_ours
@@ -289,7 +290,7 @@ def started(server: Server, weights: str, *, settings: Mapping[str, str] | None 
     process = ServerProcess(server.label, command, log, environment | own)
     base = f"http://127.0.0.1:{port}"
     try:
-        ready_s = process.wait_ready(lambda: answers(base + ready), START_S)
+        ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
         yield Started(server, base, ready_s, process.pid)
     finally:
         process.stop()

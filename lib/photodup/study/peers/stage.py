@@ -1,4 +1,4 @@
-"""All servers of the comparison, measured: each alone (`alone.py`), then all of them taking turns.
+"""All servers of the comparison, measured: each alone and verified (`alone.py`), then all of them taking turns.
 
 In turns: one request in flight and 8, all in FP32; then the same and 32 with each at its fastest precision. All servers
 are up at once; one that cannot be started beside the others takes no part, and is named. Every visit is recorded when it
@@ -29,13 +29,14 @@ from photodup.study.peers.alone import (
     measure_alone,
     reference_embeddings,
     single_ms,
+    verify_alone,
 )
 from photodup.study.peers.peers import MIN_COSINE, SERVERS, Server, Started, fastest, started
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
-ALONE, RATE = "server-alone", "server-rate"
+ALONE, VERIFY, RATE = "server-alone", "server-verify", "server-rate"
 OURS = "fastapi"  # what every other server is compared with
 AGAIN = "fastapi again"  # a second process of ours: how far two equal servers lie apart
 N_PHOTOS, VISITS = 64, 4
@@ -73,13 +74,14 @@ PASSES: Mapping[str, Pass] = {
     # In FP32 the last of 32 waits for four seconds here, and a slice would take half a minute.
     "many": Pass(("thirty-two",), is_fastest=True, min_cosine=0.98),
 }
+STEPS = ("alone", "verify", "rate", *PASSES)
 
 
 def measure_servers(
     run: Run,
     *,
     only: Sequence[str] = (),
-    passes: Sequence[str] = tuple(PASSES),
+    steps: Sequence[str] = STEPS,
     visits: int = VISITS,
     say: Callable[[str], None] = print,
 ) -> None:
@@ -87,11 +89,11 @@ def measure_servers(
 
     Args:
         only: names in `SERVERS`; all unless given. Ours is always among them.
-        passes: names in `PASSES`.
+        steps: names in `STEPS`.
         visits: of all servers under each load.
     """
-    if unknown := [name for name in passes if name not in PASSES]:
-        raise PhotodupError(f"There is no pass {unknown[0]!r}: use {', '.join(PASSES)}.")
+    if unknown := [name for name in steps if name not in STEPS]:
+        raise PhotodupError(f"There is no step {unknown[0]!r}: use {', '.join(STEPS)}.")
     weights = choose_weights()
     photos = wires.jpegs(payload_photos(N_PHOTOS))
     payloads = Payloads("images", tuple(photos), f"{N_PHOTOS} photographs of 224 × 224 pixels", "image/jpeg")
@@ -102,26 +104,20 @@ def measure_servers(
     there = [server for server in wanted if not server.missing]
     reference = reference_embeddings(weights, photos)
     for server in there:
-        say(f"{server.label}, alone")
-        run.measure_or_load(
-            ALONE,
-            partial(measure_alone, server, weights, payloads, reference),
-            config=config_of(server, weights),
-            kind="server",
-            may_fail=True,
-        )
-        if server.is_ours:  # its rate is read from the curve of notebook 06
-            continue
-        quick = fastest(server)  # in FP32 a single request takes half the bound here
-        say(f"{server.label} in {quick.precision}, its highest rate under {BOUND}")
-        run.measure_or_load(
-            RATE,
-            partial(highest_rate, quick, weights, payloads),
-            config=rate_config(quick, weights),
-            kind="server-rate",
-            may_fail=True,
-        )
-    for name in passes:
+        config, quick = config_of(server, weights), fastest(server)
+        one_by_one: list[tuple[str, str, Callable[[], dict[str, Any]], dict[str, Any]]] = [
+            ("alone", ALONE, partial(measure_alone, server, weights, payloads, reference), config),
+            ("verify", VERIFY, partial(verify_alone, server, weights), config),
+        ]
+        if not server.is_ours:  # our rate is read from the curve of notebook 06
+            # In FP32 a single request takes half the bound here.
+            rate = partial(highest_rate, quick, weights, payloads)
+            one_by_one.append(("rate", RATE, rate, rate_config(quick, weights)))
+        for step, key, measure, facts in one_by_one:
+            if step in steps:
+                say(f"{server.label}: {step}")
+                run.measure_or_load(key, measure, config=facts, kind="server", may_fail=True)
+    for name in (name for name in PASSES if name in steps):
         todo = [
             (number, load)
             for number in range(1, visits + 1)

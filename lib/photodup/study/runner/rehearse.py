@@ -45,7 +45,7 @@ def rehearse(
     prepare_model()
     found = {}
     with rented_machine(without=without, link=link, progress=_say) as machine:
-        _say(f"A machine at {machine.address}, {machine.rtt_ms:.1f} ms away")
+        _say(f"A machine at {machine.address}, {machine.way.round_trip.floor_ms:.1f} ms away")
         for word in without:
             _say(f"  without {word}: {WITHOUT[word]}")
         _say(render_check(check(machine.endpoints)))

@@ -46,13 +46,13 @@ class Rented:
     Attributes:
         endpoints: what an endpoints file of it says, with the control key.
         key: the control key; "" where the machine is without control.
-        rtt_ms: shortest handshake over the link in front of it.
+        way: the link in front of it, up and measured.
     """
 
     endpoints: Endpoints
     address: str
     key: str = field(repr=False)
-    rtt_ms: float
+    way: Link = field(repr=False)
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def rented_machine(
         )
         if "metrics" in without:
             found = found.model_copy(update={"metrics": {}})
-        yield Rented(found, address, key, way.round_trip.floor_ms)
+        yield Rented(found, address, key, way)
 
 
 def save(machine: Rented, path: Path) -> Path:

@@ -2,9 +2,9 @@
 
     python -m photodup.selfbench.statistics_live [--only 3] [--gates 4]          (make judge; about an hour without)
 
-Two processes of one configuration take turns as in every comparison. As they are they are a null. A relay before each
-plants a difference: it waits, for the second process alone, a share of the time that the service took. Batches of a null,
-a delay, and twice that delay beside a busy loop are measured; each is a record of `results/statistics`, and the next start
+Two processes of one configuration take turns as in every comparison. As they are they are a null. Two relays before the
+first of them plant a difference that is known: one waits a share of the time that the service took. Batches of a null, a
+delay, and twice that delay beside a busy loop are measured; each is a record of `results/statistics`, and the next start
 goes on with the batches that are missing. So are single runs of `photodup gate` on a null and on a planted delay, beside
 `stress-ng` where the machine has it, else beside a busy loop.
 """
@@ -48,7 +48,7 @@ RUN = "statistics"
 N = 30  # batches
 FAMILY = 4  # comparisons corrected together: as many as the largest family of comparisons.yaml has
 SIZES = Sizes(visits=4, plan=VisitPlan(blocks=3, block_s=1.0, alone_s=0))
-LOAD = Load("single_stream")
+LOAD = Load("single_stream", span="prepared")  # what is planted is a share of what is measured
 GATE = "gate"
 GATES = 40  # on a null, and half as many on a delay
 GATE_LIMIT, GATE_DELAY, GATE_MS, GATE_S = 0.05, 0.15, 20.0, 12.0
@@ -218,10 +218,11 @@ def _start(
     settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
     urls = [stack.enter_context(ServiceProcess(settings=settings)).url for _ in range(2)]
     servers[None] = (Reach(backend, urls[0]), Reach(backend, urls[1]))
-    first = Reach(backend, stack.enter_context(null_server.running(upstream=urls[0])))
-    for share in shares:
-        slower = stack.enter_context(null_server.running(upstream=urls[1], slower=share))
-        servers[share] = (first, Reach(backend, slower))
+    relayed = {
+        share: Reach(backend, stack.enter_context(null_server.running(upstream=urls[0], slower=share)))
+        for share in (0.0, *shares)
+    }
+    servers.update({share: (relayed[0.0], relayed[share]) for share in shares})
 
 
 @contextlib.contextmanager

@@ -161,8 +161,8 @@ def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     found = []
     for planted, of in outcomes.items():
         different = sum(outcome.is_different for outcome in of)
-        text = f"{planted}: {different} of {len(of)} called different"
         failed = sum(map(has_failed, of))
+        text = f"{planted.capitalize()}, {len(of)} times: {different} called different"
         found.append(
             f"{text}, {failed} failed." if planted == NULL else f"{text}, {failed} by more than 2 %."
         )

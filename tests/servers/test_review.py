@@ -447,9 +447,7 @@ def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
     (library / "Backup" / "IMG_3.jpg").rename(odd)
     scan(library, progress=False)
     with ReviewServer(library) as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        item = next(
-            i for i in server.session.items.values() if any(p.path.name == odd.name for p in i.photos)
-        )
+        item = group_of(server.session, odd.name)
         photo = next(p for p in item.photos if p.path.name == odd.name)
         server.session.accept(item.key, [p.id for p in item.photos if p is not photo])
         odd.write_bytes(b"edited meanwhile")

@@ -1,7 +1,9 @@
 """Apple Photos libraries on macOS: originals and metadata, never written to. Not run here."""
 
+import importlib
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from photodup.errors import PhotodupError
@@ -24,13 +26,7 @@ def scan_apple_photos(
     Raises:
         PhotodupError: not on macOS, or osxphotos is not installed.
     """
-    try:
-        import osxphotos
-    except ImportError:
-        raise PhotodupError(
-            "Reading an Apple Photos library needs macOS and osxphotos: pip install 'photodup[apple]'."
-        ) from None
-    database = osxphotos.PhotosDB(*([str(Path(library).expanduser())] if library else []))
+    database = mac_module("osxphotos").PhotosDB(*([str(Path(library).expanduser())] if library else []))
     root = Path(database.library_path).resolve()
     listing, names = _originals(database, root)
     file = Path(catalogue).expanduser()
@@ -42,6 +38,20 @@ def scan_apple_photos(
             [(uuid, name, path) for path, (uuid, name) in names.items()],
         )
     return report
+
+
+def mac_module(name: str) -> ModuleType:
+    """Import what the extra `apple` brings.
+
+    Raises:
+        PhotodupError: not on macOS, or it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise PhotodupError(
+            f"An Apple Photos library needs macOS and {name}: pip install 'photodup[apple]'."
+        ) from None
 
 
 def _originals(database: Any, root: Path) -> tuple[Listing, dict[bytes, tuple[str, str | None]]]:

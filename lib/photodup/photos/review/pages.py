@@ -64,7 +64,6 @@ def overview(
         key, is_reversed = _ORDERS[order]
         shown = sorted(shown, key=key, reverse=is_reversed)
     items, number, n_pages = _one_page(shown, number, PAGE_SIZE)
-    last = site.folder.work.last
     return site.page(
         "overview.html",
         items=items,
@@ -73,24 +72,12 @@ def overview(
         tier=tier,
         status_filter=status,
         order=order,
-        wishes=site.folder.wishes,
-        never_from=site.folder.never_from,
-        protected=session.settings.protected,
         folder=folder,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         statuses=[TODO, MARKED, SKIPPED, APART, DONE],
         number=number,
         n_pages=n_pages,
-        next_key=session.next_todo(),
-        bytes_left=session.bytes_left,
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
-        outcome=session.last,
-        problems=session.problems,
-        news=last.finished if last else None,
-        failed=last.error if last else None,
-        n_new=site.folder.n_new,
-        encoders=list(site.folder.encoders.more),
-        is_small=bool(session.tiers.model and session.tiers.model.name == site.folder.encoders.small_model),
         changed=pictures.problems(session.root, [p for item in items for p in item.still_there[:_LOOKED_AT]]),
     )
 
@@ -115,7 +102,6 @@ def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
     return site.page(
         "group.html",
         item=item,
-        keeper=item.group.keeper,
         chosen=chosen,
         evidence=pictures.evidence(why, item.group.difference(chosen)),
         technical=pictures.technical(why),
@@ -151,13 +137,10 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
         links=pictures.links_to(session.root, going.values()),
         freed=freed,
         carried=written,
-        n_held_back=session.n_held_back,
         items=items,
         plan=session.plan(written),
         leaving=going.keys(),
-        n_sidecars=session.n_sidecars,
         changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
-        n_todo=len(session.select(status=TODO)),
         number=number,
         n_pages=n_pages,
     )
@@ -173,13 +156,11 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
     return site.page(
         "trash.html",
         unsigned=contents.unsigned,
-        problems=session.problems,
         operations=operations,
         n=sum(not operation.written for operation in listing),
         bytes=sum(operation.bytes for operation in listing),
         number=number,
         n_pages=n_pages,
-        outcome=session.last,
     )
 
 

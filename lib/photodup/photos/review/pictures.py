@@ -73,19 +73,15 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
     return file
 
 
-def problem(root: Path, photo: Photo) -> str | None:
-    """Return why a photo cannot be shown; None if it can."""
-    try:
-        open_photo(root, photo).close()
-    except PictureRefused as error:
-        return str(error)
-    return None
-
-
 def problems(root: Path, photos: Iterable[Photo]) -> dict[int, str]:
     """Return why photos cannot be shown, by their number; those that can are left out."""
-    found = {photo.id: problem(root, photo) for photo in photos}
-    return {number: said for number, said in found.items() if said}
+    found: dict[int, str] = {}
+    for photo in photos:
+        try:
+            open_photo(root, photo).close()
+        except PictureRefused as error:
+            found[photo.id] = str(error)
+    return found
 
 
 def removed_picture(root: Path, moved: Moved) -> bytes:

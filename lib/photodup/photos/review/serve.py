@@ -192,7 +192,7 @@ def create_app(
     app.add_exception_handler(PhotodupError, _not_done)
     app.add_exception_handler(NotNow, _not_now)
     app.add_exception_handler(HTTPException, _no_such_page)
-    app.add_exception_handler(RequestValidationError, _no_such_number)
+    app.add_exception_handler(RequestValidationError, _no_such_page)
     return app
 
 
@@ -212,10 +212,5 @@ async def _not_now(request: Request, error: Exception) -> Response:
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
-    message = "There is no such page: go back to the groups."
-    return site_of(request).message("Not found", message, getattr(error, "status_code", 404))
-
-
-async def _no_such_number(request: Request, error: Exception) -> Response:
     message = "The address names no page or photo: go back to the groups."
-    return site_of(request).message("Not found", message, 422)
+    return site_of(request).message("Not found", message, getattr(error, "status_code", 422))

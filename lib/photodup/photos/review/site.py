@@ -107,6 +107,8 @@ class Site:
             "base": self.base,
             "work_page": f"{self.base}/work",
             "is_demo": self.is_demo,
+            "reviewed": self.folder,
+            "session": session,
             "library": printable(self.folder.root),
             "task": running,
             "is_open": session is not None and not (running and running.is_exclusive),
@@ -125,8 +127,6 @@ class Site:
             "n_decided": sum(item.status != TODO for item in items),
             "n_marked": sum(len(item.remove) for item in items if item.status == MARKED),
             "marked_bytes": sum(item.marked_bytes for item in items),
-            "bytes_removed": session.bytes_removed,
-            "can_undo": session.can_undo,
             "tiers": session.tiers,
         }
 

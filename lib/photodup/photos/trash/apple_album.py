@@ -8,10 +8,10 @@ against photoscript 0.6, and tested on its classes with AppleScript replaced.
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
+from photodup.photos.library.apple import mac_module
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.trash.trash_entries import Moved, Note, Operation, Removal, TrashContents, sentence_of
 from photodup.photos.trash.trash_files import RemainingCopies
@@ -52,7 +52,7 @@ class AppleAlbum:
         """
         removals = list(removals)
         photos, done, refused = [], [], []
-        script = _photoscript()
+        script = mac_module("photoscript")
         remaining = RemainingCopies(self.root, removals)
         for removal in removals:
             try:
@@ -81,7 +81,7 @@ class AppleAlbum:
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
         """Take photos out of the album again; return their files, which never moved."""
         operations = list(operations)
-        script = _photoscript()
+        script = mac_module("photoscript")
         album = script.PhotosLibrary().album(ALBUM)
         if album and operations:
             album.remove([script.Photo(operation.id) for operation in operations])
@@ -89,7 +89,7 @@ class AppleAlbum:
 
     def contents(self) -> TrashContents:
         """Return what is in the album now, as far as this catalogue knows it; nothing is kept here that could be damaged."""
-        album = _photoscript().PhotosLibrary().album(ALBUM)
+        album = mac_module("photoscript").PhotosLibrary().album(ALBUM)
         uuids = {_without_suffix(uuid): uuid for uuid in self._paths}
         found = [uuids.get(_without_suffix(photo.uuid)) for photo in (album.photos() if album else [])]
         return TrashContents([self._operation(uuid, "", "in the album") for uuid in reversed(found) if uuid])
@@ -111,14 +111,3 @@ class AppleAlbum:
 
 def _without_suffix(uuid: str) -> str:
     return uuid.split("/")[0].upper()  # AppleScript adds "/L0/001"
-
-
-def _photoscript() -> ModuleType:
-    try:
-        import photoscript
-    except ImportError:
-        raise PhotodupError(
-            "Photos in an Apple Photos library are put into an album, which needs macOS and photoscript: "
-            "pip install 'photodup[apple]'."
-        ) from None
-    return photoscript

@@ -340,17 +340,23 @@ class Trash:
             trash = os.path.join(ITEMS, operation.id, homes[path])
             times = status.st_mtime_ns, status.st_atime_ns
             operation.files.append(Moved(homes[path], trash, md5, status.st_size, *times))
+        with self._removing(operation):
+            if not keeper.is_file():
+                raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
+        return operation
+
+    @contextmanager
+    def _removing(self, operation: Operation) -> Iterator[None]:
+        """Move an operation's files into the trash, then let the block do the rest; if that fails, all is back."""
         self._write(operation, "removing", files=operation.files)
         try:
             for moved in operation.files:
                 self._files.to_trash(moved)
-            if not keeper.is_file():
-                raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
+            yield
             self._write(operation, "removed")
         except (OSError, TrashError):
             self._bring_home(operation, "taken back")
             raise
-        return operation
 
     def _write_beside(self, note: Note, batch: str) -> Operation:
         """Write a sidecar; the one that is there goes into the trash first.
@@ -375,15 +381,8 @@ class Trash:
             trash = os.path.join(ITEMS, operation.id, home)
             times = there.st_mtime_ns, there.st_atime_ns
             operation.files = [Moved(home, trash, note.before, there.st_size, *times)]
-        self._write(operation, "removing", files=operation.files)
-        try:
-            for moved in operation.files:
-                self._files.to_trash(moved)
+        with self._removing(operation):
             self._files.write(home, note.data, stat.S_IMODE(there.st_mode) if there else None)
-            self._write(operation, "removed")
-        except (OSError, TrashError):
-            self._bring_home(operation, "taken back")
-            raise
         return operation
 
     def _bring_back(self, operation: Operation, files: list[Moved]) -> list[Path]:

@@ -49,12 +49,16 @@ def _start(command: list[str]) -> subprocess.Popen:
 class ProcessGroup:
     """The command and everything it starts, in a process group of its own."""
 
+    status: int | None
+
     def __init__(self, command: list[str]) -> None:
         # Orphans of the command become ours, so they can be reaped here: an init that does not reap
         # (a container's often does not) would keep them as zombies.
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.pid = _start(command).pid
-        self.status: int | None = None
+        self._process = _start(
+            command
+        )  # kept: where it has ended already, dropping it would collect its status
+        self.pid, self.status = self._process.pid, None
 
     def reap(self) -> None:
         """Collect what has ended; `status` is set once the command itself has."""

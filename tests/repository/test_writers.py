@@ -32,7 +32,6 @@ REASONS = {
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
     "lib/photodup/study/kubernetes/live.py:ControlPlane.__init__": SCRATCH,
-    "lib/photodup/study/kubernetes/live.py:ControlPlane._start": LOG,
     "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
     "lib/photodup/serving/process/hidden_arguments.py:_point_to_the_environment": "the memory of its own child",
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",

@@ -18,8 +18,7 @@ from photodup.serving.endpoints import load_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
 from photodup.study.notebook.points import when_measuring
-from photodup.study.runner.rehearse import rehearse
-from photodup.study.runner.rented import PORTS, rented_machine, save
+from photodup.study.runner.rented import PORTS, rehearse, rented_machine, save
 
 MODEL = "openclip_vit_b32"
 

@@ -26,8 +26,7 @@ from photodup.paths import build_dir
 from photodup.study.comparisons.outcomes import recorded
 from photodup.study.notebook.run import Run
 from photodup.tune.serving.candidates import Setting, candidates
-from photodup.tune.serving.found import Found, Tuned
-from photodup.tune.serving.page import write_result
+from photodup.tune.serving.found import Found, Tuned, write_result
 from photodup.tune.serving.trial import exact_trials, measure_finalists, quick_trial
 
 RUNG_SECONDS = (1.0, 2.0)

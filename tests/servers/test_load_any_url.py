@@ -32,7 +32,6 @@ from photodup.bench.anyurl.versus import SHORTEST, SIDES, fitted, outcomes_of, s
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends import http_connection
 from photodup.bench.pairs.alternate import measure_visit
-from photodup.bench.stats import slo
 from photodup.bench.stats.facts import Load
 from photodup.cli import app
 from photodup.embedding.imaging import encoded
@@ -712,16 +711,6 @@ def test_a_gate_that_cannot_measure_is_one_sentence(options, said):
     with pytest.raises(PhotodupError, match=said) as raised:
         ended("gate", *options)
     assert "\n" not in str(raised.value)
-
-
-def test_a_bound_and_an_address_are_read():
-    assert (
-        slo.bound_of("p99=0.5s") == slo.LatencyBound(99, 500)
-        and str(slo.bound_of("p95<=100ms")) == "p95 ≤ 100 ms"
-    )
-    for bad in ("p0=1ms", "p100=1ms", "95=100ms", "p95=0ms", "p95=100"):
-        with pytest.raises(PhotodupError, match="A bound is a percentile and a limit"):
-            slo.bound_of(bad)
 
 
 def test_nothing_is_asked_of_a_server_that_says_nothing():

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -170,17 +171,19 @@ def test_an_open_loop_rate_set_by_share_is_paired_by_share():
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"),
+    ("runs", "options", "said"),
     [
-        (["a"], "two different runs"),
-        (["a", "a"], "two different runs"),
-        (["a", "nowhere"], "no run 'nowhere'.*there are a, b"),
-        (["a", "published"], "published study is no run"),
+        (["a"], {"compare": True}, "two different runs"),
+        (["a", "a"], {"compare": True}, "two different runs"),
+        (["a", "nowhere"], {"compare": True}, "no run 'nowhere'.*there are a, b"),
+        (["a", "published"], {"compare": True}, "published study is no run"),
+        (["a", "b"], {}, "One run at a time"),
+        (["a"], {"output": Path("x.html")}, "names the file of --compare"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, said):
+def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, options, said):
     with pytest.raises(PhotodupError, match=said):
-        write_reports(runs, compare=True)
+        write_reports(runs, **options)
 
 
 def everywhere(change):
@@ -281,15 +284,6 @@ def test_a_file_that_unpacks_to_more_than_a_run_has_is_not_read(deck):
         pq.write_table(rows, directory / "latencies.parquet")
         with pytest.raises(PhotodupError, match=r"latencies.parquet cannot be read \(a row names no record"):
             write_reports(["a"])
-
-
-def test_options_that_ask_for_two_things(project):
-    for runs, options in (
-        (["a", "b"], {}),
-        (["a"], {"output": project / "x.html"}),
-    ):
-        with pytest.raises(PhotodupError):
-            write_reports(runs, **options)
 
 
 positive = st.floats(0.1, 1e4)

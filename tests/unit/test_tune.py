@@ -70,7 +70,7 @@ def test_who_is_useless_never_goes_on():
         search.halve([], lambda who, rung: 1.0)
 
 
-@pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ms ", "p95=100.0ms"])
+@pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ms ", "p95=100.0ms", "p95=0.1s", "p95<=100ms"])
 def test_a_bound_is_read(text):
     assert bound_of(text) == BOUND and str(BOUND) == "p95 ≤ 100 ms"
 

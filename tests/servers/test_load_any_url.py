@@ -23,18 +23,20 @@ from support.http_server import Handler, accepting, serving
 from support.images import photo
 from support.paths import ROOT
 from support.service import free_port
-from support.triton import needs_triton
+from support.triton import needs_triton, tiny_embedding
 from support.visits import planted_visit
 from typer.testing import CliRunner
 
 from photodup.bench.anyurl import arrivals, rate, target
+from photodup.bench.anyurl.measure import Request
+from photodup.bench.anyurl.payloads import files, made_up_arrays
 from photodup.bench.anyurl.versus import SHORTEST, SIDES, fitted, outcomes_of, sentences_of
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends import http_connection
 from photodup.bench.pairs.alternate import measure_visit
 from photodup.bench.stats.facts import Load
 from photodup.cli import app
-from photodup.embedding.imaging import encoded
+from photodup.embedding.imaging import encoded, normalize
 from photodup.errors import PhotodupError
 from photodup.selfbench import null_server
 
@@ -135,12 +137,6 @@ def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, opt
 
 @needs_triton()
 def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
-    from support.triton import tiny_embedding
-
-    from photodup.bench.anyurl.measure import Request
-    from photodup.bench.anyurl.payloads import files, made_up_arrays
-    from photodup.embedding.imaging import normalize
-
     pixels = np.random.default_rng(3).integers(0, 256, (2, 3, 224, 224), dtype=np.uint8)
     np.save(tmp_path / "two.npy", pixels)
     for url in (

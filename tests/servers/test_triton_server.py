@@ -21,6 +21,7 @@ from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.control import answers_during, temporary_config
+from photodup.serving.triton.emulated import emulated_embedding
 from photodup.serving.triton.repository import add_version, render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 
@@ -45,8 +46,6 @@ def test_a_wrong_tensor_is_refused_and_the_server_lives_on(
 
 def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
     """32 single requests on a model that takes 100 ms: fewer executions than images, all answered right."""
-    from photodup.serving.triton.emulated import emulated_embedding
-
     server = tiny_triton
     config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
     set_parameter(config, base_ms=100)

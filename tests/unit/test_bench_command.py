@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from photodup.cli import app
 from photodup.cli.study import BENCHMARKS
+from photodup.selfbench import load_generator
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,6 @@ def test_every_benchmark_can_be_asked_for():
 
 
 def test_the_generator_prints_its_ratios(monkeypatch):
-    from photodup.selfbench import load_generator
-
     monkeypatch.setattr(load_generator, "ROUNDS", 1)
     monkeypatch.setattr(load_generator.run, "__kwdefaults__", {"seconds": 0.1})
     result = CliRunner().invoke(app, ["bench", "--only", "load_generator"], catch_exceptions=False)

@@ -10,9 +10,12 @@ import pytest
 
 from photodup import settings
 from photodup.addresses import grpc_address, http_address
+from photodup.bench.backends.http_connection import HttpConnection
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.progress import Lines, bar
+from photodup.serving.endpoints import from_ports
+from photodup.study.notebook import run
 
 
 def test_the_version_and_the_package_as_a_program():
@@ -86,8 +89,6 @@ def test_grpc_addresses_that_cannot(url):
 
 
 def test_a_refused_connection_names_the_address():
-    from photodup.bench.backends.http_connection import HttpConnection
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -100,9 +101,6 @@ def test_a_refused_connection_names_the_address():
 def test_the_header_of_a_run_against_servers_elsewhere_claims_neither_processor_nor_weights(
     tmp_path, monkeypatch
 ):
-    from photodup.serving.endpoints import from_ports
-    from photodup.study.notebook import run
-
     monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
     found = {}
     for host in ("203.0.113.7", "127.0.0.1"):

@@ -102,15 +102,14 @@ def where_seconds_decide(
     *,
     duration_s: float,
     cluster: Cluster | None = None,
-    shift_s: float = 1.0,
 ) -> list[tuple[float, float]]:
     """Return (from, until) of each stretch whose count depends on when the autoscaler looks, in seconds.
 
-    The run is simulated with syncs `shift_s` earlier and later. A count that only comes that much earlier or later
+    The run is simulated with syncs a second earlier and later. A count that only comes that much earlier or later
     does not matter; one that stays different for longer does: no simulation foretells it.
     """
     cluster = cluster or Cluster()
-    phases = [max(0.0, cluster.sync_phase_s + shift) for shift in (-shift_s, 0.0, shift_s)]
+    phases = [max(0.0, cluster.sync_phase_s + shift) for shift in (-1.0, 0.0, 1.0)]
     runs = [
         simulate(workload, curve, load, duration_s=duration_s, cluster=replace(cluster, sync_phase_s=phase))
         for phase in phases
@@ -118,7 +117,7 @@ def where_seconds_decide(
     counts = np.array([run.steps["replicas"] for run in runs])
     edges = np.flatnonzero(np.diff((counts != counts[1]).any(axis=0), prepend=False, append=False))
     stretches = edges.reshape(-1, 2).astype(float)
-    return [(start, end) for start, end in stretches if end - start > 2 * shift_s]
+    return [(start, end) for start, end in stretches if end - start > 2.0]
 
 
 class Simulation:

@@ -81,6 +81,14 @@ def deck(project: Path) -> Path:
 
 
 @pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A folder of the user, with a file that nobody else may touch."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("mine")
+    return tmp_path / "mine"
+
+
+@pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[[bool, object], None]:
     """Assert what was measured, where measuring is what is asked for: a busy machine is no fault of the code."""
     is_asserted = request.config.getoption("--figures")

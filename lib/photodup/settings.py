@@ -34,7 +34,6 @@ class Environment:
     service_url: str = _of("INFERENCE_SERVICE_URL")
     service_backend: str = _of("INFERENCE_BACKEND")
     triton_grpc_url: str = _of("TRITON_GRPC_URL")
-    ray_address: str = _of("RAY_ADDRESS")
 
     @property
     def architecture(self) -> str:

@@ -4,6 +4,7 @@ The GPU images are not built here: nothing but their syntax and their COPY and r
 """
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -12,16 +13,19 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from support.http_server import Handler, serving
 from support.paths import ROOT
 from support.service import Running, free_port, until
 
+from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, normalize, to_uint8
 
 DOCKER = ROOT / "docker"
@@ -246,8 +250,6 @@ def test_nginx_uses_both_hosts_and_skips_one_that_is_down(tmp_path, hosts):
 
 
 def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
     grpc = pytest.importorskip("grpc")
 
     def host(name: str):
@@ -378,12 +380,6 @@ def contents(image: str, root: Path, packages: list[str]) -> dict:
 
 def assert_same_embedding(url: str) -> None:
     """Compare one image's embedding from the container with this process's, on random:0 weights."""
-    import io
-
-    from PIL import Image
-
-    from photodup.embedding.engines.encoder import load_model
-
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")

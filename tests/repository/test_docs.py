@@ -33,7 +33,6 @@ RIDDLE = re.compile(
     r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])"
     r"|(betray\w*|for company|held against|it is told\b|all told|as much as \d|listened to|to be had)"
 )
-BUILT = re.compile(r"^(results/(?!published|reference-cpu)|build/)")  # made by a command
 
 
 def anchors(markdown: str) -> set[str]:

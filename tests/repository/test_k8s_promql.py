@@ -11,6 +11,8 @@ import pytest
 import yaml
 from support.paths import ROOT
 
+from photodup.serving.triton.repository import WEIGHTS
+
 GPU = ROOT / "k8s" / "overlays" / "gpu"
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(not PROMTOOL, reason="promtool is missing: apt-get install prometheus")
@@ -116,8 +118,6 @@ def test_keda_reads_the_longest_queue_and_the_sum_of_busy_gpus(tmp_path):
 
 
 def test_the_filter_names_the_encoders_and_nothing_else():
-    from photodup.serving.triton.repository import WEIGHTS
-
     pattern = re.search(r'model=~"([^"]+)"', (GPU / "prometheus-adapter.yaml").read_text())[1]
     chosen = {name for name in WEIGHTS if re.fullmatch(pattern, name)}
 

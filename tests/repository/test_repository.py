@@ -17,8 +17,12 @@ import pytest
 import yaml
 from support.paths import ROOT
 
+from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.extras import EXTRAS, USES
+from photodup.serving.service.settings import ServiceSettings
+from photodup.study.report.appendix import appendix_blocks
+from photodup.study.report.readme import write_blocks
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -170,8 +174,6 @@ def test_everything_required_is_pinned():
 
 def test_readme_tables_are_the_records(tmp_path):
     """`photodup study readme` would change nothing; it takes out what was typed, and misses a marker that is gone."""
-    from photodup.study.report.readme import write_blocks
-
     text, copy = (ROOT / "README.md").read_text(encoding="utf-8"), tmp_path / "README.md"
     begin = "<!-- decisions:begin -->"
     for given in (text, text.replace(begin, f"{begin}\n| made up | 1 ms |")):
@@ -183,9 +185,6 @@ def test_readme_tables_are_the_records(tmp_path):
 
 
 def test_the_artifact_appendix_is_the_notebooks_and_the_records(tmp_path):
-    from photodup.study.report.appendix import appendix_blocks
-    from photodup.study.report.readme import write_blocks
-
     copy, appendix = tmp_path / "README.md", ROOT / "results" / "README.md"
     copy.write_text(appendix.read_text(encoding="utf-8"), encoding="utf-8")
 
@@ -194,9 +193,6 @@ def test_the_artifact_appendix_is_the_notebooks_and_the_records(tmp_path):
 
 
 def test_the_service_page_names_every_setting_with_its_default():
-    from photodup.embedding.engines.model import ENGINES, PRECISIONS
-    from photodup.serving.service.settings import ServiceSettings
-
     table = (ROOT / "docs/service.md").read_text().split("## Settings")[1].split("\n## ")[0]
     named = {
         name.lower()

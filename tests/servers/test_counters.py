@@ -5,12 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.triton import tiny_embedding
 
+from photodup.bench.backends.adapter import Dummy, Local
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.load import counters
 from photodup.bench.load.counters import CounterError
 from photodup.bench.load.load import Load, Stopping, measure
+from photodup.embedding import imaging
+from photodup.embedding.backends import Backend, served_models
+from photodup.embedding.wire.wires import jpegs
 from photodup.errors import PhotodupError
+from photodup.serving.service.stages import Stages
 
 TRITON_PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -63,8 +69,6 @@ def test_something_else_than_metrics_is_named():
 
 
 def test_missing_metrics_leave_the_point_alone():
-    from photodup.bench.backends.adapter import Dummy
-
     point = measure(
         Dummy(2),
         [b"a", b"b"],
@@ -77,8 +81,6 @@ def test_missing_metrics_leave_the_point_alone():
 
 
 def test_the_service_is_counted_in_the_same_columns():
-    from photodup.serving.service.stages import Stages
-
     stages = Stages()
 
     def request(queue_s, compute_s):
@@ -193,10 +195,6 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos, 
 def reference(photos, real_model):
     """Embeddings of the pixels that are really sent."""
 
-    from photodup.bench.backends.adapter import Local
-    from photodup.embedding.backends import Backend
-    from photodup.embedding.wire.wires import jpegs
-
     local = Local(Backend("local", "pytorch"), real_model)
     return local.request(local.prepare(jpegs(photos)))
 
@@ -232,10 +230,6 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
 )
 def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire, tiny_triton):
     """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
-    from support.triton import tiny_embedding
-
-    from photodup.embedding import imaging
-
     server = tiny_triton
     system = adapter(
         f"triton-onnx-fp32-{protocol}-{wire}", server.http_url if protocol == "http" else server.grpc_url
@@ -310,8 +304,6 @@ def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
 
 
 def test_the_models_that_account_for_a_backend():
-    from photodup.embedding.backends import served_models
-
     assert served_models("triton-openvino-fp32-http-fp32") == ["openclip_vit_b32_openvino"]
     assert served_models("triton-onnx-fp32-http-json") == ["openclip_vit_b32"]
     steps = ["openclip_vit_b32_jpeg", "openclip_vit_b32_preprocess", "openclip_vit_b32_uint8"]

@@ -1,11 +1,13 @@
 """The emulated accelerator: its time as the real Triton counts it, and its answers over the wire."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from support.triton import executions, infer, needs_triton
 
+from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.emulated import emulated_embedding, presets
 
 
@@ -78,10 +80,6 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
 @needs_triton()
 def test_two_instances_are_two_devices(tiny_triton, figure) -> None:
     """Eight requests at once, batcher off: two instances need about half of the time one needs."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from photodup.serving.triton.config import read_config, set_batching, set_parameter
-
     server = tiny_triton
     config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
     set_batching(config, "off")

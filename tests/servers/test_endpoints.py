@@ -9,7 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.triton import TINY_MODELS, needs_triton
+from typer.testing import CliRunner
 
+from photodup.bench.link.way import LOOPBACK
+from photodup.bench.stats.facts import Load
+from photodup.cli import app
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.serving.check import check, ready_models, render_check
@@ -17,6 +21,7 @@ from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints, save_endpoints
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton.repository import WEIGHTS
+from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import open_run
 
 GOOD = {
@@ -139,10 +144,6 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
 def test_the_command_exits_1_and_says_which(
     tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton
 ) -> None:
-    from typer.testing import CliRunner
-
-    from photodup.cli import app
-
     server = tiny_triton
     made = from_ports(
         "127.0.0.1", 0, server.http_port, server.grpc_port, 0, engines=("onnx",), wires=("fp32",)
@@ -225,10 +226,6 @@ def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here
 
 def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path, figure):
     """Called loopback, they would be judged as what a client beside the server sees."""
-    from photodup.bench.link.way import LOOPBACK
-    from photodup.bench.stats.facts import Load
-    from photodup.study.notebook.points import measure_point
-
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     assert open_run("here", host="127.0.0.1").measure_way() == LOOPBACK
     with socket.create_server(("127.0.0.2", 0), backlog=64) as listener:  # another address, real TCP

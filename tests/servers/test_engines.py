@@ -12,11 +12,16 @@ from PIL import Image
 from support.images import photographs
 from support.triton import FREE_PORTS, infer, needs_triton, tiny_embedding, tiny_graph
 
+from photodup.embedding.client.client import connect
 from photodup.embedding.engines import model as engines
 from photodup.embedding.engines import onnx_runtime
 from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.quantise import quantise
+from photodup.embedding.engines.reduced import source_of
 from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
+from photodup.serving.triton.repository import render_repository
+from photodup.serving.triton.server import EmbeddedTriton
 
 COLOURS = np.random.default_rng(3).integers(0, 256, (7, 3, 7, 7), dtype=np.uint8)
 PIXELS = COLOURS.repeat(32, axis=2).repeat(32, axis=3)  # noise would be one grey to the tiny encoder
@@ -158,8 +163,6 @@ def test_the_service_takes_engine_and_precision(tiny, launch):
 
 @has_bf16
 def test_the_local_client_takes_engine_and_precision(tiny):
-    from photodup.embedding.client.client import connect
-
     options = {"engine": "openvino", "precision": "bf16", "streams": 2}
     with connect(mode="local", pretrained=f"onnx:{tiny}", **options) as embedder:
         assert (embedder.model.engine, embedder.model.precision, embedder.model.streams) == (
@@ -202,11 +205,6 @@ def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_m
 @needs_triton()
 @has_bf16
 def test_triton_runs_each_engine_and_precision_behind_every_wire(tmp_path, tiny_exports):
-    from photodup.embedding.engines.quantise import quantise
-    from photodup.embedding.engines.reduced import source_of
-    from photodup.serving.triton.repository import render_repository
-    from photodup.serving.triton.server import EmbeddedTriton
-
     source = source_of(tiny_exports["fp32"])
     files = {
         f"{engine}-int8": quantise(source, photographs(32), engine=engine, directory=tmp_path / "models")
@@ -260,10 +258,6 @@ def test_triton_runs_each_engine_and_precision_behind_every_wire(tmp_path, tiny_
 
 
 def test_triton_refuses_an_int8_file_of_other_weights(tmp_path, tiny_exports):
-    from photodup.embedding.engines.quantise import quantise
-    from photodup.embedding.engines.reduced import source_of
-    from photodup.serving.triton.repository import render_repository
-
     other = source_of(tiny_graph(tmp_path / "other.onnx", seed=1))
     file = quantise(other, photographs(32), directory=tmp_path)
     name = "openclip_vit_b32_openvino_int8"

@@ -43,13 +43,6 @@ def given(made, tmp_path) -> Path:
     return given
 
 
-@pytest.fixture
-def mine(tmp_path) -> Path:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter").write_text("mine")
-    return tmp_path / "mine"
-
-
 def where(given: Path, layout: str) -> tuple[Path, list[object]]:
     """The catalogue's file, and how a command is told of it."""
     beside = given / "P" / "c.sqlite"

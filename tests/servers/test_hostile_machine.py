@@ -24,7 +24,7 @@ from support.hostile_library import (
     tree,
     write_journal,
 )
-from support.machines import report, run_machine
+from support.machines import Killed, report, run_machine
 from support.trash_kills import make_library, removal
 
 from photodup.errors import PhotodupError
@@ -52,10 +52,6 @@ _OPS = st.sampled_from([OP, "../../../outside", "..", "", "items"])
 _FILES = st.lists(st.builds(entry, _HOMES, _TRASHES, st.sampled_from([VICTIM, PAYLOAD])), max_size=3)
 
 
-class _Killed(BaseException):
-    """Where a SIGKILL would end the process; nothing of the trash catches it."""
-
-
 class HostileTrash(RuleBasedStateMachine):
     """My own removals and a forger's lines in one library, beside a folder that is mine."""
 
@@ -81,7 +77,7 @@ class HostileTrash(RuleBasedStateMachine):
             if self.steps_left is not None:
                 self.steps_left -= 1
                 if self.steps_left <= 0:
-                    raise _Killed
+                    raise Killed
 
         return Trash(self.library, on_step)
 
@@ -93,7 +89,7 @@ class HostileTrash(RuleBasedStateMachine):
         except PhotodupError as error:
             COUNTS["refused"] += 1
             assert "\n" not in str(error)
-        except _Killed:
+        except Killed:
             COUNTS["killed"] += 1
         finally:
             self.steps_left = None

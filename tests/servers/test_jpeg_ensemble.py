@@ -20,6 +20,7 @@ from photodup.embedding.client.client import connect
 from photodup.embedding.imaging import ImageError, decode, encoded, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo
+from photodup.serving.triton.emulated import emulated_embedding
 
 LIMIT = 100_000_000
 
@@ -146,8 +147,6 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
 
 @needs_triton()
 def test_the_emulated_ensemble_answers_for_the_photo_it_got(tiny_triton) -> None:
-    from photodup.serving.triton.emulated import emulated_embedding
-
     server = tiny_triton
     photos = [_good()["jpeg"], _good()["jpeg rotated by EXIF"]]
     server.load("emulated_a100_uint8")

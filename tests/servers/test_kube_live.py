@@ -100,4 +100,4 @@ def test_a_server_that_ends_is_named_with_its_last_words_and_nothing_stays(tools
     with pytest.raises(PhotodupError, match="etcd ended: the disk is full"), live.control_plane():
         pass
     assert not started[0].folder.exists()
-    assert all(process.poll() is not None for process in started[0].processes.values())
+    assert not any(process.running for process in started[0].processes)

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from skimage import data
 from support.hostile_images import encoded
@@ -164,8 +165,6 @@ def test_both_servers_embed_a_photograph_alike(both):
 
 
 def _pictures():
-    from PIL import Image
-
     return [Image.fromarray(array) for array in (data.astronaut(), data.coffee(), data.cat())]
 
 

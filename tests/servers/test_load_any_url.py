@@ -23,19 +23,20 @@ from support.http_server import Handler, accepting, serving
 from support.images import photo
 from support.paths import ROOT
 from support.service import free_port
-from support.triton import needs_triton
+from support.triton import needs_triton, tiny_embedding
 from support.visits import planted_visit
 from typer.testing import CliRunner
 
 from photodup.bench.anyurl import arrivals, rate, target
+from photodup.bench.anyurl.measure import Request
+from photodup.bench.anyurl.payloads import files, made_up_arrays
 from photodup.bench.anyurl.versus import SHORTEST, SIDES, fitted, outcomes_of, sentences_of
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends import http_connection
 from photodup.bench.pairs.alternate import measure_visit
-from photodup.bench.stats import slo
 from photodup.bench.stats.facts import Load
 from photodup.cli import app
-from photodup.embedding.imaging import encoded
+from photodup.embedding.imaging import encoded, normalize
 from photodup.errors import PhotodupError
 from photodup.selfbench import null_server
 
@@ -136,12 +137,6 @@ def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, opt
 
 @needs_triton()
 def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
-    from support.triton import tiny_embedding
-
-    from photodup.bench.anyurl.measure import Request
-    from photodup.bench.anyurl.payloads import files, made_up_arrays
-    from photodup.embedding.imaging import normalize
-
     pixels = np.random.default_rng(3).integers(0, 256, (2, 3, 224, 224), dtype=np.uint8)
     np.save(tmp_path / "two.npy", pixels)
     for url in (
@@ -712,16 +707,6 @@ def test_a_gate_that_cannot_measure_is_one_sentence(options, said):
     with pytest.raises(PhotodupError, match=said) as raised:
         ended("gate", *options)
     assert "\n" not in str(raised.value)
-
-
-def test_a_bound_and_an_address_are_read():
-    assert (
-        slo.bound_of("p99=0.5s") == slo.LatencyBound(99, 500)
-        and str(slo.bound_of("p95<=100ms")) == "p95 ≤ 100 ms"
-    )
-    for bad in ("p0=1ms", "p100=1ms", "95=100ms", "p95=0ms", "p95=100"):
-        with pytest.raises(PhotodupError, match="A bound is a percentile and a limit"):
-            slo.bound_of(bad)
 
 
 def test_nothing_is_asked_of_a_server_that_says_nothing():

@@ -17,6 +17,7 @@ from photodup.embedding.client.servers import FastApiServer
 from photodup.serving.process.ports import is_loopback
 from photodup.serving.service import service
 from photodup.serving.service.admission import Admission, Overloaded, Pace
+from photodup.serving.service.app import create_app
 from photodup.serving.service.settings import ServiceSettings
 
 PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
@@ -265,8 +266,6 @@ def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, w
 
 def test_a_model_that_cannot_be_loaded_is_named_in_the_log_and_to_no_client(tmp_path, caplog):
     from fastapi.testclient import TestClient
-
-    from photodup.serving.service.app import create_app
 
     hidden = tmp_path / "secret-model.onnx"
     with TestClient(create_app(ServiceSettings(model_pretrained=f"onnx:{hidden}", engine="onnx"))) as client:

@@ -18,8 +18,9 @@ from photodup.serving.endpoints import load_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
 from photodup.study.notebook.points import when_measuring
-from photodup.study.runner.rehearse import rehearse
-from photodup.study.runner.rented import PORTS, rented_machine, save
+from photodup.study.report.facts import notebook_rows
+from photodup.study.runner.execute import run_study
+from photodup.study.runner.rented import PORTS, rehearse, rented_machine, save
 
 MODEL = "openclip_vit_b32"
 
@@ -103,9 +104,6 @@ def test_without_control_what_is_deployed_is_measured_and_the_rest_refused(
 def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     elsewhere, repository, tiny_onnx, tiny_exports, monkeypatch, figure
 ) -> None:
-    from photodup.study.report.facts import notebook_rows
-    from photodup.study.runner.execute import run_study
-
     # The graph behind the tensor wire, so that its answers are right; the study sets this variable, too.
     monkeypatch.setenv("MODEL_PRETRAINED", f"onnx:{tiny_exports['fp32']}")
     sizes = {"N_LONE": 8, "SECONDS": 0.2, "IN_FLIGHT": [1, 4]}

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import os
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -292,16 +291,6 @@ def run_service(**settings: str) -> subprocess.CompletedProcess:
         text=True,
         timeout=300,
     )
-
-
-def test_a_port_in_use_is_one_sentence_with_the_remedy(tiny_onnx):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        done = run_service(PORT=port, MODEL_PRETRAINED=tiny_onnx)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"Port {port}" in done.stderr and "another port" in done.stderr
 
 
 @pytest.mark.parametrize(

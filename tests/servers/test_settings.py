@@ -7,7 +7,7 @@ import pytest
 from support.command import photodup
 from support.review_library import client_of
 from support.service import until
-from support.triton import needs_triton
+from support.triton import needs_triton, tiny_graph
 
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe
@@ -156,8 +156,6 @@ def test_auto_takes_a_trained_server_and_never_random_weights(small_service, ran
 
 
 def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, small_service):
-    from support.triton import tiny_graph
-
     other = launch(MODEL_PRETRAINED=f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}")
     other.wait()
     try:

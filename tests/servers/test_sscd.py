@@ -1,5 +1,6 @@
 """SSCD's loading and preprocessing, on a ResNet-50 of the same interface with random weights."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.review_library import make_library, photo
+from support.service import free_port
 from support.triton import save_graph, taking_pictures
 
 from photodup.embedding.client.client import connect
 from photodup.embedding.engines import sscd
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.onnx_runtime import file_sha256
+from photodup.embedding.engines.weights import import_open_clip
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import EncoderRequest, choose
 from photodup.photos.embed.embed import embed_library
@@ -34,8 +37,6 @@ pytestmark = [
 def network():
     """ResNet-50, generalised-mean pooling, 512 values of length 1: what SSCD's TorchScript computes."""
     import torch
-
-    from photodup.embedding.engines.weights import import_open_clip
 
     import_open_clip()  # mends torchvision where its build and PyTorch's differ
     from torchvision.models import resnet50
@@ -254,10 +255,6 @@ def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
 
 
 def test_the_service_refuses_it_in_words(checkpoint):
-    import os
-
-    from support.service import free_port
-
     environment = os.environ | {"MODEL_PRETRAINED": f"sscd:{checkpoint}", "PORT": str(free_port())}
     command = [sys.executable, "-m", "photodup.serving.service"]
     with subprocess.Popen(

@@ -6,13 +6,16 @@ import shutil
 import numpy as np
 import psutil
 import pytest
+from PIL import Image
 from support.triton import needs_triton
 
 from photodup.bench.backends.adapters import adapter
+from photodup.bench.load import counters
 from photodup.bench.load.counters import account_of
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
+from photodup.embedding.imaging import to_jpeg
 from photodup.errors import PhotodupError
 from photodup.study.scaling import topology
 from photodup.study.scaling.topology import SERVICE, DevicePool, balancer
@@ -25,10 +28,6 @@ needs_nginx = pytest.mark.skipif(not HAS_NGINX, reason="nginx is not installed")
 
 @pytest.fixture(scope="module")
 def photo() -> bytes:
-    from PIL import Image
-
-    from photodup.embedding.imaging import to_jpeg
-
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
     return to_jpeg(Image.fromarray(noise), 90)
 
@@ -80,8 +79,6 @@ def test_every_server_behind_nginx_is_counted(pool, photo) -> None:
 
 
 def account(pool: DevicePool, server) -> float:
-    from photodup.bench.load import counters
-
     return counters.total(counters.read(server.metrics_url), "nv_inference_request_success", model=MODEL) or 0
 
 

@@ -24,6 +24,7 @@ from photodup.serving.endpoints import Endpoints, load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
+from photodup.study.notebook.run import open_run
 
 pytestmark = needs_triton()
 MODEL = "openclip_vit_b32"
@@ -299,8 +300,6 @@ def test_endpoints_show_no_key(tmp_path: Path) -> None:
 
 def test_no_record_of_a_run_holds_the_key(triton, monkeypatch, tmp_path: Path) -> None:
     """Neither a point that worked, nor one that failed for a wrong key, nor the facts about the machine."""
-    from photodup.study.notebook.run import open_run
-
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     monkeypatch.setattr(control_key, "_of_endpoints", {})
     wrong = "w" * 64

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,8 @@ from support.triton import FREE_PORTS, executions, infer, needs_triton, tiny_emb
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
-from photodup.serving.triton.control import temporary_config
+from photodup.serving.triton.control import answers_during, temporary_config
+from photodup.serving.triton.emulated import emulated_embedding
 from photodup.serving.triton.repository import add_version, render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 
@@ -46,8 +46,6 @@ def test_a_wrong_tensor_is_refused_and_the_server_lives_on(
 
 def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
     """32 single requests on a model that takes 100 ms: fewer executions than images, all answered right."""
-    from photodup.serving.triton.emulated import emulated_embedding
-
     server = tiny_triton
     config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
     set_parameter(config, base_ms=100)
@@ -162,48 +160,23 @@ def test_a_configuration_tried_out_is_gone_afterwards(tiny_triton) -> None:
 def test_version_2_replaces_version_1_without_a_failed_request(
     pixels: np.ndarray, tiny_triton, tmp_path
 ) -> None:
-    import tritonclient.grpc as client_module
+    server, model = tiny_triton, "openclip_vit_b32_uint8"
+    new_graph, folders = tiny_graph(tmp_path / "fp32-2.onnx", seed=7), []
 
-    server = tiny_triton
-    model = "openclip_vit_b32_uint8"
-    old, new = (tiny_embedding(normalize(pixels), seed) for seed in (0, 7))
-    failures, seen, stop = [], [], threading.Event()
+    def computed_by(seed: int) -> bool:
+        return np.allclose(infer(server, model, pixels), tiny_embedding(normalize(pixels), seed), atol=1e-5)
 
-    def ask() -> None:
-        with client_module.InferenceServerClient(server.grpc_url) as client:
-            while not stop.is_set():
-                tensor = client_module.InferInput("image", list(pixels.shape), "UINT8")
-                tensor.set_data_from_numpy(pixels)
-                try:
-                    answer = client.infer(model, [tensor]).as_numpy("embedding")
-                except Exception as error:
-                    failures.append(error)
-                    return
-                versions = [name for name, e in (("1", old), ("2", new)) if np.allclose(answer, e, atol=1e-5)]
-                seen.append(versions[0] if versions else "neither")
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        until(lambda: failures or "1" in seen)
-        new_graph = tiny_graph(tmp_path / "fp32-2.onnx", seed=7)
-        folder = add_version(server.repository, model, 2, new_graph)
+    def replace() -> None:
+        assert computed_by(0)
+        folders.append(add_version(server.repository, model, 2, new_graph))
         server.load(model)
-        until(lambda: failures or seen[-20:] == ["2"] * 20)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not failures
-    assert set(seen) == {"1", "2"}
-    assert seen[-1] == "2"
-    with client_module.InferenceServerClient(server.grpc_url) as client:
-        assert client.is_model_ready(model, "2")
-        assert not client.is_model_ready(model, "1")
-        shutil.rmtree(folder)  # and back again
-        server.load(model)
-        assert client.is_model_ready(model, "1")
+        assert computed_by(7)
+
+    told = answers_during(server.grpc_url, model, pixels, replace)
+    assert told["failures"] == [] and set(told["answers_by_version"]) == {"1", "2"}
+    shutil.rmtree(folders[0])  # and back again
+    server.load(model)
+    assert computed_by(0)
 
 
 def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path, tiny_exports) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import httpx
 import psutil
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from support.service import until
 from support.triton import needs_triton
 
@@ -148,8 +149,6 @@ STAND_IN = SimpleNamespace(
 
 
 def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() -> None:
-    from prometheus_client import CollectorRegistry, generate_latest
-
     registry = CollectorRegistry()
     registry.register(collector := GpuCollector(STAND_IN))
     page = generate_latest(registry).decode()
@@ -167,8 +166,6 @@ def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() ->
 def test_a_real_gpu_is_on_the_page() -> None:
     if not environment.describe()["gpus"]:
         pytest.skip("needs an NVIDIA GPU")
-    from prometheus_client import CollectorRegistry, generate_latest
-
     registry = CollectorRegistry()
     registry.register(GpuCollector())
     found = usage.columns_of([(0.0, usage.gauges(generate_latest(registry).decode()))])

@@ -7,6 +7,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 
+class Killed(BaseException):
+    """Stands for the end of a process: nothing that catches errors sees it."""
+
+
 def run_machine(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
     """Run it; nothing is kept between runs, and what it takes is no fault."""
     chosen = {"max_examples": examples, "stateful_step_count": steps, "deadline": None, "database": None}

@@ -10,7 +10,8 @@ from photodup.bench.record.record import RunStore
 from photodup.bench.stats.slo import LatencyBound, RateSeen, SloRate
 from photodup.serving.endpoints import from_ports
 from photodup.study.notebook.run import Run
-from photodup.tune.serving import candidates, page, search
+from photodup.tune.serving import candidates, search
+from photodup.tune.serving.found import write_result
 
 BOUND = LatencyBound(95, 100)
 
@@ -41,5 +42,5 @@ def search_once(folder: Path, measured: Path = Path(os.devnull)) -> str:
     with mock.patch.multiple(search, **made), RunStore(folder) as store:
         run = Run("t", folder, from_ports("127.0.0.1", 1, 0, 0, 0), store)
         tuned = search.tune(run, field, BOUND, rung_seconds=(1.0,))
-    page.write_result(tuned, folder)
+    write_result(tuned, folder)
     return f"{tuned.sentence()} {len(tuned.trials)} trials, {tuned.measured_s:g} s"

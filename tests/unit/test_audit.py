@@ -1,9 +1,14 @@
 """The internal audit: every verdict is computed, so other rows give another one."""
 
+import shutil
 from collections import Counter
 
 import pytest
 
+from photodup.bench.link.link import LinkSpec
+from photodup.bench.link.way import emulated
+from photodup.bench.record.record import RunStore
+from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.study.published import audit, checks
 from photodup.study.published.published import PublishedError, load_measurements
@@ -138,13 +143,6 @@ def test_a_dropped_row_is_an_error_not_a_guess():
 
 
 def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
-    import shutil
-
-    from photodup.bench.link.link import LinkSpec
-    from photodup.bench.link.way import emulated
-    from photodup.bench.record.record import RunStore
-    from photodup.embedding.backends import parse_backend
-
     root = tmp_path / "checkout"
     shutil.copytree(audit.project_root() / "results" / "published", root / "results" / "published")
     monkeypatch.setenv("PHOTODUP_ROOT", str(root))

@@ -14,7 +14,7 @@ from unittest import mock
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.library import photo
-from support.machines import report, run_machine
+from support.machines import Killed, report, run_machine
 
 from photodup.errors import PhotodupError
 from photodup.photos.library import scan as scanning
@@ -25,10 +25,6 @@ from photodup.photos.library.scan import scan
 EXAMPLES = int(os.environ.get("PHOTODUP_FUZZ_EXAMPLES", "10"))
 NAMES = ("a.jpg", "b.jpg", "sub/c.jpg", "sub/d e.jpg", "ü\n.jpg")
 COUNTS: Counter[str] = Counter()
-
-
-class Killed(BaseException):
-    """Stands in for the end of the process: nothing catches it."""
 
 
 class UsedCatalogue(RuleBasedStateMachine):

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from support.points import point
 from support.visits import plant_visits
 
+from photodup.bench.link.latency_model import bandwidth_only_ms, rounds_ms
+from photodup.bench.link.link import LinkSpec
 from photodup.bench.link.way import LOOPBACK, emulated
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RunStore
@@ -282,8 +284,6 @@ def test_the_peak_must_be_where_it_is_claimed():
 
 @pytest.mark.parametrize(("trips", "expected"), [(True, CONTRADICTED), (False, REPRODUCED)])
 def test_latencies_made_by_either_law_are_told_apart(trips, expected):
-    from photodup.bench.link.latency_model import bandwidth_only_ms, rounds_ms
-
     law = rounds_ms if trips else bandwidth_only_ms
     rows = [
         point("network-only", payload_bytes=size, latency_ms_p50=law(size, 25.0, 20.0))
@@ -372,9 +372,6 @@ def test_other_configurations_and_repeats_are_not_the_backend_as_deployed():
 
 
 def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
-    from photodup.bench.link.latency_model import rounds_ms
-    from photodup.bench.link.link import LinkSpec
-
     way = emulated(LinkSpec(rate_mbit_s=100)).columns()
     sizes = (10_000, 150_528, 602_112, 19_267_584)
     rows = [

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -23,9 +24,13 @@ from photodup.bench.stats.comparison import Verdict
 from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import COLUMNS
 from photodup.errors import PhotodupError
+from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
+from photodup.serving.triton.config import parse_config
+from photodup.serving.triton.copies import configure
 from photodup.study.comparisons import agreement, figures, measure, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
+from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import Run
 from photodup.study.report.facts import decides
 
@@ -208,12 +213,13 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
     ]
 
 
-def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tmp_path, monkeypatch):
-    def dies(number):
-        if number > 12:
-            raise ConnectionRefusedError("nobody listens")
-        return 1.0
+def dies(number):
+    if number > 12:
+        raise ConnectionRefusedError("nobody listens")
+    return 1.0
 
+
+def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tmp_path, monkeypatch):
     pairs = [
         {"name": name, "a": "fast", "b": b, "loads": ["one"]}
         for name, b in (("dying", "slow"), ("well", "same"))
@@ -255,8 +261,6 @@ def test_the_quick_study_measures_what_is_marked(declare):
 
 @pytest.mark.parametrize("n_sides", range(2, 9))
 def test_turns_are_palindromes_in_which_each_side_has_two(n_sides):
-    import random
-
     first = set()
     for seed in range(200):
         order = turns(n_sides, random.Random(seed))
@@ -361,11 +365,6 @@ def test_failed_requests_are_counted_and_give_no_ratio():
 
 @pytest.mark.parametrize("load", [Load("single_stream"), Load("closed_loop", concurrency=3)])
 def test_a_side_that_dies_in_the_middle_is_named_once(load):
-    def dies(number):
-        if number > 12:
-            raise ConnectionRefusedError("nobody listens")
-        return 1.0
-
     with pytest.raises(PhotodupError, match="failed 20 requests in a row: ConnectionRefusedError"):
         visit(Dummy(1.0), Dummy(delay_of=dies), load, blocks=50, quads=50)
 
@@ -448,9 +447,6 @@ def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
 
 def test_settings_reach_the_model_that_computes():
     """Of an ensemble that takes JPEG files it is the encoder."""
-    from photodup.serving.triton.config import parse_config
-    from photodup.serving.triton.copies import configure
-
     side = declared.declarations().sides["triton-int8-2x1"]
     assert side.configured_model == "openclip_vit_b32_openvino_int8_uint8"
     config = parse_config("max_batch_size: 32 dynamic_batching { } instance_group [ { count: 1 } ]")
@@ -469,9 +465,6 @@ def test_settings_reach_the_model_that_computes():
     ],
 )
 def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, expected):
-    from photodup.serving.triton.config import parse_config
-    from photodup.serving.triton.copies import configure
-
     config = parse_config(served)
     configure(config, instances=2, threads=1)
     assert config.instance_group[0].count == 2
@@ -482,16 +475,12 @@ def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, ex
 
 @pytest.mark.parametrize("notebook", ["04_profile_serialization", "07_scale_gpus", "08_compare_grpc_http"])
 def test_a_rented_machine_with_fp32_alone_has_both_sides_of_a_comparison(notebook):
-    from photodup.serving.embedded import MODELS
-
     served = from_ports("198.18.0.2", models=MODELS).backends
     pairs = [pair.on(served) for pair in declared.declarations().of([notebook])]
     assert any(all(side.backend.name in served for side in (pair.a, pair.b)) for pair in pairs)
 
 
 def test_the_repositorys_own_file_is_sound():
-    from photodup.study.notebook.files import notebooks
-
     found = declared.declarations()
     assert found.pairs and {p.notebook for p in found.pairs} <= {p.stem for p in notebooks(())}
     primary = [p.notebook for p in found.pairs if p.is_primary]

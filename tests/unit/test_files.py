@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from support.plants import PLANTS
@@ -69,19 +68,12 @@ def test_the_mode_is_the_one_asked_for_else_the_umasks(tmp_path, umask):
     assert found == {"key": 0o600, "page": 0o644, "plain": 0o666 & ~umask}
 
 
-@pytest.fixture
-def theirs(tmp_path) -> Path:
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "letter").write_text("theirs")
-    return tmp_path / "theirs"
-
-
 @pytest.mark.parametrize("planted", PLANTS)
 @pytest.mark.parametrize("way", ["write_atomically", "replacing"])
-def test_nothing_is_written_through_what_is_no_file_of_its_own(tmp_path, theirs, planted, way):
+def test_nothing_is_written_through_what_is_no_file_of_its_own(tmp_path, mine, planted, way):
     path = tmp_path / "run" / "ours"
     path.parent.mkdir()
-    PLANTS[planted](path, theirs / "letter")
+    PLANTS[planted](path, mine / "letter")
     before = path.lstat()
     with pytest.raises(PhotodupError, match=r"ours is not written \(.*\): .* delete it or move it away\.$"):
         if way == "replacing":
@@ -92,38 +84,38 @@ def test_nothing_is_written_through_what_is_no_file_of_its_own(tmp_path, theirs,
     assert path.lstat() == before and os.listdir(path.parent) == [
         "ours"
     ]  # before a reading changes the access time
-    assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
+    assert (mine / "letter").read_text() == "mine" and os.listdir(mine) == ["letter"]
 
 
 @pytest.mark.parametrize("planted", [name for name in PLANTS if name != "a folder"])
-def test_no_folder_below_the_one_given_is_a_link(tmp_path, theirs, planted):
+def test_no_folder_below_the_one_given_is_a_link(tmp_path, mine, planted):
     (tmp_path / "run").mkdir()
-    PLANTS[planted](tmp_path / "run" / "sub", theirs if planted == "a symbolic link" else theirs / "letter")
+    PLANTS[planted](tmp_path / "run" / "sub", mine if planted == "a symbolic link" else mine / "letter")
     for name in ("letter", "deeper/letter"):
         with pytest.raises(
             PhotodupError, match=r"run/sub is not written \(.*(folder|directory).*\): photodup writes"
         ):
             write_atomically(tmp_path / "run" / "sub" / name, "ours", within=tmp_path / "run")
-    assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
+    assert (mine / "letter").read_text() == "mine" and os.listdir(mine) == ["letter"]
     with pytest.raises(ValueError):
-        write_atomically(tmp_path / "run" / ".." / "theirs" / "letter", "ours", within=tmp_path / "run")
+        write_atomically(tmp_path / "run" / ".." / "mine" / "letter", "ours", within=tmp_path / "run")
 
 
 @pytest.mark.parametrize("planted", PLANTS)
 def test_in_a_folder_of_our_own_a_hard_link_is_replaced_and_what_leads_elsewhere_refused(
-    tmp_path, theirs, planted
+    tmp_path, mine, planted
 ):
     """An exported model and the one that Triton reads are one file with two names."""
-    PLANTS[planted](tmp_path / "ours", theirs / "letter")
+    PLANTS[planted](tmp_path / "ours", mine / "letter")
     if planted == "a hard link":
         write_atomically(tmp_path / "ours", "ours")
         with replacing(tmp_path / "ours") as new:
-            new.hardlink_to(theirs / "letter")
-        assert os.path.samefile(tmp_path / "ours", theirs / "letter")
+            new.hardlink_to(mine / "letter")
+        assert os.path.samefile(tmp_path / "ours", mine / "letter")
     else:
         with pytest.raises(PhotodupError, match="ours is not written"):
             write_atomically(tmp_path / "ours", "ours")
-    assert (theirs / "letter").read_text() == "theirs" and os.listdir(theirs) == ["letter"]
+    assert (mine / "letter").read_text() == "mine" and os.listdir(mine) == ["letter"]
 
 
 def test_a_new_file_never_takes_the_name_of_another(tmp_path):

@@ -11,10 +11,13 @@ from support.triton import tiny_graph
 from typer.testing import CliRunner
 
 from photodup.cli import app
+from photodup.demo.encoder import export_stand_in
 from photodup.embedding.engines import reduced
-from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.encoder import export_of, load_model
+from photodup.embedding.engines.reduced import source_of
 from photodup.errors import PhotodupError
 from photodup.photos.groups.tiers import ModelThresholds
+from photodup.study.evaluate import demo_originals
 from photodup.tune.export_command import ask_gate, export_precision
 from photodup.tune.gate import Budget, judge, upper_bound
 from photodup.tune.pictures import choose_pictures
@@ -141,8 +144,6 @@ def test_embeddings_that_are_not_finite_are_refused():
 
 
 def test_pictures_to_judge_by_are_not_calibrated_on(tmp_path):
-    from photodup.study.evaluate import demo_originals
-
     pictures = choose_pictures(edits=["crop 90%"])
     scenes = {original.name: original.scene for original in demo_originals()}
     held = {scenes[picture.name.partition(", ")[0]] for picture in pictures.held_out}
@@ -191,10 +192,6 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
 @pytest.mark.timeout(900)
 def test_the_trained_stand_in_is_refused_and_let_through(tmp_path):
     """Real weights, real photographs, the engine that serves: INT8 costs decisions, and the owner may allow some."""
-    from photodup.demo.encoder import export_stand_in
-    from photodup.embedding.engines.encoder import export_of
-    from photodup.embedding.engines.reduced import source_of
-
     weights = export_stand_in()
     source = source_of(export_of(weights))
     refused = export_precision(weights, "int8", directory=tmp_path)

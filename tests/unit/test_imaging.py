@@ -1,15 +1,19 @@
 """What is read is read right; what cannot be read says why."""
 
 import io
+import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 from support.images import bomb, photo
 
 from photodup.embedding import imaging
+from photodup.embedding.engines.weights import import_open_clip
 from photodup.embedding.imaging import ImageError, decode, encoded, normalize, to_uint8
 
 
@@ -35,9 +39,6 @@ def test_a_refusal_is_one_line_whatever_the_decoder_wrote():
 
 
 def test_heic_is_registered_lazily(tmp_path):
-    import subprocess
-    import sys
-
     path = tmp_path / "photo.heic"
     path.write_bytes(encoded(photo(), "HEIF", quality=95))
     code = (
@@ -99,8 +100,6 @@ def test_of_an_animation_the_first_frame_is_read(fmt):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(orientation):
-    from PIL import ImageOps
-
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(photo(64, 48), "PNG", exif=exif)
@@ -154,8 +153,6 @@ def test_a_file_is_named_in_the_error(tmp_path):
 
 
 def test_a_bomb_is_refused_by_its_header(figure):
-    import resource
-
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ImageError, match="1,600 megapixels, more than the limit of 250"):
         decode(bomb())
@@ -182,8 +179,6 @@ def test_draft_shrinks_a_jpeg_but_not_below_the_asked_size():
 @pytest.fixture(scope="module")
 def reference():
     """open_clip's validation transform."""
-    from photodup.embedding.engines.weights import import_open_clip
-
     return import_open_clip().image_transform(224, is_train=False)
 
 
@@ -197,8 +192,6 @@ def test_pixels_are_those_of_open_clip_bit_for_bit(reference, width, height, see
 
 
 def test_a_hair_thin_image_is_resized_in_bounded_memory(reference, figure):
-    import resource
-
     image = photo(8, 500)  # 62.5:1, small enough to be resized in full as well
     levels = (
         np.abs(normalize(to_uint8(image)) - reference(image).numpy()) * imaging.STD.reshape(3, 1, 1) * 255

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
+from photodup.tune.pictures import choose_pictures
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +127,6 @@ def test_layers_can_stay_float(made, tmp_path):
 
 
 def test_only_the_gate_s_own_file_has_passed(made, tmp_path):
-    from dataclasses import replace
-
     source, _, _ = made
     assert reduced.has_passed(source, "openvino", "fp32", tmp_path)
     path = quantise(source, photographs(40), directory=tmp_path)
@@ -151,8 +151,6 @@ def test_quantising_reports_to_nobody():
 @pytest.mark.long  # the tiny encoder has the same test above
 def test_openclip_in_int8_is_nearly_openclip(tmp_path, real_exports):
     """The real ViT-B/32, quantised on the demonstration photographs; as measured: .995 at random weights."""
-    from photodup.tune.pictures import choose_pictures
-
     source = reduced.source_of(real_exports["fp32"])
     pictures = choose_pictures(edits=["crop 90%"])
     quantise(source, normalize(pictures.calibration), directory=tmp_path)

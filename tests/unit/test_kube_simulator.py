@@ -13,8 +13,12 @@ from support.kube import BURST, ONE, by_metrics, pods, scaler, workload
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
+from photodup.study.kubernetes.autoscaler.replicas import PodView
+from photodup.study.kubernetes.compare_signals import SIGNALS, compare_signals
 from photodup.study.kubernetes.curve import ServiceCurve, waiting_s
 from photodup.study.kubernetes.manifests import Probe, read_workload
+from photodup.study.kubernetes.pods import Cohort, Kubelet
 from photodup.study.kubernetes.simulate import Cluster, Load, simulate, where_seconds_decide
 
 
@@ -280,3 +284,110 @@ def test_where_seconds_decide_is_named():
     steady = where_seconds_decide(workload(), ONE, Load(rate_per_s=lambda t: 1.0), duration_s=400)
 
     assert steady == [] and found and all(end - start > 2 for start, end in found)
+
+
+# ---- what it remembers, zero replicas, pods without a sample
+
+
+def test_the_first_recommendation_is_the_count_at_the_first_sync():
+    """Recorded before bounds and metrics: the window of a scale-up runs from there."""
+    hpa = scaler(low=3, behavior={"scaleUp": {"stabilizationWindowSeconds": 300}})
+    assert hpa.sync(1000.0, 1, []).why == "below minReplicas"
+    counts = {t: hpa.sync(t, 3, pods(1.2, 1.2, 1.2, now=t)).desired for t in (1015.0, 1299.0, 1301.0)}
+
+    assert counts == {1015.0: 3, 1299.0: 3, 1301.0: 6}
+
+
+def test_an_event_is_forgotten_by_its_own_directions_longest_period():
+    """Two scale-ups half a minute apart, policies of 15 s: the second overwrites the first."""
+    down = {
+        "stabilizationWindowSeconds": 0,
+        "policies": [{"type": "Pods", "value": 1, "periodSeconds": 300}],
+    }
+    hpa = scaler(100, behavior={"scaleUp": {}, "scaleDown": down})
+    assert hpa.sync(1000.0, 2, pods(3.0, 3.0)).desired == 6
+    assert hpa.sync(1030.0, 6, pods(*[1.3] * 6, now=1030.0)).desired == 8
+    hpa.added.sort()
+
+    assert hpa.added == [(1030.0, 2)]
+    assert hpa.sync(1045.0, 8, pods(*[0.1] * 8, now=1045.0)).desired == 5  # 8 - 2, and one less
+
+
+def test_tolerance_is_a_quantity():
+    hpa = scaler(100, behavior={"scaleUp": {"tolerance": "50m"}})
+
+    assert hpa.sync(1000.0, 2, pods(1.04, 1.04)).desired == 2
+    assert hpa.sync(1015.0, 2, pods(1.08, 1.08, now=1015.0)).desired == 3
+
+
+def test_a_pod_that_loads_its_model_has_no_server_metric():
+    """Two pods at half the target and two that load: the loading ones are missing, so the count is kept."""
+    waiting = by_metrics(triton_queue_time_ms="1")
+    seen = [PodView(values={"triton_queue_time_ms": 0.0005})] * 2 + [PodView(ready=False)] * 2
+    hpa = Autoscaler(waiting.hpa, waiting.requests)
+    assert hpa.sync(1000.0, 4, seen).desired == 4
+
+    slow = Cluster(start_s=120.0)
+    outcome = simulate(waiting, ONE, BURST, duration_s=200, cluster=slow)
+    grown = outcome.rescales()[0][0]
+    while_loading = [d for d in outcome.decisions if grown < d.time_s < grown + 120]
+
+    assert while_loading
+    assert all(d.proposal >= d.current for d in while_loading)
+
+
+def test_a_restarting_pod_stays_running():
+    kubelet = Kubelet(workload(), ONE, Cluster(), 1.0)
+    pod = Cohort(1, 0.0)
+    assert not pod.running
+    while not pod.running:
+        kubelet.live(pod, 10.0, 0.1, 1.0)
+    kubelet._restart(pod, 20.0)
+
+    assert pod.running and pod.container_s is None and pod.values == {}
+
+
+def test_zero_pods_are_refused():
+    none = workload(hpa={**workload().hpa, "minReplicas": 0})
+
+    with pytest.raises(PhotodupError, match="minReplicas 0 is not simulated"):
+        simulate(none, ONE, BURST, duration_s=10)
+
+
+# ---- signals at equal cost
+
+
+# Twenty minutes, up and down again between what one pod and what four pods serve.
+WAVE = Load(rate_per_s=lambda t: 40 - 30 * math.cos(2 * math.pi * t / 1200))
+
+
+def unbounded():
+    made = workload(replicas=1)
+    return replace(made, hpa={**made.hpa, "minReplicas": 1, "maxReplicas": 12})
+
+
+def at_cost(pod_hours, **options):
+    return compare_signals(unbounded(), ONE, WAVE, pod_hours=pod_hours, duration_s=2400, dt_s=2.0, **options)
+
+
+def test_every_signal_gets_the_same_budget():
+    rows = at_cost(3.5)
+
+    assert [row["signal"] for row in rows] == [signal.name for signal in SIGNALS]
+    # Pods come whole and in steps, so a few per cent is as near as a target can be set.
+    assert all(row["pod_hours"] == pytest.approx(3.5, rel=0.06) for row in rows)
+    assert len({(row["pod_hours"], row["latency_ms_p50"]) for row in rows}) == len(rows)
+    # CPU follows the load below saturation; the others only see a backlog, and at this budget that is too late.
+    assert rows[0]["latency_ms_p99"] < min(row["latency_ms_p99"] for row in rows[1:])
+    assert all(signal.least < row["target"] < signal.most for signal, row in zip(SIGNALS, rows, strict=True))
+
+
+def test_more_money_buys_a_lower_latency():
+    cpu = SIGNALS[:1]
+
+    assert at_cost(5.0, signals=cpu)[0]["latency_ms_p99"] < at_cost(2.6, signals=cpu)[0]["latency_ms_p99"]
+
+
+def test_a_budget_outside_the_bounds_is_one_sentence():
+    with pytest.raises(PhotodupError, match="minReplicas cost"):
+        at_cost(0.1)

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from photodup.bench.link import latency_model as model
 from photodup.bench.link.latency_model import pipe_limited_ms, serialisation_ms
+from photodup.bench.link.link import PRESETS
 from photodup.errors import PhotodupError
+from photodup.study.published import published
 from photodup.study.published.left_over import ROWS, left_over
 from photodup.study.published.published import FP32_BYTES, load_measurements
 
@@ -121,9 +123,6 @@ def test_fit_keeps_what_is_given_and_refuses_too_little():
 
 
 def test_preset_named_after_the_published_study_is_its_fit():
-    from photodup.bench.link.link import PRESETS
-    from photodup.study.published import published
-
     rows = published.load_measurements()
     rate = published.value("step7_a100_onnx_http_c16_throughput", rows) * FP32 * 8e-6
     server_ms = 15.1  # printed: 4.4 ms of compute, 10.7 ms of overhead

@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import pytest
 from support.hostile_library import tree
 from support.plants import PLANTS
-from support.report_runs import add_notebooks, two_runs
 
 from photodup.bench.anyurl import report as load_report
 from photodup.bench.record import latencies
@@ -20,18 +19,6 @@ from photodup.study.notebook import charts
 from photodup.study.published.audit import report_lines
 from photodup.study.report.page import write_reports
 from photodup.study.runner.execute import execute_notebook
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    return add_notebooks(two_runs(tmp_path / "project", monkeypatch))
-
-
-@pytest.fixture
-def mine(tmp_path) -> Path:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter").write_text("mine")
-    return tmp_path / "mine"
 
 
 def measured(run: Path) -> None:
@@ -73,8 +60,8 @@ FOLDERS = {"notebooks": lambda run: write_reports(["a"]), "records": measured, "
 
 @pytest.mark.parametrize("planted", PLANTS)
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_nothing_is_written_through_what_has_the_name_of_an_output(project, mine, output, planted):
-    run = project / "results" / "a"
+def test_nothing_is_written_through_what_has_the_name_of_an_output(deck, mine, output, planted):
+    run = deck / "results" / "a"
     path = run / output
     path.unlink(missing_ok=True)
     path.parent.mkdir(exist_ok=True)
@@ -89,8 +76,8 @@ def test_nothing_is_written_through_what_has_the_name_of_an_output(project, mine
 
 @pytest.mark.parametrize("planted", ["a symbolic link", "a pipe"])
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_folder_in_a_run_leads_elsewhere(project, mine, folder, planted):
-    run = project / "results" / "a"
+def test_no_folder_in_a_run_leads_elsewhere(deck, mine, folder, planted):
+    run = deck / "results" / "a"
     path = run / folder
     if path.exists():
         shutil.copytree(path, mine, dirs_exist_ok=True)
@@ -105,8 +92,8 @@ def test_no_folder_in_a_run_leads_elsewhere(project, mine, folder, planted):
     assert tree(mine) == before
 
 
-def test_the_parts_of_a_run_are_not_deleted_through_a_link(project, mine):
-    run = project / "results" / "a"
+def test_the_parts_of_a_run_are_not_deleted_through_a_link(deck, mine):
+    run = deck / "results" / "a"
     measured(run)
     latencies.write_part(next((run / "records").glob("new-*.json")), {"latency_ms": [1.0]})
     shutil.copytree(run / "records", mine, dirs_exist_ok=True)
@@ -120,8 +107,8 @@ def test_the_parts_of_a_run_are_not_deleted_through_a_link(project, mine):
     assert tree(mine) == before
 
 
-def test_a_run_that_is_a_link_is_not_written(project, mine):
-    run = project / "results" / "a"
+def test_a_run_that_is_a_link_is_not_written(deck, mine):
+    run = deck / "results" / "a"
     shutil.copytree(run, mine, dirs_exist_ok=True)
     shutil.rmtree(run)
     run.symlink_to(mine)
@@ -136,8 +123,8 @@ def test_a_run_that_is_a_link_is_not_written(project, mine):
 
 @pytest.mark.long
 @pytest.mark.parametrize("planted", PLANTS)
-def test_an_executed_notebook_is_not_written_through_what_has_its_name(project, mine, planted):
-    run = project / "results" / "a"
+def test_an_executed_notebook_is_not_written_through_what_has_its_name(deck, mine, planted):
+    run = deck / "results" / "a"
     path = run / "notebooks" / "01_one.ipynb"
     path.unlink()
     PLANTS[planted](path, mine / "letter")
@@ -147,7 +134,7 @@ def test_an_executed_notebook_is_not_written_through_what_has_its_name(project, 
     assert tree(mine) == before
 
 
-def test_a_link_that_the_user_names_is_his(project, tmp_path):
+def test_a_link_that_the_user_names_is_his(deck, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "page.html").symlink_to(tmp_path / "site" / "page.html")
     for _ in range(2):

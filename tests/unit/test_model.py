@@ -10,6 +10,7 @@ import pytest
 from support.triton import tiny_embedding, tiny_graph
 
 from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.weights import import_open_clip, random_clip
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 
@@ -49,8 +50,6 @@ def test_loading_leaves_the_random_state_alone():
 def test_embeddings_are_those_of_open_clip_and_of_length_1(real_model):
     import torch
 
-    from photodup.embedding.engines.weights import import_open_clip
-
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(0)
         clip = import_open_clip().create_model("ViT-B-32", load_weights=False).eval()
@@ -87,8 +86,6 @@ def test_other_shapes_and_types_are_refused(bad, real_model):
 def test_a_checkpoint_file_gives_its_weights(tmp_path, real_model):
     """The weights of random:0 through a checkpoint are the same model."""
     import torch
-
-    from photodup.embedding.engines.weights import random_clip
 
     path = tmp_path / "weights.pt"
     torch.save(random_clip("ViT-B-32", "random:0").state_dict(), path)

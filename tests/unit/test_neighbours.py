@@ -9,7 +9,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.groups.stars import stars
 from photodup.photos.search import neighbours
 from photodup.photos.search.neighbours import TOLERANCE, NeighbourIndex, among_nearest
-from photodup.selfbench.grouping import main, synthetic_library
+from photodup.selfbench.grouping import synthetic_library
 
 DIM = 64
 
@@ -96,13 +96,6 @@ def test_wrong_input_is_one_sentence():
         NeighbourIndex(8, 1.5)
     with pytest.raises(PhotodupError, match="of 8 values"):
         NeighbourIndex(8, 0.9).add(np.zeros((3, 9), np.float32))
-
-
-def test_the_bench_prints_its_figures(capsys):
-    main([3000], dim=32, exact_below=1000)
-    printed = capsys.readouterr().out
-    for word in ("rows", "seconds", "peak_memory_gb", "recall", "largest_group", "3000"):
-        assert word in printed
 
 
 @settings(max_examples=40)

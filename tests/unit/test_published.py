@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.study.published import published
+from photodup.study.published.audit import all_quotes, misquotes, plain
 from photodup.study.published.published import PublishedError
 
 ROWS, RATIOS, TABLES = published.load_measurements(), published.load_ratios(), published.load_tables()
@@ -201,8 +202,6 @@ def test_the_data_can_be_held_against_the_documents(tmp_path):
 
 def test_a_misquote_is_found_in_the_documents(tmp_path):
     """The documents are not in the repository: here each is made of the quotes that name it."""
-    from photodup.study.published.audit import all_quotes, misquotes, plain
-
     said = {name: [f"# {start}"] for name, start in published.DOCUMENTS.items()}
     for _, quote in all_quotes():
         said[quote["document"]].append(quote["text"])

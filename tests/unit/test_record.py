@@ -1,7 +1,9 @@
 """A record is written once, whole, and is read back the same; what is wrong is named."""
 
+import getpass
 import json
 import math
+import platform
 import subprocess
 import sys
 
@@ -249,9 +251,6 @@ def test_a_run_resumed_on_another_machine_keeps_both_environments(store, monkeyp
 
 
 def test_the_environment_names_no_host_and_no_folder():
-    import getpass
-    import platform
-
     text = json.dumps(environment.describe())
     assert "/" not in text.replace(platform.processor(), "")
     assert f'"{platform.node()}"' not in text and f'"{getpass.getuser()}"' not in text

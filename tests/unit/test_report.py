@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -16,16 +17,19 @@ from hypothesis import strategies as st
 from support.paths import ROOT
 from support.report_runs import write_notebook
 from support.visits import plant_visits
+from typer.main import get_command
 
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record import latencies
 from photodup.bench.stats.comparison import Verdict
+from photodup.cli import app
 from photodup.errors import PhotodupError
 from photodup.study.comparisons.outcomes import read_all, write_outcomes
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import read_run
 from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
+from photodup.study.report.facts import state_of
 from photodup.study.report.page import write_reports
 from photodup.study.report.sides import environment_rows, open_sides, warnings
 
@@ -170,17 +174,19 @@ def test_an_open_loop_rate_set_by_share_is_paired_by_share():
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"),
+    ("runs", "options", "said"),
     [
-        (["a"], "two different runs"),
-        (["a", "a"], "two different runs"),
-        (["a", "nowhere"], "no run 'nowhere'.*there are a, b"),
-        (["a", "published"], "published study is no run"),
+        (["a"], {"compare": True}, "two different runs"),
+        (["a", "a"], {"compare": True}, "two different runs"),
+        (["a", "nowhere"], {"compare": True}, "no run 'nowhere'.*there are a, b"),
+        (["a", "published"], {"compare": True}, "published study is no run"),
+        (["a", "b"], {}, "One run at a time"),
+        (["a"], {"output": Path("x.html")}, "names the file of --compare"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, said):
+def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, options, said):
     with pytest.raises(PhotodupError, match=said):
-        write_reports(runs, compare=True)
+        write_reports(runs, **options)
 
 
 def everywhere(change):
@@ -283,15 +289,6 @@ def test_a_file_that_unpacks_to_more_than_a_run_has_is_not_read(deck):
             write_reports(["a"])
 
 
-def test_options_that_ask_for_two_things(project):
-    for runs, options in (
-        (["a", "b"], {}),
-        (["a"], {"output": project / "x.html"}),
-    ):
-        with pytest.raises(PhotodupError):
-            write_reports(runs, **options)
-
-
 positive = st.floats(0.1, 1e4)
 
 
@@ -392,10 +389,6 @@ def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
 
 def missing_places(prose):
     """Return what tables of places name that is not there: files, commands, targets of make."""
-    from typer.main import get_command
-
-    from photodup.cli import app
-
     commands, targets = get_command(app).commands, (ROOT / "Makefile").read_text()
     found = []
     for row in (line for line in prose.splitlines() if line.startswith("|")):
@@ -450,8 +443,6 @@ def test_a_number_typed_into_a_table_is_seen(number):
 
 
 def test_the_index_says_what_became_of_a_question_from_outcomes_and_not_that_a_notebook_passed(tmp_path):
-    from photodup.study.report.facts import state_of
-
     stem = "07_scale_gpus"
     primary = [pair.name for pair in declarations().pairs if pair.notebook == stem and pair.is_primary]
     found, open_, gone = (

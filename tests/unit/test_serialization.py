@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from photodup.embedding.imaging import normalize
+from photodup.bench.backends.adapters import adapter
+from photodup.embedding.imaging import normalize, to_jpeg
+from photodup.embedding.wire.wires import tensor
 from photodup.errors import PhotodupError
 from photodup.study.profiling import serialization
 from photodup.study.profiling.serialization import cpu_ms, decode_body, encode_body, ladder, peak_mb
@@ -38,12 +41,6 @@ def test_a_body_gives_back_every_bit(form, n, side, seed):
 
 
 def test_the_binary_body_is_what_the_triton_adapter_sends():
-    from PIL import Image
-
-    from photodup.bench.backends.adapters import adapter
-    from photodup.embedding.imaging import to_jpeg
-    from photodup.embedding.wire.wires import tensor
-
     jpeg = to_jpeg(Image.fromarray(photograph().transpose(1, 2, 0)))
     images = tensor([jpeg], "fp32")
     for wire, form in (("fp32", "binary"), ("json", "json")):

@@ -7,6 +7,7 @@ import shutil
 import httpx
 import pytest
 from PIL import Image
+from support.machines import Killed
 from support.review_library import make_library as make_review_library
 from support.trash_kills import make_library, present, removal
 
@@ -79,10 +80,6 @@ def test_the_list_before_a_removal_names_hard_links_which_free_nothing(tmp_path)
         text = page()
         assert text.count("a hard link: frees nothing") == 1 and "1 of them frees nothing" in text
         assert re.search(r"That frees <strong>([^<]+)", text)[1] != before
-
-
-class Killed(BaseException):
-    """Stands for a process that ends at once: nothing that catches errors sees it."""
 
 
 def stop_at(step: int):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.signal import lfilter
 
 from photodup.bench.stats.comparison import (
     Observed,
@@ -90,8 +91,6 @@ def test_comparisons_that_vary_alike_share_more_than_those_that_do_not():
 
 @pytest.mark.parametrize(("rho", "low", "high"), [(0.0, 0.0, 0.1), (0.4, 0.3, 0.5), (-0.5, 0.0, 0.0)])
 def test_autocorrelation_is_found_and_negative_counts_as_none(rho, low, high):
-    from scipy.signal import lfilter
-
     noise = lfilter([1], [1, -rho], np.random.default_rng(0).normal(size=(300, 105)))[:, 100:]
     seen = [Observed(tuple(v), 1.0, 1.0) for v in noise.reshape(75, 4, 5)]
     assert low <= noise_of(seen).autocorrelation <= high

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as distributions
 from scipy import stats as scipy_stats
+from scipy.signal import lfilter
 
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import little_ratio
@@ -243,8 +244,6 @@ def test_an_early_look_is_stricter():
 
 @pytest.mark.parametrize(("rho", "least"), [(0.0, 0.92), (0.5, 0.91), (0.8, 0.90)])
 def test_intervals_hold_the_truth_about_as_often_as_they_say(rho, least):
-    from scipy.signal import lfilter
-
     generator, held, medians, n = np.random.default_rng(7), 0, 0, 0
     for _ in range(300):
         noise = lfilter([1], [1, -rho], generator.standard_normal(900) * math.sqrt(1 - rho**2))[300:]

@@ -272,9 +272,6 @@ def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):
 
 
 def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
-    from photodup.bench.stats.facts import Load
-    from photodup.study.notebook import points
-
     elsewhere = "name: there\nbackends:\n  triton-onnx-fp32-http-fp32: http://127.0.0.1:1\n"
     (project / "elsewhere.yaml").write_text(elsewhere)
     there = open_run("mine", endpoints=project / "elsewhere.yaml")

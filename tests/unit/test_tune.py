@@ -18,7 +18,7 @@ from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config
 from photodup.study.notebook.run import Run
-from photodup.tune.serving import candidates, page, search, trial
+from photodup.tune.serving import candidates, search, trial
 from photodup.tune.serving import found as results
 
 BOUND = LatencyBound(95, 100)
@@ -70,7 +70,7 @@ def test_who_is_useless_never_goes_on():
         search.halve([], lambda who, rung: 1.0)
 
 
-@pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ms ", "p95=100.0ms"])
+@pytest.mark.parametrize("text", ["p95=100ms", " P95=100 ms ", "p95=100.0ms", "p95=0.1s", "p95<=100ms"])
 def test_a_bound_is_read(text):
     assert bound_of(text) == BOUND and str(BOUND) == "p95 ≤ 100 ms"
 
@@ -148,7 +148,7 @@ def test_turns_decide_between_rates_that_overlap_and_only_there(
 
 def test_what_is_chosen_can_be_used(every, tmp_path):
     triton = next(s for s in every if s.server == "triton" and s.instances == 2 and s.wait_us)
-    written = page.write_result(tuned(found(triton, 50.0, 47.0, 53.0)), tmp_path / "t").read_text()
+    written = results.write_result(tuned(found(triton, 50.0, 47.0, 53.0)), tmp_path / "t").read_text()
     config = parse_config((tmp_path / "t" / "config.pbtxt").read_text())
     assert config.instance_group[0].count == 2 and config.parameters["threads"].string_value == "1"
     assert config.dynamic_batching.max_queue_delay_microseconds == triton.wait_us
@@ -159,7 +159,7 @@ def test_what_is_chosen_can_be_used(every, tmp_path):
     )
     assert json.loads((tmp_path / "t" / "chosen.json").read_text())["chosen"]["server"] == "triton"
     fastapi = next(s for s in every if s.server == "fastapi" and s.precision == "int8")
-    page.write_result(tuned(found(fastapi, 50.0, 47.0, 53.0)), tmp_path / "f")
+    results.write_result(tuned(found(fastapi, 50.0, 47.0, 53.0)), tmp_path / "f")
     said = dict(line.split("=") for line in (tmp_path / "f" / "service.env").read_text().splitlines())
     assert said["PRECISION"] == "int8" and said["THREADS"] == "2"
 

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, stated
+from photodup.serving.service import bodies, openai_form
 
 NUMBERS = arrays.arrays(
     st.sampled_from(["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]),
@@ -78,8 +79,6 @@ def test_numbers_in_json_are_the_same_numbers(rows):
 
 @given(st.lists(ODD, min_size=1, max_size=4))
 def test_our_service_reads_the_images_that_were_sent(images):
-    from photodup.serving.service import bodies, openai_form
-
     async def read(request) -> list[bytes]:
         async def chunks():
             yield request.body

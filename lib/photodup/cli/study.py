@@ -99,7 +99,7 @@ def study_rehearse(
 
     The machine is a network namespace behind an emulated link, with the servers that the images start (Linux, root).
     """
-    from photodup.study.runner.rehearse import WAYS, rehearse
+    from photodup.study.runner.rented import WAYS, rehearse
 
     by_way = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
     for way, rows in by_way.items():

@@ -14,6 +14,8 @@ from photodup.settings import inherited
 endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
 vast = typer.Typer(no_args_is_help=True, help="Rent a GPU at Vast.ai for a study, and give it back.")
 
+_Variant = Annotated[str, typer.Option(help="batching: default, published, published-early, off")]
+
 
 def serve(
     embedded: Annotated[bool, typer.Option("--embedded", help="also run Triton, on this machine")] = False,
@@ -23,9 +25,7 @@ def serve(
     triton_grpc_port: int = 8004,
     triton_metrics_port: int = 8005,
     model: Annotated[list[str] | None, typer.Option(help="Triton model to load; repeat for more")] = None,
-    variant: Annotated[
-        str, typer.Option(help="batching: default, published, published-early, off")
-    ] = "default",
+    variant: _Variant = "default",
     save: Annotated[Path | None, typer.Option(help="write the addresses as an endpoints file")] = None,
 ) -> None:
     """Serve embeddings until Ctrl-C: FastAPI alone, or with a real Triton beside it."""
@@ -72,16 +72,13 @@ def serve(
 
 def _curl(url: str) -> str:
     """Return a line that has a small picture embedded, without any file."""
-    import base64
-    import io
-    import json
-
     from PIL import Image
 
-    picture = io.BytesIO()
-    Image.new("RGB", (8, 8), "teal").save(picture, "PNG")
-    body = json.dumps({"images": [base64.b64encode(picture.getvalue()).decode()]})
-    return f"curl -s {url}/embed/base64 -H 'Content-Type: application/json' -d '{body}' | head -c 200"
+    from photodup.embedding.imaging import encoded
+    from photodup.embedding.wire.http import Base64Json
+
+    path, _, body = Base64Json().encode([encoded(Image.new("RGB", (8, 8), "teal"), "PNG")])
+    return f"curl -s {url}{path} -H 'Content-Type: application/json' -d '{body.decode()}' | head -c 200"
 
 
 @endpoints.command("check")
@@ -105,9 +102,7 @@ def render(
     model: Annotated[
         list[str] | None, typer.Option(help="model to render; repeat for more; else all")
     ] = None,
-    variant: Annotated[
-        str, typer.Option(help="batching: default, published, published-early, off")
-    ] = "default",
+    variant: _Variant = "default",
     instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,
     typed: Annotated[
         bool, typer.Option(help="FP16 written into TensorRT's graph, for TensorRT 11 (Triton 26.06)")

@@ -1,6 +1,6 @@
 """What the all-in-one image needs of a machine. The one place that names its versions; nothing heavy is imported.
 
-tests/unit/test_vast.py holds the versions against constraints.txt and the Dockerfiles.
+tests/servers/test_vast.py holds the versions against constraints.txt and the Dockerfiles.
 """
 
 # Part of the image -> its version, and the CUDA that version is built on. The driver must know the newest of them:

@@ -62,7 +62,6 @@ def up(
     name: str,
     max_hours: float,
     *,
-    disk_gb: float = DISK_GB,
     wait_s: float = 1800,
     pretrained: str = "laion2b_s34b_b79k",
     poll_s: float = 10,
@@ -96,7 +95,7 @@ def up(
     key = new_key()
     env |= {"END_AT": str(round(until)), VARIABLE: key}  # docker/end-itself.sh, docker/start-triton.sh
     # runtype "args" keeps the image's own entry point; "ssh" and "jupyter" would replace it.
-    order = {"id": offer, "image": image, "disk": disk_gb, "env": env, "label": _LABEL + name}
+    order = {"id": offer, "image": image, "disk": DISK_GB, "env": env, "label": _LABEL + name}
     # Before the order: whatever becomes of its answer, the name, the label and the time are known here.
     _write_record(name, None, until, key)
     if watch:

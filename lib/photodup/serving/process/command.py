@@ -45,12 +45,6 @@ class Command:
 
         command = shlex.split(self.words.replace("{port}", str(self.port)))
         log = build_dir() / "logs" / f"command-{self.port}.log"
-        process = ServerProcess(repr(self.words), command, log, inherited(PORT=str(self.port)))
-        try:
-            try:
-                process.wait_ready(is_ready, self.start_s)
-            except PhotodupError as error:
-                raise PhotodupError(f"{error} {said}".rstrip()) from None
+        with ServerProcess(repr(self.words), command, log, inherited(PORT=str(self.port))) as process:
+            process.wait_ready(is_ready, self.start_s, explain=lambda log: said)
             yield found[0]
-        finally:
-            process.stop()

@@ -8,12 +8,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from photodup.errors import PhotodupError
 
 
 class ServerProcess:
-    """A command under `supervise.py`, with its output in a log file.
+    """A command under `supervise.py`, with its output in a log file; as a context manager it is stopped with the block.
 
     Args:
         name: What it is, for messages: `Triton`.
@@ -61,7 +62,7 @@ class ServerProcess:
             is_ready: Cheap check, called about twenty times a second; False or an OSError means not yet.
             timeout_s: After this the process is stopped and an error raised.
             progress: Called with a line of text when waiting starts, every five seconds, and when ready.
-            explain: Turns the log of a failed start into a remedy, or "".
+            explain: Turns the log of a failed start into a reason or a remedy, or "".
 
         Raises:
             PhotodupError: it ended or did not become ready; quotes the last error of the log.
@@ -71,24 +72,18 @@ class ServerProcess:
             progress(f"Starting {self.name} (log: {self.log_path})")
         while True:
             waited = time.monotonic() - started
-            if not self.running:
+            has_ended = not self.running
+            if has_ended or waited > timeout_s:
+                self.stop()
                 log = self.log_text()
-                raise PhotodupError(
-                    f"{self.name} ended while it started: {last_error(log)} {explain(log)}".rstrip()
-                    + f" The whole log: {self.log_path}"
-                )
+                how = "ended while it started" if has_ended else f"was not ready after {timeout_s:.0f} s"
+                why = f"{how}: {last_error(log)} {explain(log)}".rstrip()
+                raise PhotodupError(f"{self.name} {why} The whole log: {self.log_path}")
             with contextlib.suppress(OSError):
                 if is_ready():
                     if progress:
                         progress(f"{self.name} is ready" + (f" after {waited:.1f} s" if waited > 0.1 else ""))
                     return waited
-            if waited > timeout_s:
-                log = self.log_text()
-                self.stop()
-                raise PhotodupError(
-                    f"{self.name} was not ready after {timeout_s:.0f} s: {last_error(log)} "
-                    f"The whole log: {self.log_path}"
-                )
             if progress and waited - said >= 5:
                 said = waited
                 progress(f"Waiting for {self.name}: {waited:.0f} s")
@@ -107,6 +102,12 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
 
 
 def _prune(folder: Path, keep: int = 40) -> None:

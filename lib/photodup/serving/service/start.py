@@ -40,6 +40,9 @@ class ServiceProcess:
         settings: environment variables of the service, before those of this process. Where neither names
             MAX_WAIT_S, requests wait for up to 60 s instead of being refused.
 
+    Attributes:
+        ready_s: seconds that the start of a `with` block took.
+
     Raises:
         PhotodupError: the port is in use, or the address is not this machine's.
     """
@@ -53,7 +56,7 @@ class ServiceProcess:
         log = build_dir() / "logs" / f"fastapi-{self.port}.log"
         self._process = ServerProcess("FastAPI", command(), log, environment)
 
-    def wait_ready(self, timeout_s: float = 180.0, progress: Callable[[str], None] | None = None) -> float:
+    def wait_ready(self, timeout_s: float = 300.0, progress: Callable[[str], None] | None = None) -> float:
         """Wait until it embeds; return the seconds since the call.
 
         Raises:
@@ -67,7 +70,7 @@ class ServiceProcess:
 
     def __enter__(self) -> "ServiceProcess":
         try:
-            self.wait_ready()
+            self.ready_s = self.wait_ready()
         except BaseException:
             self.stop()
             raise

@@ -241,10 +241,8 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
     elif again and backend.server == "fastapi":
         if not run.is_here:
             raise PhotodupError("A second process of a server elsewhere cannot be started from here.")
-        second = ServiceProcess(settings={"ENGINE": backend.engine, "PRECISION": backend.precision})
-        servers.callback(second.stop)
-        second.wait_ready(300.0)
-        url = second.url
+        settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
+        url = servers.enter_context(ServiceProcess(settings=settings)).url
     pids = server_pids(url, inner) if url and run.is_here else ()
     return Reach(backend, url, options, pids)
 

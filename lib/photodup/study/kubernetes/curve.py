@@ -138,7 +138,7 @@ def cpu_probe(port: int) -> Callable[[], Any]:
     return window
 
 
-def measure_start(weights: str, *, repeats: int = 3, limit_s: float = 180.0) -> dict[str, Any]:
+def measure_start(weights: str, *, repeats: int = 3) -> dict[str, Any]:
     """Start the FastAPI service on this machine `repeats` times; return seconds until /readyz, `start_s` each.
 
     What a pod does after its container runs: import, weights, first batch. The page cache is warm, as on a node
@@ -148,9 +148,6 @@ def measure_start(weights: str, *, repeats: int = 3, limit_s: float = 180.0) -> 
 
     taken = []
     for _ in range(repeats):
-        service = ServiceProcess(settings={"MODEL_PRETRAINED": weights})
-        try:
-            taken.append(round(service.wait_ready(limit_s), 2))
-        finally:
-            service.stop()
+        with ServiceProcess(settings={"MODEL_PRETRAINED": weights}) as service:
+            taken.append(round(service.ready_s, 2))
     return {"start_s": taken}

@@ -15,7 +15,6 @@ import secrets
 import shutil
 import ssl
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -33,6 +32,7 @@ import httpx
 from photodup.errors import PhotodupError
 from photodup.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
+from photodup.serving.process.process import ServerProcess, last_error
 from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import OVERLAYS, of_kind, output_of, read_workload, render, tool
@@ -46,17 +46,18 @@ _SAME_FORM = {"autoscaling/v2": "autoscaling/v2beta2", "policy/v1": "policy/v1be
 _GROUP = "metrics.k8s.io"
 _API_FLAGS = """
     --bind-address=127.0.0.1 --advertise-address=127.0.0.1 --secure-port={port} --insecure-port=0
-    --token-auth-file=tokens.csv --authorization-mode=RBAC --endpoint-reconciler-type=none
+    --token-auth-file={at}/tokens.csv --authorization-mode=RBAC --endpoint-reconciler-type=none
     --service-cluster-ip-range=10.96.0.0/16 --service-account-issuer=https://kubernetes.default.svc
-    --service-account-key-file={crt} --service-account-signing-key-file={key} --requestheader-client-ca-file={crt}
-    --tls-cert-file={crt} --tls-private-key-file={key} --proxy-client-cert-file={crt} --proxy-client-key-file={key}
+    --service-account-key-file={at}/tls.crt --service-account-signing-key-file={at}/tls.key
+    --requestheader-client-ca-file={at}/tls.crt --tls-cert-file={at}/tls.crt --tls-private-key-file={at}/tls.key
+    --proxy-client-cert-file={at}/tls.crt --proxy-client-key-file={at}/tls.key
 """
 _CLIENT_FLAGS = """
-    --kubeconfig={config} --authentication-kubeconfig={config} --authorization-kubeconfig={config}
+    --kubeconfig={at}/kubeconfig --authentication-kubeconfig={at}/kubeconfig --authorization-kubeconfig={at}/kubeconfig
     --bind-address=127.0.0.1 --port=0 --leader-elect=false --kube-api-qps=100 --kube-api-burst=200
 """
 _MANAGER_FLAGS = """
-    --use-service-account-credentials=true --service-account-private-key-file={key} --node-monitor-grace-period=2h
+    --use-service-account-credentials=true --service-account-private-key-file={at}/tls.key --node-monitor-grace-period=2h
 """
 
 
@@ -88,7 +89,7 @@ class ControlPlane:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+        self.folder, self.processes = folder, list[ServerProcess]()
         self.ports = claim_ports(OPENED, dict.fromkeys((*SERVERS, "etcd's peers"), 0))
         self.config = folder / "kubeconfig"
         self.certificate, self.key = folder / "tls.crt", folder / "tls.key"
@@ -116,9 +117,9 @@ class ControlPlane:
     def start(self) -> None:
         """Start the servers, each when what it needs answers."""
         etcd, peer = (f"http://{OPENED}:{self.ports[name]}" for name in ("etcd", "etcd's peers"))
-        store = ["--data-dir=etcd", f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"]
+        store = [f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"]
         store += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
-        self._start("etcd", *store, f"--initial-cluster=default={peer}")
+        self._start("etcd", f"--data-dir={self.folder}/etcd", *store, f"--initial-cluster=default={peer}")
         self._start("kube-apiserver", f"--etcd-servers={etcd}", *self._flags(_API_FLAGS))
         self.until("kube-apiserver answers", lambda: self.api.get("/readyz").is_success)
         for name in ("kube-controller-manager", "kube-scheduler"):
@@ -127,13 +128,8 @@ class ControlPlane:
 
     def stop(self) -> None:
         """Stop what runs, the last started first."""
-        for process in reversed(self.processes.values()):
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in reversed(self.processes):
+            process.stop()
         self.api.close()
 
     def until(self, what: str, happened: Any, limit_s: float = 120.0) -> None:
@@ -144,10 +140,9 @@ class ControlPlane:
         """
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
-            for name, process in self.processes.items():
-                if process.poll() is not None:
-                    words = (self.folder / f"{name}.log").read_text(errors="replace").split()
-                    raise PhotodupError(f"{name} ended: {' '.join(words)[-400:]}")
+            for process in self.processes:
+                if not process.running:
+                    raise PhotodupError(f"{process.name} ended: {last_error(process.log_text())}")
             with suppress(httpx.TransportError):
                 if happened():
                     return
@@ -174,15 +169,11 @@ class ControlPlane:
         return output_of(tool("kubectl"), *arguments, "--kubeconfig", str(self.config), given=given)
 
     def _flags(self, text: str) -> list[str]:
-        return text.format(
-            port=self.ports["kube-apiserver"], config=self.config, crt=self.certificate, key=self.key
-        ).split()
+        return text.format(port=self.ports["kube-apiserver"], at=self.folder).split()
 
     def _start(self, name: str, *arguments: str) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen(
-                [tools_dir() / name, *arguments], cwd=self.folder, stdout=log, stderr=log
-            )
+        command = [str(tools_dir() / name), *arguments]
+        self.processes.append(ServerProcess(name, command, self.folder / f"{name}.log"))
 
 
 @contextmanager

@@ -11,9 +11,9 @@ as ten.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,14 @@ from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import ScaledDeployment, fits
 from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet
-from photodup.study.kubernetes.signals import check, outside_values, pod_values
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Per-pod metrics an autoscaler may name (type Pods), and metrics of the whole (types Object and External).
+POD_METRICS = ("triton_queue_time_ms", "triton_busy_share", "photodup_requests_in_flight")
+OUTSIDE_METRICS = ("photodup_requests_pending", "photodup_latency_ms")
 
 
 @dataclass(frozen=True)
@@ -98,15 +102,14 @@ def where_seconds_decide(
     *,
     duration_s: float,
     cluster: Cluster | None = None,
-    shift_s: float = 1.0,
 ) -> list[tuple[float, float]]:
     """Return (from, until) of each stretch whose count depends on when the autoscaler looks, in seconds.
 
-    The run is simulated with syncs `shift_s` earlier and later. A count that only comes that much earlier or later
+    The run is simulated with syncs a second earlier and later. A count that only comes that much earlier or later
     does not matter; one that stays different for longer does: no simulation foretells it.
     """
     cluster = cluster or Cluster()
-    phases = [max(0.0, cluster.sync_phase_s + shift) for shift in (-shift_s, 0.0, shift_s)]
+    phases = [max(0.0, cluster.sync_phase_s + shift) for shift in (-1.0, 0.0, 1.0)]
     runs = [
         simulate(workload, curve, load, duration_s=duration_s, cluster=replace(cluster, sync_phase_s=phase))
         for phase in phases
@@ -114,7 +117,7 @@ def where_seconds_decide(
     counts = np.array([run.steps["replicas"] for run in runs])
     edges = np.flatnonzero(np.diff((counts != counts[1]).any(axis=0), prepend=False, append=False))
     stretches = edges.reshape(-1, 2).astype(float)
-    return [(start, end) for start, end in stretches if end - start > 2 * shift_s]
+    return [(start, end) for start, end in stretches if end - start > 2.0]
 
 
 class Simulation:
@@ -131,7 +134,7 @@ class Simulation:
         self.kubelet = Kubelet(workload, curve, cluster, dt_s)
         requests = workload.requests if workload.scaling_requests is None else workload.scaling_requests
         self.hpa = Autoscaler(workload.hpa, requests, cluster.flags)
-        check(self.hpa.metrics)
+        check_metrics(self.hpa.metrics)
         names = {metric_target(metric)[2] for metric in self.hpa.metrics}
         if unknown := set(cluster.unreadable) - names:
             raise PhotodupError(
@@ -326,3 +329,42 @@ class Simulation:
 
 def _tick(now: float, dt: float, period: float, phase: float) -> bool:
     return (now - phase) // period > (now - dt - phase) // period and now >= phase
+
+
+def check_metrics(metrics: Sequence[dict[str, Any]]) -> None:
+    """Raise PhotodupError at a metric that is not simulated."""
+    for metric in metrics:
+        kind, _, name = metric_target(metric)
+        known = {"Pods": POD_METRICS, "Object": OUTSIDE_METRICS, "External": OUTSIDE_METRICS}.get(kind)
+        if name not in (known or ("cpu",)) and not (kind == "ContainerResource" and name.endswith("/cpu")):
+            names = ", ".join(("cpu", *POD_METRICS, *OUTSIDE_METRICS))
+            raise PhotodupError(f"Metric {name!r} of type {kind} is not simulated: use {names}.")
+
+
+def pod_values(
+    c: Cohort, curve: ServiceCurve, span_s: float, *, loaded: bool, metrics: Sequence[dict[str, Any]]
+) -> dict[str, float]:
+    """Return one pod's sample over the last `span_s` seconds.
+
+    The kubelet sees the CPU of a container that still loads its model. The server's own metrics do not exist before
+    it has loaded: such a pod is missing, which is not the same as zero.
+    """
+    values = {"cpu": c.cpu_s / span_s}
+    for kind, _, name in map(metric_target, metrics):
+        if kind == "ContainerResource":
+            values[name] = values["cpu"]  # the pod is simulated as one container
+    if loaded:
+        values |= {
+            "triton_queue_time_ms": 1000 * c.queue_s / c.arrivals if c.arrivals else 0.0,
+            "triton_busy_share": c.served / span_s / curve.capacity_per_s,
+            "photodup_requests_in_flight": c.in_flight,
+        }
+    return values
+
+
+def outside_values(pending: float, waited_s: float, routed: float) -> dict[str, float]:
+    """Return the metrics of the whole: requests pending now, and the mean latency since the last sample."""
+    return {
+        "photodup_requests_pending": pending,
+        "photodup_latency_ms": 1000 * waited_s / routed if routed else 0.0,
+    }

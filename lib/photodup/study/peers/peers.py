@@ -287,13 +287,10 @@ def started(server: Server, weights: str, *, settings: Mapping[str, str] | None 
     environment = {
         k: v for k, v in inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV") or server.is_ours
     }
-    process = ServerProcess(server.label, command, log, environment | own)
     base = f"http://127.0.0.1:{port}"
-    try:
+    with ServerProcess(server.label, command, log, environment | own) as process:
         ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
         yield Started(server, base, ready_s, process.pid)
-    finally:
-        process.stop()
 
 
 @contextlib.contextmanager

@@ -180,12 +180,9 @@ def balancer(ports: Sequence[int], health: str = "/v2/health/ready") -> Iterator
         config = Path(scratch) / "nginx.conf"
         config.write_text(balancer_config(port, ports, scratch))
         command = [program, "-p", scratch, "-c", str(config), "-e", "stderr"]
-        server = ServerProcess("nginx", command, build_dir() / "logs" / f"nginx-{port}.log")
-        try:
+        with ServerProcess("nginx", command, build_dir() / "logs" / f"nginx-{port}.log") as server:
             server.wait_ready(lambda: answers(f"http://127.0.0.1:{port}{health}"), 20.0)
             yield f"http://127.0.0.1:{port}"
-        finally:
-            server.stop()
 
 
 def balancer_config(port: int, ports: Sequence[int], scratch: str) -> str:

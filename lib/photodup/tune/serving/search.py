@@ -26,8 +26,7 @@ from photodup.paths import build_dir
 from photodup.study.comparisons.outcomes import recorded
 from photodup.study.notebook.run import Run
 from photodup.tune.serving.candidates import Setting, candidates
-from photodup.tune.serving.found import Found, Tuned
-from photodup.tune.serving.page import write_result
+from photodup.tune.serving.found import Found, Tuned, write_result
 from photodup.tune.serving.trial import exact_trials, measure_finalists, quick_trial
 
 RUNG_SECONDS = (1.0, 2.0)
@@ -44,9 +43,6 @@ def tune(
     *,
     keep: int = 2,
     rung_seconds: Sequence[float] = RUNG_SECONDS,
-    open_seconds: float = OPEN_SECONDS,
-    exact_seconds: float = EXACT_SECONDS,
-    exact_measurements: int = EXACT_MEASUREMENTS,
     least_per_s: float | None = None,
     most_per_s: float | None = None,
     minutes: float = math.inf,
@@ -62,7 +58,6 @@ def tune(
         settings: what takes part; one that cannot be served scores 0 and its reason is in its record.
         keep: how many get an exact rate; they take turns where they can be served at once.
         rung_seconds: length of the closed loops, one for each rung; one rung of random arrivals follows.
-        open_seconds: length of each of that rung's `OPEN_MEASUREMENTS`.
         least_per_s, most_per_s: no lower and no higher rate is offered.
         minutes: after these no further short trial begins; the best so far get their exact rates.
         say: receives a line of text now and then.
@@ -117,7 +112,7 @@ def tune(
             kept[setting] = max(within, default=1)
             what = "images/s in a closed loop"
         else:
-            key, seconds = f"rate-{setting.backend.name}", open_seconds
+            key, seconds = f"rate-{setting.backend.name}", OPEN_SECONDS
             result = rates([setting], [closed[setting]], seconds, OPEN_MEASUREMENTS)[0]
             value, what = float(result.get("rate_per_s") or 0), "requests/s of random arrivals"
         seen, why = result.get("seen", []), result.get("error") or result.get("because") or ""
@@ -140,7 +135,7 @@ def tune(
     finalists = []
     if last:
         say(f"tune: exact rates of {len(last)} finalists")
-    found = rates(last, [about[who.name] for who in last], exact_seconds, exact_measurements) if last else []
+    found = rates(last, [about[who.name] for who in last], EXACT_SECONDS, EXACT_MEASUREMENTS) if last else []
     for setting, result in zip(last, found, strict=True):
         why = result.get("because") or result.get("error") or ""
         finalists.append(Found(setting, result.get("rate_per_s"), result.get("low"), result.get("high"), why))
@@ -148,8 +143,8 @@ def tune(
     in_flight = max((kept.get(f.setting, 1) for f in finalists[:1]), default=1)
     finalists, turns_s = in_turns(run, finalists, in_flight, say)
     spent_s = sum(t["seconds"] for t in told) + turns_s
-    spent_s += exact_seconds * sum(len(result.get("seen", [])) for result in found)
-    exhaustive_s = exact_seconds * exact_measurements * len(settings)
+    spent_s += EXACT_SECONDS * sum(len(result.get("seen", [])) for result in found)
+    exhaustive_s = EXACT_SECONDS * EXACT_MEASUREMENTS * len(settings)
     return Tuned(bound, tuple(finalists), tuple(told), len(settings), spent_s, exhaustive_s, in_flight)
 
 

@@ -211,8 +211,8 @@ class _Grouping:
         ]  # fmt: skip
         stays = {entry[0].id for entry in found if entry[2]} | protected
         found.sort(key=lambda entry: (entry[0].id in stays, -entry[1].confidence, str(entry[0].path)))
-        columns: Any = zip(*found, strict=True)
-        return TierGroup("copies", choice, *columns, protected)
+        columns: Any = (*zip(*found, strict=True), protected)
+        return TierGroup("copies", choice, *columns)
 
     def _star(
         self, star: Group, evidence: Callable[[int, int], Evidence], in_families: set[int]

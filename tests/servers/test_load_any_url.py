@@ -687,7 +687,8 @@ def test_the_gate_starts_and_ends_its_commands(tmp_path, body):
     )  # fmt: skip
     assert status == 0 and "PASSED: head is " in said and "% faster than base" in said
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
-    assert len(pids) >= 10 and not any(psutil.pid_exists(pid) for pid in pids)
+    assert len(pids) >= 8, "the probe starts both, and so do three visits or more"
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ class LaidFamily:
             row: [
                 o
                 for o in self.laid.values()
-                if o is not one and all(any(one_edge) for one_edge in _edges(one, o) or [()])
+                if o is not one and all(any(one_edge) for one_edge in _edges(one, o) or [(False, False)])
             ]
             for row, one in self.laid.items()
             if are_few and not one.added

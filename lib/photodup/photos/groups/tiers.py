@@ -7,6 +7,7 @@ Candidates for copies (`photodup.photos.search.candidates`) are verified on thei
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -210,7 +211,8 @@ class _Grouping:
         ]  # fmt: skip
         stays = {entry[0].id for entry in found if entry[2]} | protected
         found.sort(key=lambda entry: (entry[0].id in stays, -entry[1].confidence, str(entry[0].path)))
-        return replace(TierGroup("copies", choice, *zip(*found, strict=True)), protected=protected)
+        columns: Any = (*zip(*found, strict=True), protected)
+        return TierGroup("copies", choice, *columns)
 
     def _star(
         self, star: Group, evidence: Callable[[int, int], Evidence], in_families: set[int]

@@ -89,7 +89,7 @@ _STRETCHED = 1.03
 # A seam is a step over so many pixels, larger than any around it by this factor, or lines on both sides of it that have so
 # little in common. What most of a picture shows is no part of a collage; of a smaller part no
 # edge may go on beyond it.
-_STEP, _AROUND, _SEAM, _TORN, _MOST_OF_A_COLLAGE = 6, 24, 1.5, 0.5, 0.75
+_STEP, _AROUND, _SEAM, _TORN, _MOST_OF_A_COLLAGE = 6, 24, 1.5, 0.3, 0.75
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 

@@ -17,6 +17,7 @@ and not fitted.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,9 @@ def rounds(payload_bytes: int, initcwnd: int = INITCWND) -> int:
     return count
 
 
-def round_trips(payload_bytes: int, connection: str, initcwnd: int = INITCWND, restarts: bool = True) -> int:
+def round_trips(
+    payload_bytes: int, connection: str = "new", initcwnd: int = INITCWND, restarts: bool = True
+) -> int:
     """Return `new + rounds` for a connection: `new`, `warm` (window grown), `idle` (reset, if it `restarts`).
 
     Linux restarts from the initial window after an idle retransmission timeout, unless
@@ -76,32 +79,18 @@ def serialisation_ms(payload_bytes: int, rate_mbit_s: float) -> float:
 
 
 def bandwidth_only_ms(
-    payload_bytes: int,
-    rtt_ms: float,
-    rate_mbit_s: float,
-    server_ms: float = 0.0,
-    *,
-    connection: str = "warm",
-    initcwnd: int = INITCWND,
-    restarts: bool = True,
+    """Predict a latency from bytes and rate alone; of `connection` (as in `round_trips`) only a new one plays a part."""
 ) -> float:
-    """Predict a latency from bytes and rate alone; `initcwnd` and `restarts` play no part in this model."""
-    trips = 1 + (connection == "new")
+    """Predict a latency from bytes and rate alone; of `connection` (see `round_trips`) only whether it is new plays a part."""
+    trips = 1 + (connection.get("connection") == "new")
     return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
 
 
 def rounds_ms(
-    payload_bytes: int,
-    rtt_ms: float,
-    rate_mbit_s: float,
-    server_ms: float = 0.0,
-    *,
-    connection: str = "new",
-    initcwnd: int = INITCWND,
-    restarts: bool = True,
+    payload_bytes: int, rtt_ms: float, rate_mbit_s: float, server_ms: float = 0.0, **connection: Any
 ) -> float:
-    """Predict a latency from round trips, plus bytes and rate."""
-    trips = round_trips(payload_bytes, connection, initcwnd, restarts)
+    """Predict a latency from round trips, plus bytes and rate; `connection` is that of `round_trips`."""
+    trips = round_trips(payload_bytes, **connection)
     return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
 
 

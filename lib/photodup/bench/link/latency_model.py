@@ -79,9 +79,9 @@ def serialisation_ms(payload_bytes: int, rate_mbit_s: float) -> float:
 
 
 def bandwidth_only_ms(
-    """Predict a latency from bytes and rate alone; of `connection` (as in `round_trips`) only a new one plays a part."""
+    payload_bytes: int, rtt_ms: float, rate_mbit_s: float, server_ms: float = 0.0, **connection: Any
 ) -> float:
-    """Predict a latency from bytes and rate alone; of `connection` (see `round_trips`) only whether it is new plays a part."""
+    """Predict a latency from bytes and rate alone; of `connection` (as in `round_trips`) only a new one plays a part."""
     trips = 1 + (connection.get("connection") == "new")
     return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
 

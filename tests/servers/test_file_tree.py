@@ -52,7 +52,7 @@ class Tree:
 
 @contextmanager
 def reviewing(*arguments: object) -> Iterator[httpx.Client]:
-    command = [sys.executable, "-m", "photodup.cli", "review", *map(str, arguments), "--port", "0"]
+    command = [sys.executable, "-m", "photodup", "review", *map(str, arguments), "--port", "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | ENVIRONMENT
     )

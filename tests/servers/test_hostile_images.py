@@ -293,7 +293,7 @@ def test_a_hostile_decode_does_not_keep_the_service_from_stopping(sign, launch, 
 
 def run_scan(folder: Path, *options: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "photodup.cli", "scan", str(folder), *options],
+        [sys.executable, "-m", "photodup", "scan", str(folder), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

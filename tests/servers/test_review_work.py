@@ -163,7 +163,7 @@ def test_what_fails_is_one_sentence_on_the_page(photos):
 
 def test_the_command_opens_the_page_of_a_folder_that_was_never_scanned(photos):
     flags = ["--threshold", "0.6", "--inference-backend", "auto", "--inference-url", "http://127.0.0.1:9"]
-    command = [sys.executable, "-m", "photodup.cli", "review", str(photos), "--port", "0", *flags]
+    command = [sys.executable, "-m", "photodup", "review", str(photos), "--port", "0", *flags]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

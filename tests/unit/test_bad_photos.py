@@ -74,7 +74,7 @@ def test_damaged_exif_costs_neither_the_photograph_nor_lines_of_source(tmp_path)
     data[count : count + 2] = b"\xff\xff"
     (tmp_path / "a.jpg").write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-W", "default", "-m", "photodup.cli", "scan", tmp_path],
+        [sys.executable, "-W", "default", "-m", "photodup", "scan", tmp_path],
         capture_output=True,
         text=True,
     )

@@ -88,7 +88,8 @@ def published(checkout) -> Iterator[str]:
         machine = stack.enter_context(rented_machine(link="metro"))
         patch.setenv(control_key.VARIABLE, machine.key)
         with IPRoute() as here:  # gone with the link
-            here.route("add", dst=f"{PUBLISHED}/32", gateway=machine.address)
+            (way,) = here.route("get", dst=machine.address)
+            here.route("add", dst=f"{PUBLISHED}/32", oif=way.get_attr("RTA_OIF"))
         with machine.way.client_namespace():  # what listens is born there
             with IPRoute() as there:
                 there.addr("add", index=there.link_lookup(ifname="lo")[0], address=PUBLISHED, prefixlen=32)

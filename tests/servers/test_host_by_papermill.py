@@ -97,11 +97,8 @@ def published(checkout) -> Iterator[str]:
                 at = PUBLISHED, ports[f"{name}_PORT"]
                 stack.enter_context(in_front_of(f"{machine.address}:{PORTS[server]}", at=at))
             metrics = machine.endpoints.metrics["triton"]
-            page = stand_in(
-                lambda: httpx.get(metrics, timeout=60).text + STAND_IN,
-                (PUBLISHED, ports["TRITON_METRICS_PORT"]),
-            )
-            stack.enter_context(page)
+            at = PUBLISHED, ports["TRITON_METRICS_PORT"]
+            stack.enter_context(stand_in(lambda: httpx.get(metrics, timeout=60).text + STAND_IN, at))
         yield f"{PUBLISHED}-{ports['TRITON_HTTP_PORT']}"
 
 

@@ -37,7 +37,7 @@ WORDS = {
     "engine": {"pytorch": "PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO", "trt": "TensorRT"},
     "precision": {"fp32": "", "bf16": "BF16", "int8": "INT8", "fp16": "FP16"},
     "protocol": {"http": "", "grpc": "gRPC"},
-    "wire": {"jpeg": "", "fp32": "tensor"},
+    "wire": {"jpeg": "", "fp32": "tensor", "json": "JSON"},
 }
 SETTINGS = {"instances": "instance", "threads": "thread", "delay_us": "batch", "preferred": "batch"}
 # What an engine brings with it; the threads and the decoder are nobody's but the servers'.

@@ -125,7 +125,8 @@ def test_each_server_is_asked_in_its_own_form():
     payloads = Payloads("images", (b"jpeg",), "one", "image/jpeg")
     sent = {}
     for name in [n for n in peers.SERVERS if n != "triton"]:  # which needs its server for that
-        head, body = peers.adapter(peers.SERVERS[name], "http://127.0.0.1:1", payloads).prepare([b"jpeg"])
+        asks = peers.Started(peers.SERVERS[name], "http://127.0.0.1:1", 0.0, 0).adapter(payloads)
+        head, body = asks.prepare([b"jpeg"])
         sent[name] = (head.split(b" ")[1].decode(), body)
     assert sent["mosec"] == ("/inference", b"jpeg") and sent["ray"] == ("/embed", b"jpeg")
     assert sent["infinity"][0] == "/embeddings" and json.loads(sent["infinity"][1])["modality"] == "image"
@@ -133,9 +134,8 @@ def test_each_server_is_asked_in_its_own_form():
 
 
 def test_rows_alone_are_an_answer_to_a_form_and_anything_else_is_named():
-    asks = peers.adapter(
-        peers.SERVERS["bentoml"], "http://127.0.0.1:1", Payloads("images", (b"jpeg",), "one", "image/jpeg")
-    )
+    up = peers.Started(peers.SERVERS["bentoml"], "http://127.0.0.1:1", 0.0, 0)
+    asks = up.adapter(Payloads("images", (b"jpeg",), "one", "image/jpeg"))
     np.testing.assert_array_equal(asks.protocol.decode((200, b"[[1.0, 2.0]]")), [[1.0, 2.0]])
     np.testing.assert_array_equal(asks.protocol.decode((200, b'{"embeddings": [[3.0]]}')), [[3.0]])
     with pytest.raises(PhotodupError, match="is the protocol right"):

@@ -162,10 +162,8 @@ def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     for planted, of in outcomes.items():
         different = sum(outcome.is_different for outcome in of)
         failed = sum(map(has_failed, of))
-        text = f"{planted.capitalize()}, {len(of)} times: {different} called different"
-        found.append(
-            f"{text}, {failed} failed." if planted == NULL else f"{text}, {failed} by more than 2 %."
-        )
+        worse = f"{failed} failed" if planted == NULL else f"{failed} by more than 2 %"
+        found.append(f"{planted.capitalize()}, {len(of)} times: {different} called different, {worse}.")
     return found
 
 

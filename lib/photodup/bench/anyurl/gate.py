@@ -245,10 +245,8 @@ def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], starts: 
     def sides() -> Iterator[tuple[Request, Request]]:
         ready = [partial(tried, url) for url in urls]
         with contextlib.ExitStack() as stack:
-            if starts:
-                base, head = (stack.enter_context(s(r)) for s, r in zip(starts, ready, strict=True))
-            else:
-                base, head = (one() for one in ready)
+            started = [stack.enter_context(s(r)) for s, r in zip(starts, ready, strict=False)]
+            base, head = started or [one() for one in ready]
             yield base, head
 
     return sides

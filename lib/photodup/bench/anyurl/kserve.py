@@ -117,7 +117,7 @@ def _input(model: ServedModel, name: str) -> Tensor:
 
 
 def _fits(dims: Sequence[int], tensor: Tensor) -> bool:
-    return len(dims) == len(tensor.dims) and all(map(lambda d, n: d in (-1, n), tensor.dims, dims))
+    return len(dims) == len(tensor.dims) and all(d in (-1, n) for d, n in zip(tensor.dims, dims, strict=True))
 
 
 def _text(dims: Sequence[int]) -> str:

@@ -17,7 +17,6 @@ and not fitted.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -46,9 +45,7 @@ def rounds(payload_bytes: int, initcwnd: int = INITCWND) -> int:
     return count
 
 
-def round_trips(
-    payload_bytes: int, connection: str = "new", initcwnd: int = INITCWND, restarts: bool = True
-) -> int:
+def round_trips(payload_bytes: int, connection: str, initcwnd: int = INITCWND, restarts: bool = True) -> int:
     """Return `new + rounds` for a connection: `new`, `warm` (window grown), `idle` (reset, if it `restarts`).
 
     Linux restarts from the initial window after an idle retransmission timeout, unless
@@ -79,18 +76,32 @@ def serialisation_ms(payload_bytes: int, rate_mbit_s: float) -> float:
 
 
 def bandwidth_only_ms(
-    payload_bytes: int, rtt_ms: float, rate_mbit_s: float, server_ms: float = 0.0, **connection: Any
+    payload_bytes: int,
+    rtt_ms: float,
+    rate_mbit_s: float,
+    server_ms: float = 0.0,
+    *,
+    connection: str = "warm",
+    initcwnd: int = INITCWND,
+    restarts: bool = True,
 ) -> float:
-    """Predict a latency from bytes and rate alone; of `connection` (as in `round_trips`) only a new one plays a part."""
-    trips = 1 + (connection.get("connection") == "new")
+    """Predict a latency from bytes and rate alone; `initcwnd` and `restarts` play no part in this model."""
+    trips = 1 + (connection == "new")
     return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
 
 
 def rounds_ms(
-    payload_bytes: int, rtt_ms: float, rate_mbit_s: float, server_ms: float = 0.0, **connection: Any
+    payload_bytes: int,
+    rtt_ms: float,
+    rate_mbit_s: float,
+    server_ms: float = 0.0,
+    *,
+    connection: str = "new",
+    initcwnd: int = INITCWND,
+    restarts: bool = True,
 ) -> float:
-    """Predict a latency from round trips, plus bytes and rate; `connection` is that of `round_trips`."""
-    trips = round_trips(payload_bytes, **connection)
+    """Predict a latency from round trips, plus bytes and rate."""
+    trips = round_trips(payload_bytes, connection, initcwnd, restarts)
     return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
 
 
@@ -134,17 +145,18 @@ class Fit:
         return float(np.sqrt(np.mean(np.square(self.residuals_ms))))
 
 
-def _trips(model: str) -> Callable[[Mapping], int]:
-    if model == "bandwidth-only":
-        return lambda row: 1 + (row.get("connection", "new") == "new")
-    if model == "rounds":
-        return lambda row: round_trips(
-            int(row["payload_bytes"]),
-            row.get("connection", "new"),
-            int(row.get("initcwnd", INITCWND)),
-            bool(row.get("restarts", True)),
-        )
-    raise PhotodupError(f"No latency model {model!r}: choose bandwidth-only or rounds.")
+def _trips(model: str) -> Callable[[Mapping], float]:
+    if model not in ("bandwidth-only", "rounds"):
+        raise PhotodupError(f"No latency model {model!r}: choose bandwidth-only or rounds.")
+    # With a round trip of 1 ms and bytes that cost nothing, a latency counts the round trips.
+    return lambda row: MODELS[model](
+        int(row["payload_bytes"]),
+        1.0,
+        math.inf,
+        connection=row.get("connection", "new"),
+        initcwnd=int(row.get("initcwnd", INITCWND)),
+        restarts=bool(row.get("restarts", True)),
+    )
 
 
 def fit(rows: Iterable[Mapping], model: str, *, rate_mbit_s: float | None = None) -> Fit:

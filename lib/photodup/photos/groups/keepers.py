@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cmp_to_key
+from functools import cmp_to_key, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from photodup.photos.compare.merit import COARSE, Merit, Relation
 from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
-from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, beside, described_beside
+from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Beside
 
 DEFAULT_RULES = (
     "source",
@@ -102,8 +102,9 @@ class KeepRules:
 
     def look_beside(self, library: Path) -> None:
         """Ask in a library whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
-        self._has_raw, self._has_film = beside(library, RAW_SUFFIXES), beside(library, FILM_SUFFIXES)
-        self._sidecar = described_beside(library)
+        beside = Beside(library)
+        self._has_raw, self._has_film = partial(beside.has, RAW_SUFFIXES), partial(beside.has, FILM_SUFFIXES)
+        self._sidecar = beside.described
         self._described.clear()
 
     def described(self, photo: Photo) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Files that belong to a photo and must go where it goes."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -79,34 +79,26 @@ def xmp_of(photo: Path) -> Path:
     return named[0] if len(named) == 1 else own
 
 
-def described_beside(library: Path) -> Callable[[Path], dict[str, Any]]:
-    """Return what gives of a path in a library what its XMP sidecars say, by kind; `IMG_1.xmp` is of every `IMG_1`."""
-    read = cache(_bundles)
+class Beside:
+    """What lies beside the photos of a library; each folder is read once, when it is first asked about."""
 
-    def said(path: Path) -> dict[str, Any]:
-        bundles = read((library / path).parent)
+    def __init__(self, library: Path) -> None:
+        self._library, self._read = library, cache(_bundles)
+
+    def has(self, suffixes: frozenset[str], path: Path) -> bool:
+        """Return whether a file of this path's name and one of these suffixes lies beside it."""
+        bundle = self._read((self._library / path).parent).get(path.stem.lower(), [])
+        return any(p.suffix.lower() in suffixes for p in bundle)
+
+    def described(self, path: Path) -> dict[str, Any]:
+        """Return what the XMP sidecars of a path say, by kind; `IMG_1.xmp` is of every `IMG_1`."""
+        bundles = self._read((self._library / path).parent)
         packets = []
         for sidecar in (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ())):
             if sidecar.suffix.lower() == ".xmp":
                 with suppress(OSError), open(sidecar, "rb") as file:
                     packets.append(described_by_xmp(file.read(MOST_XMP_BYTES)))
         return joined(*packets)
-
-    return said
-
-
-def beside(library: Path, suffixes: frozenset[str]) -> Callable[[Path], bool]:
-    """Return what says of a path in a library whether a file of its name and one of these suffixes lies beside it.
-
-    Each folder is read once, when it is first asked about.
-    """
-    read = cache(_bundles)
-
-    def is_there(path: Path) -> bool:
-        bundle = read((library / path).parent).get(path.stem.lower(), [])
-        return any(p.suffix.lower() in suffixes for p in bundle)
-
-    return is_there
 
 
 def _bundles(folder: Path) -> dict[str, list[Path]]:

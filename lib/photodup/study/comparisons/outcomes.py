@@ -101,11 +101,10 @@ def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None =
     declared = declared or declarations()
     outcomes, visits = _judged(run, declared)
     found = {o.question.name: o for o in outcomes}
-    pairs = tuple(pair for pair, _ in visits if pair.notebook == notebook)
     nulls = tuple(found[null.name] for null in declared.nulls)
-    own = [(pair, seen) for pair, seen in visits if pair.notebook == notebook]
+    pairs = tuple(pair for pair, _ in visits if pair.notebook == notebook)
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
-    used = {(side.name, pair.load_name) for pair, _ in own for side in (pair.a, pair.b)}
+    used = {(side.name, pair.load_name) for pair in pairs for side in (pair.a, pair.b)}
     return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
 
 

@@ -231,11 +231,6 @@ def target(server: Server, base: str) -> Target:
     return Target(base, path, server.protocol, model)
 
 
-def adapter(server: Server, base: str, payloads: Payloads) -> Any:
-    """Return what asks this server, for the load generator."""
-    return Request(target(server, base), payloads, is_embedded=True).adapter()
-
-
 @dataclass(frozen=True)
 class Started:
     """A running server: its address, how long it took, and the process that holds all of it."""
@@ -255,7 +250,7 @@ class Started:
 
     def adapter(self, payloads: Payloads) -> Any:
         """Return a client for the load generator."""
-        return adapter(self.server, self.base, payloads)
+        return Request(target(self.server, self.base), payloads, is_embedded=True).adapter()
 
 
 @contextlib.contextmanager

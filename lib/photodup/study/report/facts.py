@@ -32,6 +32,7 @@ FINDINGS = (
     ("Which server and engine?", "06_compare_three_backends", "06_frontier"),
     ("What survives of the published study?", "12_audit_published_claims", "12_verdicts"),
 )
+LEADING = 3  # findings that README, a run's page and notebook 00 show with their figures
 BADGES = {"decided": "answered", "partly": "partly", "undecided": "open"}  # other states are their own words
 
 

@@ -15,6 +15,7 @@ from photodup.study.report.cells import filled, render_notebook
 from photodup.study.report.compare_page import write_comparison
 from photodup.study.report.facts import (
     FINDINGS,
+    LEADING,
     executed_notebook,
     notebook_rows,
     run_facts,
@@ -65,10 +66,10 @@ def write_report(run: str) -> Path:
 def _best(
     rows: Sequence[dict[str, Any]], figures: Sequence[PageFigure]
 ) -> Iterator[tuple[str, dict, PageFigure]]:
-    """Yield question, row and figure of the first three findings that this run has with their figures."""
+    """Yield question, row and figure of the leading findings that this run has with their figures."""
     by_stem, by_name = {row["stem"]: row for row in rows}, {figure.name: figure for figure in figures}
     found = [one for one in FINDINGS if one[2] in by_name and by_stem[one[1]]["answer"]]
-    for question, stem, name in found[:3]:
+    for question, stem, name in found[:LEADING]:
         yield question, by_stem[stem], by_name[name]
 
 

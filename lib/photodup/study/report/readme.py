@@ -19,7 +19,7 @@ from photodup.paths import project_root
 from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, Run, describe_machine, read_environment, read_run
-from photodup.study.report.facts import FINDINGS, notebook_rows
+from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows
 from photodup.study.report.figures import DECISION
 
 NOT_MEASURED = "Not measured in the committed run."
@@ -74,15 +74,11 @@ def pictures() -> Iterator[str]:
 
 
 def findings_blocks() -> Iterator[str]:
-    """Yield heading with answer, and picture, of the first three findings that were measured.
-
-    The one that stands at the top of the README is not repeated.
-    """
+    """Yield heading with answer, and picture, of the leading findings that were measured, without the one at the top."""
     answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
-    measured = [
-        one for one in FINDINGS if not (answers.get(one[1]) or NOT_MEASURED).startswith("Not measured")
-    ]
-    for heading, stem, figure in [one for one in measured if one[2] != DECISION][:3]:
+    others = [one for one in FINDINGS if one[2] != DECISION]
+    told = [one for one in others if not (answers.get(one[1]) or NOT_MEASURED).startswith("Not measured")]
+    for heading, stem, figure in told[:LEADING]:
         yield f"**{heading}** {answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
         path = f"results/{REFERENCE}/figures/{figure}.png"
         if (project_root() / path).is_file():

@@ -45,7 +45,10 @@ WITHOUT = {
 LINK = "us-east"
 
 WAYS = ("file", "address")
-"""How notebooks are told where the machine is: `ENDPOINTS`, or `HOST`."""
+"""What tells a notebook where the machine is: an endpoints file (`ENDPOINTS`) or the address (`HOST`)."""
+
+
+_say = functools.partial(print, flush=True)
 
 
 @dataclass(frozen=True)
@@ -188,9 +191,7 @@ def rehearse(
         PhotodupError: as `rented_machine` and `run_study`.
     """
     if not ways or set(ways) - set(WAYS):
-        raise PhotodupError(
-            f"A notebook is told where a machine is by {' or '.join(WAYS)}, not by {list(ways)}."
-        )
+        raise PhotodupError(f"Notebooks find the machine by {' or '.join(WAYS)}, not by {list(ways)}.")
     prepare_model()
     found = {}
     with rented_machine(without=without, link=link, progress=_say) as machine:
@@ -212,7 +213,3 @@ def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> l
         outcomes = run_study(name, sizes=sizes, only=only, again=True, **options)
     wanted = {outcome.notebook for outcome in outcomes}
     return [row for row in notebook_rows(name) if row["stem"] in wanted]
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

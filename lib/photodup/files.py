@@ -33,7 +33,7 @@ def is_spelled_so(path: Path, within: Path, listed: dict[Path, frozenset[str]]) 
         listed: the folders that were read before, to which those read now are added.
 
     Raises:
-        OSError: a folder cannot be read, or is none.
+        OSError: a part of the path cannot be read as a folder.
     """
     for part in (path, *path.parents):
         if part in (within, part.parent):

@@ -69,7 +69,7 @@ class FineNoise:
     def is_of_an_edit(self, first: float, second: float) -> bool:
         """Return whether the second is shown to be made of the first file, lighter or darker, and not to be a new exposure.
 
-        Of a new exposure the first file's compression is no part, however still the camera and however clean the sensor.
+        A new exposure holds nothing of the first file's compression, even from a tripod and with a clean sensor.
 
         Args:
             first, second: what the compression of each file puts into the band at most (`own_rounding`), greys².

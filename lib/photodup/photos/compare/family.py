@@ -86,9 +86,9 @@ _DIFFERS, _OF_ITS_OWN, _BLUR = 40, 0.3, 9
 _FAR_LARGER = 2.5
 # Ratio of a map's two scales from which on one picture is stretched.
 _STRETCHED = 1.03
-# A seam is a step over so many pixels, larger than any around it by this factor, or lines on both sides of it that have so
-# little in common. What most of a picture shows is no part of a collage; of a smaller part no
-# edge may go on beyond it.
+# A seam is a step over so many pixels that is this many times as large as any around it. A picture ends at a line where the
+# rows on both sides correlate by less than 1 minus the fourth number. A part that covers more than the last share of a
+# picture is a crop of it; a smaller one is held for a part of a collage if the larger picture ends along all of its edges.
 _STEP, _AROUND, _SEAM, _TORN, _MOST_OF_A_COLLAGE = 6, 24, 1.5, 0.3, 0.75
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
@@ -302,13 +302,9 @@ class LaidFamily:
     def _judge(self) -> dict[int, Merit]:
         told = _told_apart_from_margins(self.laid)
         are_few = len(self.laid) < _MANY
-        # Of a collage or a story only the picture within it counts, along all of whose edges it changes.
+        # In a collage or a story frame only the picture inside it counts: the whole changes along all of its edges.
         parts = {
-            row: [
-                o
-                for o in self.laid.values()
-                if o is not one and all(any(one_edge) for one_edge in _edges(one, o) or [(False, False)])
-            ]
+            row: [o for o in self.laid.values() if o is not one and _is_set_in(o, one)]
             for row, one in self.laid.items()
             if are_few and not one.added
         }
@@ -429,8 +425,10 @@ class LaidFamily:
 
     def _is_made_of(self, row: int, source: int) -> bool:
         """Return whether another's file, turned, mirrored, lighter or darker, and saved, is shown to give a member's."""
-        if row == source or self._retoned(source, row)[0]:
-            return row != source and self._compare_contents(source, row)[3]
+        if row == source:
+            return False
+        if self._retoned(source, row)[0]:
+            return self._compare_contents(source, row)[3]
         apart = self._saved_as(source, row)
         return apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
 
@@ -476,7 +474,7 @@ class LaidFamily:
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
         edges = _edges(a, b)
-        # Beside many copies of one picture a collage of it is not the one to keep, and crops are told too often.
+        # Where one picture has many copies no collage of it is kept, and this check would hold back too many crops.
         may_be = len(self.laid) < _MANY and b.frame.sum() < _MOST_OF_A_COLLAGE * a.frame.sum()
         if any(seam for seam, _ in edges) or (may_be and edges and all(ends for _, ends in edges)):
             said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
@@ -599,6 +597,12 @@ def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool]]:
                 is_seam = steps[near].max() > _SEAM * steps[around].max()
                 found.append((bool(is_seam), bool(breaks[near].max() > _TORN)))
     return found
+
+
+def _is_set_in(part: Laid, whole: Laid) -> bool:
+    """Return whether a picture changes or ends along each edge of another that lies within it; False if none does."""
+    edges = _edges(whole, part)
+    return bool(edges) and all(any(edge) for edge in edges)
 
 
 def _shared(first: Laid, second: Laid) -> np.ndarray:

@@ -48,7 +48,7 @@ class Judged:
     def unless_equal(self, other: "Judged") -> "Judged":
         """Return the same family by another keeper if either may go for the other, else by this one.
 
-        What is held back by this keeper stays so.
+        What this keeper holds back stays held back.
         """
         if self.differs.get(other.keeper) != "" or other.differs.get(self.keeper) != "":
             return self

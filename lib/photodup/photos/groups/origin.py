@@ -141,10 +141,10 @@ class Origins:
         Where it is known which came first, or the owner chose, only another photo matters.
         """
         is_made = self._merit(other).is_made_of_another
-        unknown = "made of a file here" if is_made else "and no file tells which came first"
+        origin = "made of a file here" if is_made else "and no file tells which came first"
         is_named = any(_EDIT_NAME.search(photo.path.stem) for photo in (keeper, other))
         may_be_reexposed = relation.may_be_reexposed and not is_named
-        said = [f"lighter or darker, perhaps another exposure, {unknown}"] if may_be_reexposed else []
+        said = [f"lighter or darker, perhaps another exposure, {origin}"] if may_be_reexposed else []
         if owner_chose:
             return said
         # Whoever came first: somebody may have turned it to look at it.
@@ -154,24 +154,24 @@ class Origins:
         if self.is_edit(keeper, other) and not self.is_edit(other, keeper):
             said.append("the one to keep is an edit, by its name or the program that saved it")
         elif relation.is_retoned and not may_be_reexposed:
-            said.append(f"has other tones or colours, {unknown}")
+            said.append(f"has other tones or colours, {origin}")
         elif relation.is_mirrored:
-            said.append(f"mirrored, {unknown}")
+            said.append(f"mirrored, {origin}")
         elif relation.is_stretched:
-            said.append(f"has other proportions, {unknown}")
+            said.append(f"has other proportions, {origin}")
         added = [self._merit(photo).added for photo in (keeper, other)]
         if only_in_it := [one for one in added[0] if one not in added[1]]:
             said.append(f"the one to keep has {' and '.join(only_in_it)}")
         if relation.is_sharper:
-            said.append(f"the one to keep is sharper, perhaps only sharpened, {unknown}")
+            said.append(f"the one to keep is sharper, perhaps only sharpened, {origin}")
         if relation.is_smoother:
-            said.append(f"the one to keep is smoother, perhaps only filtered, {unknown}")
+            said.append(f"the one to keep is smoother, perhaps only filtered, {origin}")
         if relation.is_resaved:
             said.append("the one to keep was compressed harder before and saved again")
         if relation.is_larger:
             said.append("the one to keep has more pixels and little more detail, as an enlargement has")
         if relation.is_one_size and keeper.format != other.format and self._may_be_converted(keeper, other):
-            said.append(f"a {other.format} file, the one to keep is {keeper.format}, {unknown}")
+            said.append(f"a {other.format} file, the one to keep is {keeper.format}, {origin}")
         return said
 
     def _may_be_converted(self, keeper: Photo, other: Photo) -> bool:

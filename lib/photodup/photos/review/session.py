@@ -18,7 +18,7 @@ from photodup.photos.library.feedback import Feedback, Label
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import joined, read_described
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
-from photodup.photos.library.sidecars import described_beside, moving_together
+from photodup.photos.library.sidecars import Beside, moving_together
 from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
@@ -412,7 +412,7 @@ class ReviewSession:
             self._decide(self._decidable_item(key), SKIPPED, frozenset())
 
     def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
-        """Refuse the removal of a photo from a protected folder, whoever asks for it and since when it is protected."""
+        """Refuse to remove a photo from a protected folder, also one that was protected after the photo was marked."""
         for sentence in self._gone if remove else ():
             raise PhotodupError(sentence)
         folders = self._protected
@@ -543,8 +543,8 @@ class ReviewSession:
 
     def _describe(self) -> Callable[[Photo], Mapping[str, Any]]:
         """Return what gives of a photo what it and its sidecars say now, by kind."""
-        beside = described_beside(self.root)
-        return lambda photo: joined(beside(photo.path), read_described(photo.described))
+        beside = Beside(self.root)
+        return lambda photo: joined(beside.described(photo.path), read_described(photo.described))
 
     def carried(self) -> dict[str, Carried]:
         """Return by group what its marked photos say alone, and what is written of it beside the one that stays."""

@@ -96,7 +96,7 @@ class TrashFiles:
             return status_of(place) is not None
 
     def is_home(self, file: Moved | Written) -> bool:
-        """Whether a file that moved or was written has its name in the library, by size and content."""
+        """Whether the library has a file under its name that is the one moved or written, by size and content."""
         with self.at(file.home) as place:
             return place is not None and is_file(place) and _is_as_journalled(place, file)
 

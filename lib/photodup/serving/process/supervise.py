@@ -55,9 +55,8 @@ class ProcessGroup:
         # Orphans of the command become ours, so they can be reaped here: an init that does not reap
         # (a container's often does not) would keep them as zombies.
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._process = _start(
-            command
-        )  # kept: where it has ended already, dropping it would collect its status
+        # Kept: if it has ended already, dropping the object would collect its status before `reap` does.
+        self._process = _start(command)
         self.pid, self.status = self._process.pid, None
 
     def reap(self) -> None:

@@ -473,11 +473,14 @@ def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, ex
     assert waiting.dynamic_batching.max_queue_delay_microseconds == 5 and not waiting.instance_group
 
 
-@pytest.mark.parametrize("notebook", ["04_profile_serialization", "07_scale_gpus", "08_compare_grpc_http"])
+@pytest.mark.parametrize(
+    "notebook",
+    ["04_profile_serialization", "06_compare_three_backends", "07_scale_gpus", "08_compare_grpc_http"],
+)
 def test_a_rented_machine_with_fp32_alone_has_both_sides_of_a_comparison(notebook):
-    served = from_ports("198.18.0.2", models=MODELS).backends
-    pairs = [pair.on(served) for pair in declared.declarations().of([notebook])]
-    assert any(all(side.backend.name in served for side in (pair.a, pair.b)) for pair in pairs)
+    has = from_ports("198.18.0.2", models=MODELS).has
+    pairs = [pair.on(has) for pair in declared.declarations().of([notebook])]
+    assert any(has(pair.a.backend) and has(pair.b.backend) for pair in pairs)
 
 
 def test_the_repositorys_own_file_is_sound():
@@ -488,6 +491,10 @@ def test_the_repositorys_own_file_is_sound():
     quick = found.of({p.notebook for p in found.pairs}, quick=True)
     assert len(quick) <= 8 and all(pair.is_primary for pair in quick)
     assert len(found.nulls_of(quick, quick=True)) <= 3
+    # A processor without INT8 has other sides of everything but what compares precisions.
+    on_old = [p.on(lambda b: b.engine != "trt" and b.precision == "fp32") for p in (*quick, *found.nulls)]
+    left = {p.name for p in on_old if {p.a.backend.precision, p.b.backend.precision} != {"fp32"}}
+    assert left == {"INT8 against FP32 in Triton, one"}
 
 
 def test_servers_that_lack_a_side_are_compared_by_what_they_have(declare, tmp_path):
@@ -502,4 +509,4 @@ def test_servers_that_lack_a_side_are_compared_by_what_they_have(declare, tmp_pa
     (pair,) = compared.pairs
     assert (pair.a.name, pair.b.name) == ("slow", "fast") == tuple(compared.arms.side)
     (before,) = found.pairs
-    assert before.on([]).a.name == "slow" and before.on(everything.backends).b.name == "absent"
+    assert before.on(lambda b: b.is_local).a.name == "slow" and before.on(everything.has).b.name == "absent"

@@ -69,6 +69,10 @@ class Endpoints(BaseModel):
                 raise ValueError(f"{str(error).rstrip('.')}, or env:NAME") from None
         return key
 
+    def has(self, backend: Backend) -> bool:
+        """Tell whether there is a server of a backend, or whoever asks computes it."""
+        return backend.is_local or backend.listed_as in self.backends
+
     def use_control_key(self) -> None:
         """Use the key of this file, in this process, for whatever controls its Tritons; without one do nothing."""
         if self.triton_control_key is not None:

@@ -1,6 +1,6 @@
 """Comparisons, as `notebooks/comparisons.yaml` declares them before anything is measured."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -67,10 +67,10 @@ class Pair:
     is_null: bool = False
     elsewhere: tuple[tuple[Side, Side], ...] = ()
 
-    def on(self, backends: Collection[str]) -> "Pair":
-        """Return this comparison with the sides that servers of these backends have; itself if they have none."""
+    def on(self, has: Callable[[Backend], bool]) -> "Pair":
+        """Return this comparison with the first sides that there are; itself if there are none."""
         for a, b in ((self.a, self.b), *self.elsewhere):
-            if all(side.backend.is_local or side.backend.listed_as in backends for side in (a, b)):
+            if has(a.backend) and has(b.backend):
                 return replace(self, a=a, b=b)
         return self
 
@@ -150,9 +150,9 @@ def _read(path: Path) -> Declarations:
             )
     nulls: list[Pair] = []
     for row in data.get("nulls", ()):
-        row, side = {"name": f"null of {row['side']}", **row}, sides[row["side"]]
-        again = replace(side, label=f"{side.label} again")
-        nulls += _under_loads(row, "", side, again, loads, path, is_null=True)
+        row = {"name": f"null of {row['side']}", **row}
+        side, *others = (_twice(sides[name]) for name in (row["side"], *row.get("elsewhere", ())))
+        nulls += _under_loads(row, "", *side, loads, path, is_null=True, elsewhere=tuple(others))
     names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
@@ -161,6 +161,10 @@ def _read(path: Path) -> Declarations:
         for notebook, row in data.get("rests_on", {}).items()
     }
     return Declarations(sides, tuple(pairs), tuple(nulls), rests_on)
+
+
+def _twice(side: Side) -> tuple[Side, Side]:
+    return side, replace(side, label=f"{side.label} again")
 
 
 def _under_loads(

@@ -135,7 +135,7 @@ def measure_comparisons(
         say: receives a line of text now and then.
     """
     sizes, began, done = sizes or Sizes(), time.monotonic(), 0
-    pairs = [pair.on(run.endpoints.backends) for pair in pairs]
+    pairs = [pair.on(run.endpoints.has) for pair in pairs]
     rounds = []
     for visit in range(1, sizes.visits + 1):
         order = random.Random(visit).sample(pairs, len(pairs))

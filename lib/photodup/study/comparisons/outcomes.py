@@ -157,7 +157,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
                 notes += [late] if (late := record["result"].get("link_late")) else []
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
-    return pair.on(run.endpoints.backends), [], ()
+    return pair.on(run.endpoints.has), [], ()
 
 
 def recorded(

@@ -162,10 +162,9 @@ def measure_point(
         )
         return facts | (point.measure_through(link) if link else point.measure())
 
-    listed = asked.is_local or asked.listed_as in run.endpoints.backends
     why = ""  # a record answers whatever the endpoints of the reading machine are
-    if not listed and run.store.record(key, config=settings) is None:
-        why = f"{run.endpoints.name} has no {asked}: not measured"
+    if not run.endpoints.has(asked) and run.store.record(key, config=settings) is None:
+        why = run.lacks(asked)
     elif link and not asked.is_local and not run.is_here and run.store.record(key, config=settings) is None:
         why = f"no link can be emulated in front of {run.endpoints.name}: its servers are on another machine"
     if why:

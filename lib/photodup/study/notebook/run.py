@@ -15,6 +15,7 @@ from photodup.bench.record import environment
 from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.embedding.backends import Backend
+from photodup.embedding.engines.model import can_compute
 from photodup.errors import PhotodupError
 from photodup.names import escaped
 from photodup.paths import project_root
@@ -104,9 +105,15 @@ class Run:
             PhotodupError: the endpoints have no such server.
         """
         url = self.endpoints.backends.get(backend.listed_as)
-        if url is None and not backend.is_local:
-            raise PhotodupError(f"{self.endpoints.name} has no {backend}.")
+        if not self.endpoints.has(backend):
+            raise PhotodupError(f"{self.lacks(backend)}.")
         return url
+
+    def lacks(self, backend: Backend) -> str:
+        """Say that there is no server of a backend, and why where this processor is the reason."""
+        why = ": this processor has no instructions for its precision"
+        refused = self.is_here and not can_compute(backend.precision)
+        return f"{self.endpoints.name} has no {backend}{why if refused else ''}"
 
     @property
     def is_here(self) -> bool:

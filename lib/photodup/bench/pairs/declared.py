@@ -151,8 +151,11 @@ def _read(path: Path) -> Declarations:
     nulls: list[Pair] = []
     for row in data.get("nulls", ()):
         row = {"name": f"null of {row['side']}", **row}
-        side, *others = (_twice(sides[name]) for name in (row["side"], *row.get("elsewhere", ())))
-        nulls += _under_loads(row, "", *side, loads, path, is_null=True, elsewhere=tuple(others))
+        both = [
+            (sides[k], replace(sides[k], label=f"{sides[k].label} again"))
+            for k in (row["side"], *row.get("elsewhere", ()))
+        ]
+        nulls += _under_loads(row, "", *both[0], loads, path, is_null=True, elsewhere=tuple(both[1:]))
     names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
@@ -161,10 +164,6 @@ def _read(path: Path) -> Declarations:
         for notebook, row in data.get("rests_on", {}).items()
     }
     return Declarations(sides, tuple(pairs), tuple(nulls), rests_on)
-
-
-def _twice(side: Side) -> tuple[Side, Side]:
-    return side, replace(side, label=f"{side.label} again")
 
 
 def _under_loads(

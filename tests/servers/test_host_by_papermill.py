@@ -37,7 +37,8 @@ from photodup.study.runner.rented import PORTS, rented_machine
 
 HOST = "127.0.0.7"  # no other loopback address than 127.0.0.1 counts as this machine
 PUBLISHED = "203.0.113.7"  # in the README
-MEASURED = ("03", "04", "06", "07", "08", "11")  # what measures the servers of a machine, and so records them
+EVERY = notebooks()[1:]
+ASK_NO_SERVER = ("01", "02", "12", "13", "14")  # what computes on this machine, or reads records
 STAND_IN = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
 nv_gpu_utilization{gpu_uuid="GPU-stand-in-0"} 0.5
 nv_gpu_utilization{gpu_uuid="GPU-stand-in-1"} 0.5
@@ -148,12 +149,13 @@ def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, publishe
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_notebook_ends_at_once_where_nothing_answers(checkout, strict):
-    dead = claim_ports(
-        HOST,
-        dict.fromkeys(("PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"), 0),
-    )
-    code, said, notebook = execute(checkout, documented(dead, "03_set_up_triton"), {"STRICT": strict})
+@pytest.mark.parametrize(
+    "stem", [pytest.param(p.stem, marks=[] if p.stem[:2] == "03" else pytest.mark.long) for p in EVERY]
+)
+def test_a_notebook_ends_at_once_where_nothing_answers(checkout, stem, strict):
+    names = [f"{name}_PORT" for name in ("PYTORCH", "TRITON_HTTP", "TRITON_GRPC", "TRITON_METRICS")]
+    dead = claim_ports(HOST, dict.fromkeys(names, 0))
+    code, said, notebook = execute(checkout, documented(dead, stem), {"STRICT": strict})
     assert (code != 0) is strict
     if strict:
         assert "Nothing answers: FastAPI" in said
@@ -185,25 +187,29 @@ def test_what_servers_state_decides_what_is_recorded():
 @needs_link
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("path", notebooks()[1:], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", EVERY, ids=lambda p: p.stem)
 def test_the_readme_line_as_it_stands_runs_every_notebook(checkout, published, path):
     size = yaml.safe_load((ROOT / "notebooks" / "smoke.yaml").read_text()).get(path.stem, {})
     line = documented(notebook=path.stem)
-    if path.stem.startswith("06"):
+    if path.stem[:2] in ("06", "07"):
         measure_engines(line)
     code, said, notebook = execute(checkout, line, size.get("parameters"), size.get("budget_s", 1200))
     text = printed(notebook)
     assert code == 0, said
     assert "4 × RTX 4080, 0.85 USD an hour" in text
     assert "FastAPI's metrics" in text and "cannot be used" not in text, "every address answers"
+    assert ("This notebook measures nothing there" in text) is (path.stem[:2] in ASK_NO_SERVER)
     if path.stem.startswith("06"):
         cost = dict(re.findall(r"^(\w.*, tensor) +([\d.]+) USD per 1,000 images$", text, re.MULTILINE))
         assert set(cost) == {"ONNX Runtime in Triton, tensor", "OpenVINO in Triton, tensor"}
         assert all(float(usd) > 0 for usd in cost.values())
-    if path.stem[:2] in MEASURED:
-        servers = json.loads((checkout / "results" / published / "environment.json").read_text())["servers"]
-        stated = servers["gpu"], servers["gpus"], servers["price_per_hour_usd"]
-        assert stated == ("RTX 4080", 4, 0.85)
+    if path.stem.startswith("07"):
+        (million,) = re.findall(r"one machine, Triton +4 .* 0\.85 +([\d.]+) +measured$", text, re.MULTILINE)
+        assert float(million) > 0 and ", two engines. " in text
+    if path.stem.startswith("09"):
+        assert f"so {PUBLISHED} (GPU: RTX 4080) does not show what one of them does" in text
+    servers = json.loads((checkout / "results" / published / "environment.json").read_text())["servers"]
+    assert (servers["gpu"], servers["gpus"], servers["price_per_hour_usd"]) == ("RTX 4080", 4, 0.85)
 
 
 def measure_engines(line: list[str]) -> None:
@@ -211,7 +217,7 @@ def measure_engines(line: list[str]) -> None:
     told = zip(line[line.index("-p") + 1 :: 3], line[line.index("-p") + 2 :: 3], strict=True)
     run = open_run(**{name.lower(): yaml.safe_load(value) for name, value in told})
     pairs = declarations().of(["06_compare_three_backends"])
-    engines = [pair for pair in pairs if pair.name.startswith("OpenVINO against ONNX")]
+    engines = [pair for pair in pairs if pair.name.startswith(("OpenVINO against ONNX", "server with ONNX"))]
     tiny = sizes_of({"visits": 2, "blocks": 3, "block_s": 0.3, "quads": 2, "slice_s": 0.2, "alone_s": 0})
     with run.store:
         measure_comparisons(run, engines, tiny, say=lambda _: None)

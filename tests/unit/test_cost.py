@@ -6,25 +6,13 @@ import pandas as pd
 import pytest
 
 from photodup.study.notebook.gaps import NotMeasured
-from photodup.study.scaling.cost import (
-    COLUMNS,
-    MEASURED,
-    WAYS,
-    cheapest,
-    cost_table,
-    fastest_in_both,
-    scaling_costs,
-)
+from photodup.study.scaling import cost
+from photodup.study.scaling.cost import cheapest, cost_table, fastest_in_both, scaling_costs
 
 
 def point(server, rate, arrangement=None, devices=None, valid=True):
-    return {
-        "server": server,
-        "arrangement": arrangement,
-        "devices": devices,
-        "throughput_images_per_s": rate,
-        "valid": valid,
-    }
+    where = {"server": server, "arrangement": arrangement, "devices": devices}
+    return where | {"throughput_images_per_s": rate, "valid": valid}
 
 
 POINTS = pd.DataFrame(
@@ -45,7 +33,7 @@ def row(table, way, k):
 
 def test_each_way_has_its_own_throughput_price_and_cost():
     table = scaling_costs(POINTS, {1: 0.5, 4: 1.6}, devices=[1, 4])
-    assert list(table.columns) == COLUMNS and len(table) == 2 * len(WAYS)
+    assert list(table.columns) == cost.COLUMNS and len(table) == 2 * len(cost.WAYS)
     together, apart = row(table, "one machine, Triton", 4), row(table, "k machines, Triton", 4)
     assert (together["images_per_s"], together["usd_per_hour"], together["efficiency"]) == (380, 1.6, 0.95)
     assert together["usd_per_million_images"] == pytest.approx(1.6 / 3600 / 380 * 1e6)
@@ -82,33 +70,26 @@ def test_the_cheapest_that_serves_enough_is_named():
         "190 images/s cost least with 2 × one GPU, Triton: 1.00 USD/h, 200 images/s (not measured with 2: 2 × one)."
     )
     assert "the most is 380" in cheapest(table, 5000)
-    assert table[table["how"] == MEASURED]["efficiency"].notna().all()
+    assert table[table["how"] == cost.MEASURED]["efficiency"].notna().all()
 
 
 def arm(server, engine, rate, load="eight"):
-    return {
-        "load": load,
-        "server": server,
-        "engine": engine,
-        "precision": "int8",
-        "label": f"{engine} in {server}",
-        "throughput_images_per_s": rate,
-    }
+    side = {"server": server, "engine": engine, "precision": "int8", "label": f"{engine} in {server}"}
+    return side | {"load": load, "throughput_images_per_s": rate}
 
 
 def test_the_fastest_engine_behind_both_servers_is_priced_and_an_engine_behind_one_is_not():
     arms = [arm("triton", "trt", 900.0), arm("triton", "openvino", 70.0), arm("fastapi", "openvino", 72.0)]
-    arms += [
-        arm("triton", "onnx", 30.0),
-        arm("fastapi", "onnx", 29.0),
-        arm("fastapi", "onnx", 99.0, load="one"),
-    ]
+    arms += [arm("triton", "onnx", 30.0), arm("fastapi", "onnx", 29.0)]
+    arms += [arm("fastapi", "onnx", 99.0, load="one")]
     label, one = fastest_in_both(pd.DataFrame(arms), gpus=2)
     assert label == "openvino in fastapi and openvino in triton"
     assert dict(zip(one.server, one.devices, strict=True)) == {"triton": 2, "fastapi": 1}
     table = cost_table(scaling_costs(one, {2: 0.9}, devices=[1, 2]))
     together = table[(table["way"] == "one machine, Triton") & (table["k"] == 2)].iloc[0]
     assert together[["images/s", "USD an hour", "how"]].tolist() == ["70", "0.90", "measured"]
+    rented, _ = fastest_in_both(pd.DataFrame([arms[0], arm("fastapi", "pytorch", 9.0)]))
+    assert rented == "pytorch in fastapi and trt in triton, two engines"
     with pytest.raises(NotMeasured, match="behind both servers"):
         fastest_in_both(pd.DataFrame(arms[:2]))
 

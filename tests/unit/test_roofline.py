@@ -41,8 +41,19 @@ def test_a_wrong_unit_shows_as_an_impossible_share():
 
 
 def test_invalid_and_missing_points_are_left_out():
-    rates = {"throughput_images_per_s": [5.0, 6.0, None], "valid": [True, False, True], "precision": "fp32"}
-    assert len(roofline.measured_shares(pd.DataFrame(rates), peaks_tflops={"fp32": 1.0})) == 1
+    rates = {
+        "throughput_images_per_s": [5.0, 6.0, None, 7.0],
+        "valid": [True, False, True, True],
+        "precision": "fp32",
+    }
+    points = pd.DataFrame(rates | {"backend": [*["triton-onnx-fp32-http-fp32"] * 3, "local-onnx-fp32"]})
+    peaks = {
+        "fp32": 1.0
+    }  # of servers elsewhere: what the client computed in its own process is no share of them
+    found = [
+        len(roofline.measured_shares(points, peaks_tflops=peaks, elsewhere=far)) for far in (False, True)
+    ]
+    assert found == [2, 1]
     assert roofline.measured_shares(pd.DataFrame(), peaks_tflops={"fp32": 1.0}).empty
 
 
@@ -66,14 +77,15 @@ def test_a_run_s_peaks_are_its_gpu_s_or_its_cores():
     assert (peaks["fp32"], peaks["fp16"], how) == (67.0, 989.4, "H200, data sheet")
     peaks, how = roofline.peaks_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=64)
     assert peaks == {"fp32": pytest.approx(0.384)} and "assumed" in how
-    assert (
-        roofline.peaks_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)[0]["fp32"] == 48.7
-    )
+    peaks, _ = roofline.peaks_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)
+    assert peaks["fp32"] == 48.7
     client = {"gpus": [], "cores": 2}
-    peaks, how = roofline.peaks_of(client | {"servers": {"gpu": "Tesla T4"}}, ghz=3, flop_per_cycle=32)
-    assert (peaks["fp32"], how) == (8.1, "T4, data sheet")  # the client's cores are not what computes
-    peaks, how = roofline.peaks_of(client | {"servers": {"gpu": "unknown"}}, ghz=3, flop_per_cycle=32)
-    assert peaks == {} and "unknown" in how
+    servers = {"gpu": "Tesla T4", "gpus": 2}  # the client's cores are not what computes
+    peaks, how = roofline.peaks_of(client | {"servers": servers}, ghz=3, flop_per_cycle=32)
+    assert (peaks["fp32"], how) == (16.2, "2 × T4, data sheet")
+    for gpu in ("unknown", "none"):
+        peaks, how = roofline.peaks_of(client | {"servers": {"gpu": gpu}}, ghz=3, flop_per_cycle=32)
+        assert peaks == {} and "unknown" in how
 
 
 def test_a_gpu_that_nobody_listed_is_measured_without_a_share():

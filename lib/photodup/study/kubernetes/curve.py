@@ -121,8 +121,8 @@ def waiting_s(utilisation: float, service_s: float, quantile: float, n: int = 40
     return float(np.quantile(walk - np.minimum.accumulate(walk), quantile))
 
 
-def cpu_probe(port: int) -> Callable[[], Any]:
-    """Return a probe for `bench.load.measure`: column `server_cpu_cores` of the local server on `port`.
+def cpu_probe(url: str) -> Callable[[], Any]:
+    """Return a probe for `bench.load.measure`: column `server_cpu_cores` of the local server at `url`.
 
     A server on another machine, or one that hides, leaves the column out.
     """
@@ -130,7 +130,7 @@ def cpu_probe(port: int) -> Callable[[], Any]:
     @contextmanager
     def window() -> Iterator[dict[str, Any]]:
         found: dict[str, Any] = {}
-        server, since = local_server(f"http://127.0.0.1:{port}"), time.perf_counter()
+        server, since = local_server(url), time.perf_counter()
         yield found
         used = server.columns(time.perf_counter() - since) if server else {}
         found |= {name: round(cores, 3) for name, cores in used.items() if name == "server_cpu_cores"}

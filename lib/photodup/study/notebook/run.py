@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference-cpu"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LONGEST = 250  # characters of a run's name, an address or a GPU
+_ASKS_NONE = "This notebook measures nothing there: it computes on this machine, or reads records."
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,13 @@ class Run:
 
     @property
     def machine(self) -> str:
-        """Return the measuring machine in a few words, for captions."""
+        """Return the measuring machine in a few words, for captions; with servers elsewhere both machines."""
         return describe_machine(self.environment)
+
+    @property
+    def client(self) -> str:
+        """Return the machine that notebooks run on, for captions of what no server of this run computed."""
+        return describe_machine({**self.environment, "servers": None})
 
     @property
     def weights(self) -> str:
@@ -149,10 +155,7 @@ class Run:
         hardware = f", {_hardware(**elsewhere)}" if elsewhere else ""
         rows = [
             ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
-            (
-                "measured on" if self.is_here else "measured from",
-                describe_machine({**self.environment, "servers": None}),
-            ),
+            ("measured on" if self.is_here else "measured from", self.client),
             ("weights", self.weights if weights_known else "not known: no server has said"),
             ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends){hardware}"),
             ("versions", ", ".join(f"{name} {version}" for name, version in packages.items())),
@@ -272,6 +275,7 @@ def open_run(
     gpus: int | None = None,
     price_per_hour: float | None = None,
     strict: bool = False,
+    asks_servers: bool = True,
 ) -> Run:
     """Open (or begin) the run `run` against the servers of an endpoints file, or of `host` and its ports.
 
@@ -286,6 +290,8 @@ def open_run(
             servers are asked.
         price_per_hour: of the whole machine in USD, laid over the endpoints file.
         strict: let the notebook fail where no server answers.
+        asks_servers: False for a notebook that computes on this machine or reads records; beside what answers, it then
+            says that it measures nothing there.
 
     Every address of servers elsewhere is checked, and one sentence states which answer. What does not answer is left
     out of the run's endpoints, so it stays not measured. Where nothing answers and nothing is recorded, the notebook
@@ -335,7 +341,7 @@ def open_run(
             raise PhotodupError(sentence)
         elif not _n_records(directory) and (nothing := gaps.end_notebook(sentence)) is not None:
             return nothing
-        print(sentence)
+        print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
     where = _with_gpu(where, read_environment(directory).get("servers") or {}, ask=measure and answers)
     return Run(run, directory, where, RunStore(directory, measure=measure, servers=servers_of(where)))
 

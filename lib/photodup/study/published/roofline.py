@@ -117,7 +117,9 @@ def published_shares() -> "pd.DataFrame":
     return table.sort_values("share_of_peak")
 
 
-def measured_shares(points: "pd.DataFrame", *, peaks_tflops: Mapping[str, float]) -> "pd.DataFrame":
+def measured_shares(
+    points: "pd.DataFrame", *, peaks_tflops: Mapping[str, float], elsewhere: bool = False
+) -> "pd.DataFrame":
     """Return the valid points of a run with `tflops` and `share_of_peak`; empty when there are none.
 
     Like is divided by like: a precision without a known peak is left out, and so are emulated engines, which compute
@@ -125,20 +127,14 @@ def measured_shares(points: "pd.DataFrame", *, peaks_tflops: Mapping[str, float]
 
     Args:
         peaks_tflops: by precision; see `peaks_of`.
+        elsewhere: the peaks are those of servers on another machine, so what this one computed is left out.
     """
-    columns = [
-        "run",
-        "backend",
-        "precision",
-        "scenario",
-        "batch",
-        "concurrency",
-        "link",
-        "throughput_images_per_s",
-    ]
+    columns = ["run", "backend", "precision", "scenario", "batch", "concurrency", "link"]
+    columns += ["throughput_images_per_s"]
     usable = points.reindex(columns=[*columns, "valid", "engine"])
-    emulated = usable["engine"].map(engine_family).eq("emulated")
-    measured = usable["valid"].eq(True) & usable["throughput_images_per_s"].notna() & ~emulated
+    other = usable["engine"].map(engine_family).eq("emulated")
+    other |= usable["backend"].astype(str).str.startswith("local-") & elsewhere
+    measured = usable["valid"].eq(True) & usable["throughput_images_per_s"].notna() & ~other
     usable = usable[measured & usable["precision"].isin(peaks_tflops)][columns].copy()
     usable["tflops"] = usable["throughput_images_per_s"].map(achieved_tflops)
     usable["share_of_peak"] = usable["tflops"] / usable["precision"].map(peaks_tflops).astype(float)
@@ -150,19 +146,22 @@ def peaks_of(
 ) -> tuple[dict[str, float], str]:
     """Return the peaks of what computes in TFLOP/s by precision, and how they were obtained; none where nobody knows.
 
-    A GPU in devices.csv gives its data-sheet peaks. Where there is none at all it is the FP32 peak of the CPU's cores,
-    by the two assumptions; a GPU that is not in the table is measured like any other, without a share of its peak.
+    A GPU in devices.csv gives its data-sheet peaks, times the number of GPUs of the servers. Where there is none at all
+    it is the FP32 peak of the CPU's cores, by the two assumptions; a GPU that is not in the table is measured like any
+    other, without a share of its peak. The cores of servers elsewhere are not known.
 
     Args:
         environment: of the run: of the measuring machine, and of its `servers` where they are elsewhere; those win.
     """
-    gpu = (environment.get("servers") or {}).get("gpu", NO_GPU)
-    if gpu == UNKNOWN_GPU:
-        return {}, "no peak rates: it is unknown where the servers compute"
+    servers = environment.get("servers") or {}
+    gpu, count = servers.get("gpu", NO_GPU), servers.get("gpus", 1)
+    if gpu == UNKNOWN_GPU or (servers and gpu == NO_GPU):
+        return {}, "no peak rates: it is unknown what the servers compute on"
     named = [gpu] if gpu != NO_GPU else [_name(each) for each in environment.get("gpus") or []]
     for name in named:
         if peaks := makers_peaks(name):
-            return peaks, f"{device_named(name)}, data sheet"
+            of = f"{count} × " if count > 1 else ""
+            return {p: count * peak for p, peak in peaks.items()}, f"{of}{device_named(name)}, data sheet"
     if named:
         return {}, f"{named[0]}: no peak rates in results/published/devices.csv"
     cores = int(environment.get("cores_usable") or environment.get("cores") or 1)

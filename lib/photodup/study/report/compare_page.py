@@ -104,18 +104,20 @@ def _about(side: ComparedRun) -> dict[str, str]:
 
 
 def _fastest(side: ComparedRun) -> dict[str, str]:
-    """Return what a run's fastest valid point costs and what its GPUs did in it, as text."""
-    names = ("backend", "engine", "valid", "throughput_images_per_s")
+    """Return what a run's fastest valid point costs and what its GPUs did in it, as text.
+
+    A point in the client's own process costs nothing of a price that is paid for servers elsewhere.
+    """
+    names = ("backend", "server", "engine", "valid", "throughput_images_per_s")
+    servers = side.environment.get("servers") or {}
     used = ("gpu_memory_before_mib", "gpu_memory_mib", "gpu_utilization", "gpu_power_w")
     points = side.points.reindex(columns=[*names, *used])
     real = points["valid"].eq(True) & (points["engine"].map(engine_family) != "emulated")
+    real &= ~(points["server"].eq("local") & bool(servers))
     rates = points["throughput_images_per_s"][real].dropna()
     if rates.empty:
         return {"cost": "not measured", "gpu": "not run here"}
-    best, price = (
-        points.loc[rates.idxmax()],
-        (side.environment.get("servers") or {}).get("price_per_hour_usd"),
-    )
+    best, price = points.loc[rates.idxmax()], servers.get("price_per_hour_usd")
     cost = f"{best.backend}, {number(rates.max())} images/s: "
     cost += f"{price / 3600e-6 / rates.max():.2f} USD per million" if price else "no price is named"
     if best[list(used)].isna().any():

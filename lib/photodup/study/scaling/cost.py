@@ -52,23 +52,24 @@ def scaling_costs(
 def fastest_in_both(arms: "pd.DataFrame", gpus: int = 1) -> "tuple[str, pd.DataFrame]":
     """Return the fastest engine that both servers answered with at eight in flight, and one point a server for it.
 
+    A rented machine has PyTorch in FastAPI and other engines in Triton: then each server's fastest.
+
     Args:
         arms: of notebook 06's rounds: `load`, `server`, `engine`, `precision`, `label`, `throughput_images_per_s`.
         gpus: of the machine. A Triton has an instance on each of them, a FastAPI service uses one.
 
     Raises:
-        NotMeasured: no engine was measured behind both.
+        NotMeasured: one of the servers was not measured.
     """
     eight = arms[(arms["load"] == "eight") & arms["throughput_images_per_s"].notna()]
     ranked = eight.sort_values("throughput_images_per_s", ascending=False)
-    for (engine, precision), _ in ranked.groupby(["engine", "precision"], sort=False):
-        both = ranked[ranked["engine"].eq(engine) & ranked["precision"].eq(precision)]
-        if {"triton", "fastapi"} <= set(both["server"]):
-            one = both.drop_duplicates("server").assign(valid=True, arrangement="instances")
-            return " and ".join(sorted(one["label"])), one.assign(
-                devices=[gpus if server == "triton" else 1 for server in one["server"]]
-            )
-    raise NotMeasured("no engine was measured behind both servers with eight requests in flight")
+    if not {"triton", "fastapi"} <= set(ranked["server"]):
+        raise NotMeasured("nothing was measured behind both servers with eight requests in flight")
+    engines = (rows for _, rows in ranked.groupby(["engine", "precision"], sort=False))
+    both = next((rows for rows in engines if {"triton", "fastapi"} <= set(rows["server"])), ranked)
+    one = both.drop_duplicates("server").assign(valid=True, arrangement="instances")
+    label = " and ".join(sorted(one["label"])) + (", two engines" if both is ranked else "")
+    return label, one.assign(devices=[gpus if server == "triton" else 1 for server in one["server"]])
 
 
 def cost_table(table: "pd.DataFrame") -> "pd.DataFrame":
@@ -130,14 +131,8 @@ def _rows(
             rate, how = one * k, f"not measured with {k}: {k} × one"
         if rate != rate:
             how = "not measured"
-        together = prices.get(k) if WAYS[way][1] == "instances" else None
-        hourly = (
-            together
-            if together is not None
-            else k * prices[1]
-            if 1 in prices and _apart(way, k)
-            else math.nan
-        )
+        apart = k * prices[1] if 1 in prices and _apart(way, k) else math.nan
+        hourly = prices.get(k, apart) if WAYS[way][1] == "instances" else apart
         yield {
             "way": way,
             "devices": k,

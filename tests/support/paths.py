@@ -20,3 +20,4 @@ def link_checkout(folder: Path, demo_dir: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     (folder / "build").mkdir()
     (folder / "build" / "demo").symlink_to(demo_dir)
+    (folder / "build" / "tools").symlink_to(ROOT / "build" / "tools")

@@ -213,9 +213,9 @@ def test_a_run_without_servers_says_so_and_shows_the_references_answer(empty):
 
     found = compared(empty)
     assert found.servers == () and len(found.missing) == len(peers.SERVERS)
+    reference = replace(empty, name=REFERENCE, store=RunStore(empty.directory.parent / REFERENCE))
     assert figures.answer(found) == figures.answer_of(empty) == figures.NOT_MEASURED
-    folder = empty.directory.parent / REFERENCE
-    record(replace(empty, name=REFERENCE, store=RunStore(folder)), "fp32", {"fastapi": 1.0, "mosec": 1.5})
+    record(reference, "fp32", {"fastapi": 1.0, "mosec": 1.5})
     first, second, *_ = figures.answer_of(empty).splitlines()
     assert first.startswith(figures.NOT_MEASURED) and "The reference run" in first
     assert "mosec takes 33 % less time" in second.lower()

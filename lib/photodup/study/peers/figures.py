@@ -223,7 +223,9 @@ def answer_of(run: Run) -> str:
     if own != NOT_MEASURED or run.name == REFERENCE or not folder.is_dir():
         return own
     reference = replace(run, name=REFERENCE, directory=folder, store=RunStore(folder, measure=False))
-    return f"{own} The reference run, on another occasion and perhaps another machine:\n{_whole_answer(reference)}"
+    told = _whole_answer(reference)
+    where = "The reference run, on another occasion and perhaps another machine:"
+    return own if told == NOT_MEASURED else f"{own} {where}\n{told}"
 
 
 def _whole_answer(run: Run) -> str:

@@ -97,14 +97,14 @@ def cheapest(table: "pd.DataFrame", images_per_s: float) -> str:
     if not len(enough):
         most = table["images_per_s"].max()
         known = f"; the most is {most:.0f}" if most == most else ", since nothing was measured"
-        return f"Nothing in the table serves {images_per_s:g} images/s{known}."
+        return f"Nothing in the table serves {images_per_s:.0f} images/s{known}."
     priced = enough.dropna(subset=["usd_per_hour"])
     if not len(priced):
-        return f"Nothing that serves {images_per_s:g} images/s has a price here."
+        return f"Nothing that serves {images_per_s:.0f} images/s has a price here."
     best = priced.loc[priced["usd_per_hour"].idxmin()]
     doubt = "" if best["how"] == MEASURED else f" ({best['how']})"
     return (
-        f"{images_per_s:g} images/s cost least with {best['way'].replace('k machines', f'{best.devices} × one GPU')}: "
+        f"{images_per_s:.0f} images/s cost least with {best['way'].replace('k machines', f'{best.devices} × one GPU')}: "
         f"{best['usd_per_hour']:.2f} USD/h, {best['images_per_s']:.0f} images/s{doubt}."
     )
 

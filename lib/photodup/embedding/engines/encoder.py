@@ -31,6 +31,7 @@ from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_pu
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
+from photodup.paths import build_dir
 from photodup.settings import environment
 
 
@@ -110,9 +111,12 @@ def export_of(weights: str, *, name: str | None = None, directory: Path | None =
                 f"No ONNX file at {path}: make one with `photodup export`, or correct the path (MODEL_PRETRAINED)."
             )
         return path
-    from photodup.embedding.engines.export import export_apart
+    from photodup.embedding.engines.export import export_apart, known_export
 
-    chosen = {"MODEL_PRETRAINED": weights, **({"MODEL_NAME": name} if name else {})}
+    name = name or environment().architecture
+    if known := known_export(name, weights, directory or build_dir() / "models"):
+        return known
+    chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
     return export_apart(directory=directory, env=chosen)["files"]["fp32"]
 
 

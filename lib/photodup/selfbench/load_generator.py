@@ -24,6 +24,7 @@ from photodup.bench.load.load import Load, Stopping, measure
 from photodup.bench.pairs.alternate import in_turns
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.wire.http import Post
+from photodup.errors import PhotodupError
 from photodup.selfbench import null_server
 from photodup.selfbench.rows import LATENCY, RATE, Row, compared, excess, ratio, row, several
 
@@ -46,7 +47,10 @@ def rows(*, seconds: float = 1.0) -> Iterator[Row]:
     with null_server.running() as url:
 
         def ours(load: Load, figure: str, processes: int = 1) -> float:
-            return measure(only_sent(url), photos, load, stopping, processes=processes)[figure]
+            point = measure(only_sent(url), photos, load, stopping, processes=processes)
+            if point.get("error"):
+                raise PhotodupError(point["error"])
+            return point[figure]
 
         def turns(*sides: Callable[[], float]) -> list[list[float]]:
             return in_turns(sides, ROUNDS, random.Random(0))

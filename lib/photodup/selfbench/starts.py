@@ -1,7 +1,7 @@
 """How long somebody waits at the start: for the service's first answer, and for the first page of `photodup review`.
 
 From the command to the answer over real HTTP, each time in a process of its own. The service is started with what earlier
-starts left in build/models (which export holds which weights, models as they were compiled), and without.
+starts left in build/models, which export holds which weights, and without.
 """
 
 import json

@@ -95,14 +95,18 @@ def export(
     return files
 
 
-def known_export(name: str, weights: str, directory: Path) -> Path | None:
-    """Return the intact float32 export of what these names stand for here; None where PyTorch has to be asked."""
+def known_export(name: str, weights: str, directory: Path, *, is_read: bool = True) -> Path | None:
+    """Return the float32 export of what these names stand for here; None where PyTorch has to be asked.
+
+    Args:
+        is_read: it has to be whole; else only what is written about it counts.
+    """
     found = []
     for written in directory.glob(f"{name.lower()}-fp32-*.json"):
         with contextlib.suppress(OSError, ValueError, AttributeError, PackageNotFoundError):
             if json.loads(written.read_text()).get(MADE_FROM) == _origin(name, weights):
                 found.append(written.with_suffix(".onnx"))
-    return found[0] if len(found) == 1 and is_intact(found[0]) else None
+    return found[0] if len(found) == 1 and (not is_read or is_intact(found[0])) else None
 
 
 def _origin(name: str, weights: str) -> dict[str, Any]:

@@ -138,8 +138,8 @@ def _warmup_requests(window: Window, stopping: Stopping) -> list[Any]:
 
 
 def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
-    """Threads, not processes: waiting threads hold no lock, and 16 of them offer a null server more
-    requests per second than any model answers (`selfbench.load_generator`)."""
+    """Threads of one process: waiting threads hold no lock, and 16 of them offer a null server more
+    requests per second than any model on a CPU answers (`selfbench.load_generator`)."""
 
     def warm(connection: Any, requests: Sequence[Any]) -> None:
         for request in requests:
